@@ -1,0 +1,64 @@
+"""From a name to an object: a built-in name, "package.module:Class", or an installed entry point."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+from reflectrl.types import UserError
+
+BUILTIN: dict[str, dict[str, str]] = {
+    "envs": {
+        "taxi": "reflectrl.envs.taxi:TaxiEnv",
+        "frozenlake": "reflectrl.envs.frozenlake:FrozenLakeEnv",
+    },
+}
+
+
+def names(kind: str) -> list[str]:
+    """The short names known for a kind ("envs"): built in first, then those that installed packages announce."""
+    found = [point.name for point in entry_points(group=f"reflectrl.{kind}")]
+    return [*BUILTIN.get(kind, {}), *sorted(set(found) - set(BUILTIN.get(kind, {})))]
+
+
+def resolve(kind: str, name: str) -> Any:
+    """The object that a name stands for.
+
+    Raises:
+        UserError: nothing goes by that name (with the nearest one), or importing it failed.
+    """
+    target = BUILTIN.get(kind, {}).get(name) or (name if ":" in name else None)
+    if target is not None:
+        return _import(kind, target)
+    for point in entry_points(group=f"reflectrl.{kind}"):
+        if point.name == name:
+            return _import(kind, point.value)
+    raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, names(kind))}")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """' (did you mean "x"?)' where a known word is near, else ' (known: a, b, c)'."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(known)})" if known else ""
+
+
+def _import(kind: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a plug-in may raise anything while it is imported
+        raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
+    return found
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and its message without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,166 @@
+"""The vocabulary of reflectrl as frozen dataclasses; every other module speaks in these words.
+
+An environment yields `Observation`s of a `Task`; players answer with `Turn`s; a `Step` is an observation with the turns
+taken on it; an `Episode` is a task's steps, its outcome and its provenance, and is written as one JSON line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Split = Literal["train", "validation", "test"]
+Lesson = Literal["positive", "negative"]
+
+
+class UserError(Exception):
+    """A mistake in the user's input. The message is one line that names what is wrong and what would be right.
+
+    The command line prints the message and exits with code 2; no traceback is shown.
+    """
+
+
+@dataclass(frozen=True)
+class Task:
+    """One instance to solve.
+
+    `payload` holds whatever the environment needs to build the instance (JSON values only); `stage` is the part of the
+    curriculum that the task belongs to, and decides what counts as success.
+    """
+
+    id: str
+    env: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "train"
+    stage: str = "full"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a player may read: text in two parts, and the legal actions.
+
+    `history` only ever grows within an episode; `state` may change entirely. The split lets a model engine keep the
+    encoding of the history.
+    """
+
+    history: str
+    state: str
+    actions: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole text as one string (the gymnasium observation)."""
+        return self.history + self.state
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a turn was drawn: `temperature` 0 is greedy; `top_p` 1 keeps the whole distribution."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One piece of text by one player: a reflection, or the choice of an action.
+
+    Attributes:
+        player: who spoke ("policy", "reflector", "expert", "random", ...).
+        text: the reflection, or the text of the chosen action.
+        choice: index into the observation's actions; None for a reflection.
+        order: the order in which the actions were listed to the player (label i named action `order[i]`); empty when
+            the player saw no labels.
+        probs: probability of each legal action, aligned with the observation's actions; empty when unknown.
+        token_ids: generated token ids (for a choice: the one label token).
+        logprobs: log-probability (nats) of each generated token under the sampling distribution.
+        entropy: entropy (nats) of the choice distribution; None for a reflection.
+        sampling: how it was drawn; None for players that do not sample from a model.
+    """
+
+    player: str
+    text: str
+    choice: int | None = None
+    order: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    entropy: float | None = None
+    sampling: Sampling | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An observation, the turns taken on it, the action that followed and its reward.
+
+    Attributes:
+        action: index of the executed action in `observation.actions`.
+        reward: what the environment paid, milestone rewards included (environment units, already scaled).
+        events: what happened, in the environment's words ("pickup", "illegal", ...).
+        target: index of the best action as the teacher knows it; None outside teaching data.
+        lesson: whether this step teaches, and how: "positive" (a step on the way), "negative" (the step after an
+            error, whose reflection explains it), or None (context only; no view trains on it).
+    """
+
+    observation: Observation
+    turns: tuple[Turn, ...]
+    action: int
+    reward: float
+    events: tuple[str, ...] = ()
+    target: int | None = None
+    lesson: Lesson | None = None
+
+    @property
+    def reflection(self) -> str | None:
+        """The text that was written before the choice, or None if nobody reflected."""
+        return next((turn.text for turn in self.turns if turn.choice is None), None)
+
+    @property
+    def choice(self) -> Turn | None:
+        """The turn that chose the action, or None."""
+        return next((turn for turn in self.turns if turn.choice is not None), None)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A task's steps, how it ended, and where it came from.
+
+    Attributes:
+        success: whether the task's stage was won, decided by an event and never by the return.
+        truncated: whether the horizon ended it.
+        seed: the seed from which the environment's and the players' randomness of this episode was drawn.
+        provenance: who played (arm, model, adapter, revision) and the versions of what ran.
+    """
+
+    task: Task
+    steps: tuple[Step, ...]
+    success: bool
+    truncated: bool
+    seed: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def total_reward(self) -> float:
+        """The undiscounted return."""
+        return sum(step.reward for step in self.steps)
+
+    @property
+    def events(self) -> frozenset[str]:
+        """Every event of the episode."""
+        return frozenset(event for step in self.steps for event in step.events)
+
+
+def named_seed(*names: object) -> int:
+    """A 63-bit seed derived from names alone, the same in every process and on every machine.
+
+    `named_seed(run_seed, "rollout", update, task.id)` gives each use of randomness a stream of its own, so results
+    depend neither on the order of the work nor on how it is spread.
+    """
+    digest = hashlib.sha256("\x1f".join(map(str, names)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
