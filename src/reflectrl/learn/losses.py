@@ -1,0 +1,217 @@
+"""Losses and advantages as pure functions of tensors: no model, no state, no randomness.
+
+Tensor names carry their dimensions: T steps of one episode, N steps of a batch (or tokens, for text), K episodes of one
+task, A actions, V vocabulary. Log-probabilities are in nats. An illegal action has log-probability -inf; every
+function here that reads such log-probabilities gives finite values and finite gradients all the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# ---- distributions over legal actions ------------------------------------------------------------------------------
+
+
+def restricted_log_softmax(logits_NA: Tensor, legal_NA: Tensor) -> Tensor:
+    """Log-probabilities over the legal actions only, at least in float32.
+
+    log pi(a|s) = z_a - log sum_{b legal} exp z_b for legal a, and -inf otherwise: an illegal action cannot be sampled
+    and its logit receives no gradient. This is invalid action masking (Huang and Ontanon 2022, "A Closer Look at
+    Invalid Action Masking in Policy Gradient Algorithms", section 3).
+
+    Args:
+        logits_NA: [N, A] scores of the actions.
+        legal_NA: [N, A] booleans; each row must have at least one True.
+
+    Returns:
+        [N, A] log-probabilities whose exponentials sum to 1 in each row.
+    """
+    dtype = torch.promote_types(logits_NA.dtype, torch.float32)
+    return functional.log_softmax(logits_NA.to(dtype).masked_fill(~legal_NA, -torch.inf), dim=-1)
+
+
+def entropy(logp_NA: Tensor) -> Tensor:
+    """Entropy H = -sum_a p_a log p_a of each row, with 0 log 0 = 0.
+
+    Args:
+        logp_NA: [N, A] normalised log-probabilities; -inf marks an illegal action.
+
+    Returns:
+        [N] entropies in nats.
+    """
+    finite_NA = logp_NA.masked_fill(logp_NA.isneginf(), 0.0)
+    return -(logp_NA.exp() * finite_NA).sum(-1)
+
+
+def categorical_kl(logp_NA: Tensor, ref_logp_NA: Tensor) -> Tensor:
+    """KL(pi || ref) = sum_a pi_a (log pi_a - log ref_a) of each row, exact (summed over the actions, not sampled).
+
+    An action that pi cannot take adds nothing. Where pi can take an action that ref cannot, the divergence is +inf.
+
+    Args:
+        logp_NA: [N, A] log-probabilities of the policy.
+        ref_logp_NA: [N, A] log-probabilities of the reference, over the same legal actions.
+
+    Returns:
+        [N] divergences in nats, 0 where the rows agree.
+    """
+    log_ratio_NA = (logp_NA - ref_logp_NA).masked_fill(logp_NA.isneginf(), 0.0)
+    return (logp_NA.exp() * log_ratio_NA).sum(-1)
+
+
+# ---- supervised learning -------------------------------------------------------------------------------------------
+
+
+def completion_nll(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+    """Mean negative log-likelihood per completion token: sum_n w_n (-log p(target_n)) / sum_n w_n.
+
+    Args:
+        logits_NV: [N, V] logits at the positions that predict completion tokens.
+        targets_N: [N] token ids.
+        weights_N: [N] weights, or None to weigh every token by 1; 0 leaves a token out.
+
+    Returns:
+        Scalar in nats per token; 0 (with zero gradient) when nothing has weight.
+    """
+    dtype = torch.promote_types(logits_NV.dtype, torch.float32)
+    nll_N = functional.cross_entropy(logits_NV.to(dtype), targets_N, reduction="none")
+    weights_N = torch.ones_like(nll_N) if weights_N is None else weights_N.to(nll_N)
+    return (weights_N * nll_N).sum() / weights_N.sum().clamp_min(torch.finfo(dtype).tiny)
+
+
+# ---- returns, baselines, advantages (targets: nothing here carries a gradient) --------------------------------------
+
+
+def rewards_to_go(rewards_T: Tensor, gamma: float) -> Tensor:
+    """Discounted sum of the rewards from each step on: G_t = r_t + gamma G_{t+1}.
+
+    Args:
+        rewards_T: [T] rewards of one episode, in order.
+        gamma: discount factor in [0, 1].
+
+    Returns:
+        [T] returns in reward units (Sutton and Barto 2018, equation 3.9).
+    """
+    return _discounted_suffix_sums(rewards_T, gamma)
+
+
+def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bootstrap: float = 0.0) -> Tensor:
+    """Generalised advantage estimation: A_t = sum_l (gamma lambda)^l delta_{t+l}.
+
+    delta_t = r_t + gamma V_{t+1} - V_t. Lambda 1 gives the discounted return minus the value, lambda 0 the one-step
+    temporal-difference error (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
+    Estimation", equations 16 to 18).
+
+    Args:
+        rewards_T: [T] rewards of one episode, in order.
+        values_T: [T] predicted returns of the states in which the actions were taken.
+        gamma: discount factor in [0, 1].
+        gae_lambda: lambda in [0, 1].
+        bootstrap: value of the state after the last step: 0 if the episode ended there, V of it if it was cut off.
+
+    Returns:
+        [T] advantages in reward units, without a gradient.
+    """
+    values_T = values_T.detach()
+    next_values_T = torch.cat([values_T[1:], values_T.new_full((min(1, len(values_T)),), bootstrap)])
+    return _discounted_suffix_sums(rewards_T + gamma * next_values_T - values_T, gamma * gae_lambda)
+
+
+def _discounted_suffix_sums(terms_T: Tensor, discount: float) -> Tensor:
+    total, sums = 0.0, []
+    for term in reversed(terms_T.tolist()):
+        total = term + discount * total
+        sums.append(total)
+    dtype = torch.promote_types(terms_T.dtype, torch.float32)
+    return torch.tensor(sums[::-1], dtype=dtype, device=terms_T.device)
+
+
+def baseline_mean(returns_N: Tensor) -> Tensor:
+    """The mean return of the batch, once per return: [N] -> [N].
+
+    It contains each sample's own return, so the gradient shrinks by the factor (N - 1) / N; its direction is unbiased
+    (Williams 1992, section 5, reinforcement comparison).
+    """
+    return returns_N.mean().expand_as(returns_N)
+
+
+def baseline_leave_one_out(returns_K: Tensor) -> Tensor:
+    """For each episode of one task, the mean return of the others: b_k = sum_{j != k} R_j / (K - 1).
+
+    Independent of the episode's own return, so the policy gradient stays unbiased (Kool et al. 2019, "Buy 4 REINFORCE
+    Samples, Get a Baseline for Free!"; Ahmadian et al. 2024, RLOO).
+
+    Args:
+        returns_K: [K] returns of the episodes of one task.
+
+    Returns:
+        [K] baselines; 0 when there is no other episode.
+    """
+    others = len(returns_K) - 1
+    return (returns_K.sum() - returns_K) / others if others > 0 else torch.zeros_like(returns_K)
+
+
+def normalise(advantages_N: Tensor) -> Tensor:
+    """Advantages divided by their root mean square over the batch: [N] -> [N], without unit.
+
+    For advantages of mean zero that is their standard deviation. The mean is left where it is, so that scaling does
+    not slip in a second baseline, and signs never change. All zeros stay zeros.
+    """
+    return advantages_N / advantages_N.square().mean().sqrt().clamp_min(1e-8)
+
+
+# ---- policy and value losses ---------------------------------------------------------------------------------------
+
+
+def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
+    """REINFORCE: -mean_n A_n log pi(a_n|s_n), whose gradient is minus the policy gradient (Williams 1992).
+
+    Args:
+        logp_N: [N] log-probabilities of the actions taken, with gradient.
+        advantages_N: [N] advantages, taken as constants.
+
+    Returns:
+        Scalar; only its gradient has a meaning.
+    """
+    return -(advantages_N.detach() * logp_N).mean()
+
+
+def ppo_loss(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, clip_coef: float) -> tuple[Tensor, Tensor]:
+    """PPO's clipped surrogate: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + c) A_n).
+
+    rho_n = pi(a_n|s_n) / pi_old(a_n|s_n). At rho = 1 the gradient is that of REINFORCE (Schulman et al. 2017,
+    "Proximal Policy Optimization Algorithms", equation 7).
+
+    Args:
+        logp_N: [N] log-probabilities of the actions taken, with gradient.
+        old_logp_N: [N] the same under the policy that played, taken as constants.
+        advantages_N: [N] advantages, taken as constants.
+        clip_coef: c > 0, the furthest that a ratio may move from 1 and still be rewarded.
+
+    Returns:
+        (scalar loss, scalar share of the ratios outside [1 - c, 1 + c], without gradient).
+    """
+    advantages_N = advantages_N.detach()
+    ratio_N = (logp_N - old_logp_N.detach()).exp()
+    clipped_N = ratio_N.clamp(1 - clip_coef, 1 + clip_coef)
+    loss = -torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N).mean()
+    outside_N = (ratio_N.detach() - 1).abs() > clip_coef
+    return loss, outside_N.to(loss.dtype).mean()
+
+
+def value_loss(values_N: Tensor, returns_N: Tensor) -> Tensor:
+    """Mean squared error mean_n (V_n - G_n)^2 in squared reward units; [N], [N] -> scalar. Returns are constants."""
+    return (values_N - returns_N.detach()).square().mean()
+
+
+def explained_variance(values_N: Tensor, returns_N: Tensor) -> float:
+    """1 - Var(G - V) / Var(G): 1 is a perfect critic, 0 no better than a constant, below 0 worse.
+
+    [N], [N] -> float. Gives 0 when the returns do not vary, since there is nothing to explain.
+    """
+    variance = returns_N.var(correction=0).item()
+    if not variance > 0:
+        return 0.0
+    return 1.0 - (returns_N - values_N.detach()).var(correction=0).item() / variance
