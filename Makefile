@@ -1,0 +1,37 @@
+# reflectrl: the commands of a checkout. `make demo` is the quickest way to see it work.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help setup demo test lint check docs clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install reflectrl in it, with the tools of a developer
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; say which: make setup PYTHON=python3.12" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
+	$(BIN)/reflectrl run taxi
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest
+
+lint: setup ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test ## all that has to pass before a commit lands
+
+docs: setup ## write docs/recipes.md again from the recipe's dataclasses
+	$(BIN)/python -m reflectrl.config.reference > docs/recipes.md.new && mv docs/recipes.md.new docs/recipes.md
+
+clean: ## remove caches and builds; runs/ and .venv stay
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
