@@ -61,7 +61,7 @@ class Curriculum:
         if self._kind == "thirds":
             return len(self._rates) >= self._share
         latest = self._rates[-self._window :]
-        return len(latest) == self._window and sum(latest) / self._window >= self._gate
+        return len(latest) == self._window and sum(latest) / self._window >= self._gate - 1e-9  # rounding
 
     def state(self) -> dict[str, Any]:
         """Where the curriculum stands, as JSON values."""

@@ -1,0 +1,95 @@
+"""The curriculum: when each kind moves on, and that it resumes where it stood."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.types import UserError
+
+STAGES = ("pickup", "dropoff", "full")
+
+
+def walk(curriculum: Curriculum, rates) -> list[str]:
+    """The stage at which each update was made."""
+    visited = []
+    for rate in rates:
+        visited.append(curriculum.stage)
+        curriculum.advance(rate)
+    return visited
+
+
+def test_none_stays_at_the_last_stage():
+    assert set(walk(Curriculum(STAGES, "none", 5, 0.9), [1.0] * 5)) == {"full"}
+
+
+def test_thirds_share_the_updates_and_the_last_stage_gets_the_remainder():
+    visited = walk(Curriculum(STAGES, "thirds", 8, 0.9), [0.0] * 8)
+    assert visited == ["pickup"] * 2 + ["dropoff"] * 2 + ["full"] * 4
+
+
+def test_gate_opens_when_the_mean_over_the_window_reaches_it():
+    curriculum = Curriculum(STAGES, "gate", 100, gate=0.5, window=2)
+    assert [curriculum.advance(rate) for rate in (1.0, 0.0)] == [False, True]
+    assert curriculum.stage == "dropoff"
+
+
+def test_gate_looks_at_the_present_stage_only():
+    curriculum = Curriculum(STAGES, "gate", 100, gate=0.9, window=2)
+    moved = [curriculum.advance(rate) for rate in (0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0)]
+    # The first two 1.0 in a row open dropoff; there the count starts anew, and the last two open full.
+    assert moved == [False, False, True, False, False, False, True]
+
+
+def test_gate_stays_closed_without_success():
+    assert set(walk(Curriculum(STAGES, "gate", 50, 0.9), [0.89] * 50)) == {"pickup"}
+
+
+def test_exactly_the_gate_is_enough():
+    curriculum = Curriculum(STAGES, "gate", 50, gate=0.7, window=3)
+    assert [curriculum.advance(0.7) for _ in range(3)] == [False, False, True]
+
+
+def test_too_few_updates_for_the_stages_is_the_users_mistake():
+    with pytest.raises(UserError, match="at least 3"):
+        Curriculum(STAGES, "thirds", 2, 0.9)
+
+
+def test_a_state_of_other_stages_is_refused():
+    with pytest.raises(UserError, match="'full' is not one of depth-1, depth-2"):
+        Curriculum(("depth-1", "depth-2"), "thirds", 4, 0.9).load(Curriculum(STAGES, "none", 4, 0.9).state())
+
+
+stage_lists = st.integers(1, 5).map(lambda n: [f"s{i}" for i in range(n)])
+rate_lists = st.lists(st.floats(0, 1), min_size=1, max_size=40)
+kinds = st.sampled_from(["none", "thirds", "gate"])
+
+
+@given(stage_lists, kinds, rate_lists, st.floats(0, 1), st.integers(1, 6))
+def test_stages_come_in_order_and_changes_are_announced(stages, kind, rates, gate, window):
+    curriculum = Curriculum(stages, kind, len(rates) + len(stages), gate, window)
+    for rate in rates:
+        before = stages.index(curriculum.stage)
+        moved = curriculum.advance(rate)
+        assert stages.index(curriculum.stage) == before + moved
+
+
+@given(stage_lists, st.integers(0, 40))
+def test_thirds_reach_every_stage_for_an_equal_share(stages, extra):
+    updates = len(stages) + extra
+    visited = walk(Curriculum(stages, "thirds", updates, 0.9), [0.5] * updates)
+    share, rest = divmod(updates, len(stages))
+    assert [visited.count(stage) for stage in stages] == [share] * (len(stages) - 1) + [share + rest]
+
+
+@given(stage_lists, kinds, rate_lists, st.floats(0, 1), st.integers(1, 6), st.data())
+def test_resuming_through_json_changes_nothing(stages, kind, rates, gate, window, data):
+    settings = (stages, kind, len(rates) + len(stages), gate, window)
+    cut = data.draw(st.integers(0, len(rates)))
+    whole, first, second = Curriculum(*settings), Curriculum(*settings), Curriculum(*settings)
+    walk(first, rates[:cut])
+    second.load(json.loads(json.dumps(first.state())))
+    assert walk(whole, rates)[cut:] == walk(second, rates[cut:])
+    assert whole.stage == second.stage
