@@ -89,8 +89,9 @@ class TextEnv(gym.Env[str, int]):
         horizon: the greatest number of steps of an episode; afterwards it is truncated.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     render_mode: str | None = "ansi"
+    action_space: ActionSpace  # type: ignore[assignment]
     stages: ClassVar[tuple[str, ...]] = ("full",)
     milestones: ClassVar[dict[str, str]] = {}
 
@@ -215,7 +216,7 @@ class TextEnv(gym.Env[str, int]):
         info = {"actions": list(observation.actions), "events": list(events), "success": self._success}
         return observation.text, info
 
-    def render(self) -> str:  # type: ignore[override]
+    def render(self) -> str:
         """The text that a player reads."""
         return self.observe().text
 

@@ -1,0 +1,155 @@
+"""The frozen lake without any text: maps, transitions equal to gymnasium's FrozenLake, and the best way to the goal.
+
+A cell is (row, column). A map is a tuple of equally long rows over the letters S (start), F (frozen), H (hole) and
+G (goal), as in gymnasium.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+ACTIONS = ("left", "down", "right", "up")
+MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+OPPOSITE = {"left": "right", "right": "left", "down": "up", "up": "down"}
+STANDARD = {
+    "4x4": ("SFFF", "FHFH", "FFFH", "HFFG"),
+    "8x8": ("SFFFFFFF", "FFFFFFFF", "FFFHFFFF", "FFFFFHFF", "FFFHFFFF", "FHHFFFHF", "FHFFHFHF", "FFFHFFFG"),
+}
+DISCOUNT = 0.995  # of the slippery expert; below 1 since a horizon makes dawdling in a safe corner a risk too
+
+Cell = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A map, and whether its ice is slippery: a move then goes straight or to either side, a third each."""
+
+    rows: tuple[str, ...]
+    slippery: bool = False
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells, row by row."""
+        return tuple((row, column) for row in range(len(self.rows)) for column in range(len(self.rows[0])))
+
+    def letter(self, cell: Cell) -> str:
+        return self.rows[cell[0]][cell[1]]
+
+    @cached_property
+    def start(self) -> Cell:
+        return next(cell for cell in self.cells if self.letter(cell) == "S")
+
+    @cached_property
+    def goal(self) -> Cell:
+        return next(cell for cell in self.cells if self.letter(cell) == "G")
+
+    @cached_property
+    def ice(self) -> tuple[Cell, ...]:
+        """The cells on which an episode goes on."""
+        return tuple(cell for cell in self.cells if self.letter(cell) in "SF")
+
+    def neighbour(self, cell: Cell, move: str) -> Cell:
+        """Where a move leads on ice that is not slippery; the edge of the lake holds the agent back."""
+        row, column = cell[0] + MOVES[move][0], cell[1] + MOVES[move][1]
+        return (row, column) if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[0]) else cell
+
+    def outcomes(self, cell: Cell, action: str) -> tuple[Cell, ...]:
+        """The equally likely next cells of an action on ice: one, or three (one side, straight on, other side)."""
+        if not self.slippery:
+            return (self.neighbour(cell, action),)
+        index = ACTIONS.index(action)
+        return tuple(self.neighbour(cell, ACTIONS[(index + turn) % 4]) for turn in (-1, 0, 1))
+
+    @cached_property
+    def distances(self) -> dict[Cell, int]:
+        """Moves to the goal for every cell that can reach it without a hole. Found once, breadth first."""
+        found = {self.goal: 0}
+        queue = deque([self.goal])
+        while queue:
+            cell = queue.popleft()
+            for move in ACTIONS:
+                near = self.neighbour(cell, move)
+                if near not in found and self.letter(near) in "SF":
+                    found[near] = found[cell] + 1
+                    queue.append(near)
+        return found
+
+    @cached_property
+    def values(self) -> dict[Cell, float]:
+        """The worth of a cell: minus its distance, or on slippery ice the discounted chance of reaching the goal."""
+        if not self.slippery:
+            return {cell: -float(distance) for cell, distance in self.distances.items()}
+        return dict(zip(self.cells, self._solved[0], strict=True))
+
+    def best_action(self, cell: Cell) -> str:
+        """The first action, in the fixed order, on a shortest way; on slippery ice the one with the best chances.
+
+        Raises:
+            ValueError: the goal cannot be reached from there.
+        """
+        if cell not in self.distances or cell == self.goal:
+            raise ValueError(f"no way from {cell} to the goal")
+        if self.slippery:
+            return ACTIONS[self._solved[1][self.cells.index(cell)]]
+        return self._shortest(cell)
+
+    def route(self, cell: Cell) -> Iterator[str]:
+        """The moves of a shortest way to the goal, as if nothing slipped."""
+        while cell != self.goal:
+            move = self._shortest(cell)
+            yield move
+            cell = self.neighbour(cell, move)
+
+    def _shortest(self, cell: Cell) -> str:
+        nearer = self.distances[cell] - 1
+        return next(move for move in ACTIONS if self.distances.get(self.neighbour(cell, move)) == nearer)
+
+    @cached_property
+    def _solved(self) -> tuple[list[float], list[int]]:
+        """Values and best actions of slippery ice by policy iteration (Sutton and Barto, section 4.3)."""
+        number = {cell: index for index, cell in enumerate(self.cells)}
+        to_goal = np.zeros((len(number), 4))
+        to_ice = np.zeros((4, len(number), len(number)))
+        for cell in self.ice:
+            for index, action in enumerate(ACTIONS):
+                for near in self.outcomes(cell, action):
+                    to_goal[number[cell], index] += (near == self.goal) / 3
+                    to_ice[index, number[cell], number[near]] += (self.letter(near) in "SF") / 3
+        best, everyone = np.zeros(len(number), dtype=int), np.arange(len(number))
+        while True:
+            values = np.linalg.solve(np.eye(len(number)) - DISCOUNT * to_ice[best, everyone], to_goal[everyone, best])
+            worth = to_goal + DISCOUNT * (to_ice @ values).T
+            better = worth.max(axis=1) > worth[everyone, best] + 1e-12
+            if not better.any():
+                values[number[self.goal]] = 1.0
+                return values.tolist(), best.tolist()
+            best[better] = worth.argmax(axis=1)[better]
+
+
+@lru_cache(maxsize=65_536)
+def lake(rows: tuple[str, ...], slippery: bool = False) -> Lake:
+    """The one `Lake` of these rows, so that its distances are found only once."""
+    return Lake(rows, slippery)
+
+
+def restarted(rows: tuple[str, ...], start: Cell) -> tuple[str, ...]:
+    """The same lake with its start elsewhere."""
+    plain = [list(row.replace("S", "F")) for row in rows]
+    plain[start[0]][start[1]] = "S"
+    return tuple("".join(row) for row in plain)
+
+
+def draw_rows(rng: np.random.Generator, size: int, holes: float) -> tuple[str, ...]:
+    """A random square map, start and goal in opposite corners, every other cell a hole with that probability.
+
+    The goal may be out of reach; `Lake.distances` tells.
+    """
+    letters = np.where(rng.random(size * size) < holes, "H", "F")
+    letters[0], letters[-1] = "S", "G"
+    text = "".join(letters)
+    return tuple(text[i : i + size] for i in range(0, size * size, size))
