@@ -1,0 +1,32 @@
+"""Recipes: the settings of a run as dataclasses, read from TOML, overridden by dotted keys, validated by name.
+
+The resolved recipe is written into the run folder; reading it back gives an equal recipe.
+"""
+
+from reflectrl.config.files import load_recipe, parse_overrides, to_toml
+from reflectrl.config.recipe import (
+    EvalConfig,
+    ModelConfig,
+    PlayConfig,
+    Recipe,
+    RLConfig,
+    SFTConfig,
+    TeachConfig,
+)
+from reflectrl.config.values import Word, convert, from_dict
+
+__all__ = [
+    "EvalConfig",
+    "ModelConfig",
+    "PlayConfig",
+    "RLConfig",
+    "Recipe",
+    "SFTConfig",
+    "TeachConfig",
+    "Word",
+    "convert",
+    "from_dict",
+    "load_recipe",
+    "parse_overrides",
+    "to_toml",
+]

@@ -1,0 +1,102 @@
+"""Recipes as TOML: reading with overrides, and writing so that reading gives the same recipe back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config.recipe import Recipe
+from reflectrl.config.values import Word, from_dict
+from reflectrl.types import UserError
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a TOML recipe and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
+
+    A recipe without a `name` is named after its file. Of two overrides of one key the later one counts.
+
+    Raises:
+        UserError: the file is missing or no TOML, a key is unknown, or a value has the wrong type or range.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"recipe {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"recipe {path}: not valid TOML: {error}") from error
+    data.setdefault("name", path.stem)
+    for key, value in parse_overrides(overrides):
+        _assign(data, key, value)
+    return from_dict(Recipe, data, where=str(path))
+
+
+def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
+    """`--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
+
+    Dashes in a key stand for underscores. A value may begin with one dash (a negative number), but not with two
+    unless it is joined by "=".
+
+    Raises:
+        UserError: a word is none of these, or lacks its value.
+    """
+    pairs: list[tuple[str, str]] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not equals:
+            if not word.startswith("--"):
+                raise UserError(f"unexpected word {word!r} (overrides are written --key value)")
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"{word} needs a value (write {word} value)")
+            value = rest.pop(0)
+        pairs.append((key.replace("-", "_"), value))
+    return pairs
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML; `from_dict` of it gives an equal recipe."""
+    plain = dataclasses.asdict(recipe)
+    tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
+    lines = [f"{key} = {to_toml_value(value)}" for key, value in plain.items() if key not in tables]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{_key(key)} = {to_toml_value(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _assign(data: dict[str, Any], dotted: str, value: str) -> None:
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise UserError(f"override {dotted!r}: {parent!r} is not a section")
+    data[last] = Word(value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
+
+
+def _text(value: str) -> str:
+    """A TOML basic string: JSON's escapes, and DEL, which JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def to_toml_value(value: Any) -> str:
+    """One value as TOML writes it on one line; TypeError for what TOML has no word for."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(to_toml_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {to_toml_value(item)}' for key, item in value.items())}}}"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"{value!r} cannot be written as TOML")

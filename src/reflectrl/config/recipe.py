@@ -1,0 +1,230 @@
+"""The settings of a run as dataclasses. Each field: its type and range, its default, and one line that says what it is.
+
+`docs/recipes.md` is made from this file (`make docs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from reflectrl.config.rules import (
+    Count,
+    Device,
+    FolderName,
+    Listed,
+    Natural,
+    NonNegative,
+    Positive,
+    Range,
+    Share,
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which language model the players are."""
+
+    source: str = "scratch"
+    """"scratch" (made here), or the name or folder of a Hugging Face causal language model."""
+    family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
+    """Architecture of a scratch model."""
+    layers: Count = 4
+    """Transformer blocks of a scratch model."""
+    width: Count = 128
+    """Hidden size of a scratch model."""
+    heads: Count = 4
+    """Attention heads of a scratch model."""
+    vocab: Annotated[int, Range(least=16)] = 512
+    """Largest vocabulary of a scratch tokenizer."""
+    context: Count = 512
+    """Longest sequence in tokens; longer prompts lose the oldest part of their history."""
+    lora_rank: Natural = 0
+    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone."""
+    lora_alpha: Count = 16
+    """LoRA scaling numerator (the scale is alpha / rank)."""
+    lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
+    """Dropout on LoRA inputs, active in SFT only."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Weights and activations of the backbone."""
+    device: Device = "auto"
+    """"auto", "cpu", "cuda", "cuda:1", "mps" ..."""
+    trust_remote_code: bool = False
+    """Let a hub model bring code of its own. Off unless you read that code."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None."""
+        if self.source == "scratch" and self.width % self.heads:
+            return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
+        return None
+
+
+@dataclass(frozen=True)
+class TeachConfig:
+    """How teaching episodes are made from the training tasks."""
+
+    tasks: Natural = 0
+    """How many training tasks the teacher plays; 0 means all of them."""
+    noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
+    """Shares of random actions; every taught task is played once with each share."""
+    negatives: Natural = 2
+    """Perturbed actions per taught task (each gives one negative example)."""
+    unsafe_noise: bool = False
+    """Let random actions end the episode (a crash); otherwise noise avoids actions that end it without success."""
+
+
+@dataclass(frozen=True)
+class SFTConfig:
+    """Supervised fine-tuning of either player."""
+
+    steps: Count = 1000
+    """Largest number of optimiser steps."""
+    batch_size: Count = 32
+    """Rows per optimiser step."""
+    accumulate: Count = 1
+    """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
+    lr: Positive = 2e-3
+    """Peak learning rate of AdamW."""
+    warmup: Share = 0.05
+    """Share of the steps in which the learning rate rises linearly; it then falls along a cosine to a tenth."""
+    weight_decay: NonNegative = 0.01
+    """AdamW weight decay."""
+    max_grad_norm: Positive = 1.0
+    """Gradient-norm clip."""
+    eval_every: Count = 200
+    """Optimiser steps between evaluations on validation rows."""
+    patience: Count = 5
+    """Evaluations without improvement before training stops early."""
+    negatives: bool = True
+    """Train on negative examples too."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None."""
+        if self.accumulate > self.batch_size:
+            return f"'accumulate' is {self.accumulate}; it must be at most 'batch_size' ({self.batch_size})"
+        return None
+
+
+@dataclass(frozen=True)
+class RLConfig:
+    """Online reinforcement learning of the policy."""
+
+    algorithm: Literal["reinforce", "ppo"] = "reinforce"
+    """REINFORCE, or PPO with a clipped ratio."""
+    updates: Count = 50
+    """Iterations; each plays a batch of episodes and learns from it."""
+    episodes: Count = 16
+    """Fresh episodes per iteration."""
+    group: Count = 1
+    """Episodes per task within an iteration (above 1 for the leave-one-out baseline)."""
+    temperature: Positive = 1.0
+    """Sampling temperature of the policy while it learns."""
+    baseline: Literal["none", "mean", "leave-one-out", "critic"] = "mean"
+    """What is subtracted from the reward-to-go."""
+    gamma: Share = 1.0
+    """Discount factor of the reward-to-go."""
+    gae_lambda: Share = 0.95
+    """Lambda of generalised advantage estimation (critic only)."""
+    normalise: bool = True
+    """Divide advantages by their standard deviation over the batch."""
+    clip_coef: Positive = 0.1
+    """PPO ratio clip."""
+    passes: Count = 3
+    """PPO passes over a batch."""
+    critic: Literal["linear", "mlp"] = "mlp"
+    """Shape of the value head."""
+    critic_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    entropy_coef: NonNegative = 0.01
+    """Weight of the entropy bonus (in the loss; never in the reported reward)."""
+    kl_coef: NonNegative = 0.05
+    """Weight of the KL divergence from the policy before RL, over the legal actions."""
+    lr: Positive = 2e-4
+    """Learning rate of AdamW."""
+    weight_decay: NonNegative = 0.0
+    """AdamW weight decay."""
+    max_grad_norm: Positive = 0.3
+    """Gradient-norm clip."""
+    minibatch: Count = 64
+    """Steps per gradient accumulation slice."""
+    replay: Natural = 50
+    """Slots of the buffer of successful episodes; 0 turns replay off."""
+    replay_episodes: Natural = 8
+    """Episodes drawn from the buffer per iteration."""
+    curriculum: Literal["none", "thirds", "gate"] = "thirds"
+    """"none": the last stage only; "thirds": equal shares of the updates per stage; "gate": on at a success rate."""
+    gate: Share = 0.9
+    """Success rate over the last batches that opens the next stage."""
+    milestones: bool = True
+    """Pay milestone rewards (environments that have them)."""
+    eval_every: Count = 10
+    """Updates between evaluations on validation tasks; the best checkpoint is kept."""
+    eval_episodes: Count = 30
+    """Validation episodes per evaluation."""
+    shuffle_labels: bool = False
+    """List the actions in a random order at every step."""
+    reflect_probability: Share = 1.0
+    """Probability that the reflector speaks at a step while the policy learns."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None."""
+        if self.baseline == "leave-one-out" and self.group < 2:
+            return "'baseline' leave-one-out compares episodes of one task; 'group' must be at least 2"
+        if self.episodes % self.group:
+            return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
+        return None
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How arms are judged."""
+
+    splits: Annotated[tuple[str, ...], Listed()] = ("train", "test")
+    """Task splits."""
+    stages: tuple[str, ...] = ()
+    """Stages whose tasks are played; empty means the last one (with the milestones read off it)."""
+    sampling: Annotated[tuple[Literal["greedy", "sampled"], ...], Listed()] = ("greedy",)
+    """"greedy", "sampled", or both."""
+    episodes: Natural = 0
+    """Tasks per split; 0 means all of them."""
+    batch: Count = 64
+    """Environments in lock-step."""
+    confidence: Annotated[float, Range(above=0, below=1)] = 0.95
+    """Level of the intervals."""
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """How the players talk, in training and in evaluation."""
+
+    reflection_tokens: Count = 100
+    """Longest reflection in new tokens; it ends earlier at end-of-text."""
+    reflection_temperature: NonNegative = 0.0
+    """0 reflects greedily (and identical prompts are reflected on once)."""
+    memory: Natural = 50_000
+    """Greedy reflections kept in memory."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a run needs to know."""
+
+    name: FolderName = "run"
+    """Name of the run folder."""
+    seeds: Annotated[tuple[Natural, ...], Listed()] = (0,)
+    """One whole training per seed."""
+    arms: Annotated[tuple[str, ...], Listed()] = ("random", "expert", "sft", "reflect-rl")
+    """Rows of the results table."""
+    threads: Natural = 0
+    """Threads of a process; 0 leaves it to torch."""
+    processes: Count = 1
+    """Arms and seeds trained side by side."""
+    env: Mapping[str, Any] = field(default_factory=lambda: {"name": "taxi"})
+    """`name` of the environment and the keyword arguments of its class."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    play: PlayConfig = field(default_factory=PlayConfig)
+    teach: TeachConfig = field(default_factory=TeachConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    rl: RLConfig = field(default_factory=RLConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)

@@ -1,0 +1,77 @@
+"""What a setting may be, beyond its type: ranges, lists without repetition, names that fit a folder.
+
+A rule stands in the field's type, `lr: Annotated[float, Range(above=0)]`, so that the dataclass reads as its own
+specification; `config.values` enforces it, and the reference of recipe keys prints it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """A finite number between bounds: `least` and `most` belong to the range, `above` and `below` do not."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def holds(self, value: Any) -> bool:
+        """Whether the number lies in the range; infinities and NaN never do."""
+        return self.least <= value <= self.most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if math.isfinite(bound))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list that names at least one thing, and (if `distinct`) nothing twice."""
+
+    distinct: bool = True
+
+    def holds(self, value: Any) -> bool:
+        """Whether the list is long enough and free of repetition."""
+        return bool(value) and (not self.distinct or len(set(value)) == len(value))
+
+    def __str__(self) -> str:
+        return "a list of at least one item" + (", none of them twice" if self.distinct else "")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Text of a certain form; `meaning` says it in words."""
+
+    pattern: str
+    meaning: str
+
+    def holds(self, value: Any) -> bool:
+        """Whether the whole text has the form."""
+        return re.fullmatch(self.pattern, value) is not None
+
+    def __str__(self) -> str:
+        return self.meaning
+
+
+Rule = Range | Listed | Matching
+
+Count = Annotated[int, Range(least=1)]
+"""A whole number of things of which there must be some."""
+Natural = Annotated[int, Range(least=0)]
+"""A whole number, 0 included."""
+Share = Annotated[float, Range(least=0, most=1)]
+"""A share or a probability."""
+Positive = Annotated[float, Range(above=0)]
+"""A number above 0."""
+NonNegative = Annotated[float, Range(least=0)]
+"""A number, 0 included."""
+FolderName = Annotated[str, Matching(r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*", "a name that can be a folder's")]
+"""Text that is one folder's name."""
+Device = Annotated[str, Matching(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", "auto, cpu, mps, cuda or cuda:N")]
+"""A torch device, or "auto"."""

@@ -1,0 +1,155 @@
+"""Plain values (TOML, words of a command line) → the recipe's dataclasses, with every mistake named by its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+import tomllib
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+
+T = TypeVar("T")
+
+
+class Word(str):
+    """A value typed on the command line: text that may stand for a number, true or false, or a list.
+
+    A string that comes from TOML is no `Word`: there `"1"` is text and nothing else.
+    """
+
+
+def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:
+    """Build a dataclass from plain values; a `Word` is read as what its field asks for.
+
+    Args:
+        kind: a dataclass whose fields are of the types that recipes use.
+        data: the values by field name; what is left out keeps its default.
+        where: what the values come from (a file's name), for messages.
+        prefix: dotted path of this section, for messages.
+
+    Raises:
+        UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
+    """
+    hints = _hints(kind)
+    values = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise UserError(f"{where}: unknown key {prefix + key!r}{suggestion(key, hints)}")
+        values[key] = convert(hints[key], value, where, prefix + key)
+    built = kind(**values)
+    problem = built.problem() if hasattr(built, "problem") else None
+    if problem:
+        raise UserError(f"{where}: {f'[{prefix[:-1]}] ' if prefix else ''}{problem}")
+    return built
+
+
+def convert(hint: Any, value: Any, where: str, key: str) -> Any:
+    """`value` as the type that a field or a parameter asks for.
+
+    Understood are: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, and Annotated with rules.
+
+    Raises:
+        UserError: the value has another type, or breaks a rule.
+    """
+    if typing.get_origin(hint) is Annotated:
+        inner, *rules = typing.get_args(hint)
+        value = convert(inner, value, where, key)
+        for rule in rules:
+            if not rule.holds(value):
+                raise UserError(f"{where}: {key!r} is {_show(value)}; it must be {rule}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type, hint), _section(value, where, key), where, key + ".")
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return _one_of(arguments, value, where, key)
+    if origin is tuple:
+        return tuple(
+            convert(arguments[0], item, where, f"{key}[{i}]") for i, item in enumerate(_items(value, where, key))
+        )
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return {name: _plain(item, where, f"{key}.{name}") for name, item in _section(value, where, key).items()}
+    return _scalar(hint, value, where, key)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: {key!r} is a section with keys of its own, not {_show(value)}")
+    return value
+
+
+def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
+    if isinstance(value, str) and value in known:
+        return str(value)
+    raise UserError(f"{where}: {key!r} is {_show(value)}; it must be one of {', '.join(map(str, known))}")
+
+
+def _items(value: Any, where: str, key: str) -> list[Any]:
+    """A list; of a Word, "[1, 2]", "1,2" and "1" all name one."""
+    if isinstance(value, Word):
+        read = read_word(value)
+        inner = value.strip().removeprefix("[").removesuffix("]")
+        value = read if isinstance(read, list) else [Word(item.strip()) for item in inner.split(",") if item.strip()]
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{where}: {key!r} must be a list, not {_show(value)}")
+    return list(value)
+
+
+def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
+    if hint is str:
+        if not isinstance(value, str):
+            raise UserError(f"{where}: {key!r} must be text, not {_show(value)}")
+        return str(value)
+    read = read_word(value) if isinstance(value, Word) else value
+    if hint is float and type(read) is int:
+        read = _as_float(read, where, key)
+    if type(read) is not hint:
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}[hint]
+        raise UserError(f"{where}: {key!r} must be {expected}, not {_show(value)}")
+    return read
+
+
+def _as_float(value: int, where: str, key: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UserError(f"{where}: {key!r} is too large a number") from error
+
+
+def _plain(value: Any, where: str, key: str) -> Any:
+    """A free value: text, number, true or false, list or table (what TOML and JSON share)."""
+    if isinstance(value, Word):
+        return read_word(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(item, where, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, where, f"{key}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, str | bool | int | float):
+        raise UserError(f"{where}: {key!r} must be text, a number, true or false, a list or a table, not {value}")
+    return value
+
+
+def read_word(word: Word) -> Any:
+    """The TOML value that a word of the command line looks like; text when it looks like none."""
+    if any(mark in word for mark in "\r\n#"):
+        return str(word)
+    try:
+        value = tomllib.loads(f"x = {word}")["x"]
+    except (ValueError, RecursionError):
+        return str(word)
+    return str(word) if isinstance(value, datetime.date | datetime.time) else value
+
+
+def _show(value: Any) -> str:
+    text = repr(str(value) if isinstance(value, str) else value)
+    return text if len(text) <= 60 else text[:57] + "..."

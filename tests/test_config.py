@@ -1,0 +1,312 @@
+"""Recipes: what is read, what is refused and with which line, and that writing and reading agree."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reflectrl.config import (
+    EvalConfig,
+    ModelConfig,
+    PlayConfig,
+    Recipe,
+    RLConfig,
+    SFTConfig,
+    TeachConfig,
+    from_dict,
+    load_recipe,
+    parse_overrides,
+    to_toml,
+)
+from reflectrl.config.reference import keys, reference
+from reflectrl.types import UserError
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write_recipe(text: str) -> Path:
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_recipe
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    """The one line with which a recipe is refused."""
+    with pytest.raises(UserError) as caught:
+        load_recipe(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestReading:
+    def test_an_empty_recipe_is_all_defaults_and_named_after_its_file(self, write: Any) -> None:
+        assert load_recipe(write("")) == dataclasses.replace(Recipe(), name="mine")
+
+    def test_values_of_every_kind(self, write: Any) -> None:
+        recipe = load_recipe(
+            write(
+                """
+                name = "short"
+                seeds = [1, 2]
+                [env]
+                name = "taxi"
+                size = 4
+                [rl]
+                lr = 1
+                milestones = false
+                algorithm = "ppo"
+                """
+            )
+        )
+        assert (recipe.name, recipe.seeds) == ("short", (1, 2))
+        assert recipe.env == {"name": "taxi", "size": 4}
+        assert (recipe.rl.lr, recipe.rl.milestones, recipe.rl.algorithm) == (1.0, False, "ppo")
+        assert type(recipe.rl.lr) is float
+
+    def test_text_in_quotes_stays_text(self, write: Any) -> None:
+        recipe = load_recipe(write('[env]\nname = "x:Y"\nlevel = "3"\nflag = "true"'))
+        assert recipe.env == {"name": "x:Y", "level": "3", "flag": "true"}
+
+    def test_env_keeps_lists_and_tables(self, write: Any) -> None:
+        recipe = load_recipe(write('[env]\nname = "x:Y"\nsizes = [[1, 2], ["a"]]\nworld.depth = 2'))
+        assert recipe.env == {"name": "x:Y", "sizes": [[1, 2], ["a"]], "world": {"depth": 2}}
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            (["--rl.lr", "1e-4"], [("rl.lr", "1e-4")]),
+            (["--rl.lr=1e-4"], [("rl.lr", "1e-4")]),
+            (["rl.lr=1e-4"], [("rl.lr", "1e-4")]),
+            (["--sft.batch-size", "4"], [("sft.batch_size", "4")]),
+            (["--env.gap", "-1", "--name", "a"], [("env.gap", "-1"), ("name", "a")]),
+            (["--env.text=a=b"], [("env.text", "a=b")]),
+            ([], []),
+        ],
+    )
+    def test_spellings(self, words: list[str], expected: list[tuple[str, str]]) -> None:
+        assert parse_overrides(words) == expected
+
+    @pytest.mark.parametrize(
+        ("words", "named"),
+        [(["--rl.lr"], "--rl.lr"), (["--rl.lr", "--name", "a"], "--rl.lr"), (["taxi"], "'taxi'")],
+    )
+    def test_a_word_without_its_value_is_named(self, words: list[str], named: str) -> None:
+        with pytest.raises(UserError, match=named):
+            parse_overrides(words)
+
+    @pytest.mark.parametrize(
+        ("word", "read"),
+        [
+            ("--rl.lr=1e-4", lambda r: r.rl.lr == 1e-4),
+            ("--rl.lr=1", lambda r: type(r.rl.lr) is float),
+            ("--rl.milestones=false", lambda r: r.rl.milestones is False),
+            ("--rl.algorithm=ppo", lambda r: r.rl.algorithm == "ppo"),
+            ("--name=3", lambda r: r.name == "3"),
+            ("--seeds=0,1,2", lambda r: r.seeds == (0, 1, 2)),
+            ("--seeds=[0, 1]", lambda r: r.seeds == (0, 1)),
+            ("--seeds=7", lambda r: r.seeds == (7,)),
+            ("--arms=random,sft", lambda r: r.arms == ("random", "sft")),
+            ("--arms=[random, sft]", lambda r: r.arms == ("random", "sft")),
+            ('--arms=["sft"]', lambda r: r.arms == ("sft",)),
+            ("--eval.stages=", lambda r: r.eval.stages == ()),
+            ("--teach.noise=0,0.5", lambda r: r.teach.noise == (0.0, 0.5)),
+            ("--env.name=frozenlake", lambda r: r.env["name"] == "frozenlake"),
+            ("--env.size=8", lambda r: r.env["size"] == 8),
+            ("--env.slippery=true", lambda r: r.env["slippery"] is True),
+            ("--env.day=2020-01-01", lambda r: r.env["day"] == "2020-01-01"),
+            ("--env.colour=#fff", lambda r: r.env["colour"] == "#fff"),
+            ("--env.text=1\ny = 2", lambda r: r.env["text"] == "1\ny = 2"),
+            ("--env.world.depth=2", lambda r: r.env["world"] == {"depth": 2}),
+        ],
+    )
+    def test_a_word_becomes_what_the_field_asks_for(self, write: Any, word: str, read: Any) -> None:
+        assert read(load_recipe(write(""), [word]))
+
+    def test_they_win_over_the_file_and_the_later_one_wins(self, write: Any) -> None:
+        path = write("[rl]\nupdates = 5")
+        assert load_recipe(path, ["--rl.updates", "6", "--rl.updates", "7"]).rl.updates == 7
+
+    def test_a_key_below_a_value_is_refused(self, write: Any) -> None:
+        assert "'lr' is not a section" in refusal(write("[rl]\nlr = 0.1"), "--rl.lr.x", "1")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("text", "fragments"),
+        [
+            ("nmae = 'x'", ["'nmae'", "'name'"]),
+            ("[rl]\nupdate = 3", ["'rl.update'", "'updates'"]),
+            ("[rll]\nupdates = 3", ["'rll'", "'rl'"]),
+            ("rl = 3", ["'rl'", "section"]),
+            ("env = 'taxi'", ["'env'", "section"]),
+            ("[rl]\nupdates = 1.5", ["'rl.updates'", "whole number", "1.5"]),
+            ("[rl]\nupdates = true", ["'rl.updates'", "whole number"]),
+            ("[rl]\nupdates = '3'", ["'rl.updates'", "whole number", "'3'"]),
+            ("[rl]\nlr = 'fast'", ["'rl.lr'", "a number", "'fast'"]),
+            ("[rl]\nlr = false", ["'rl.lr'", "a number"]),
+            ("[rl]\nlr = 2020-01-01", ["'rl.lr'", "a number"]),
+            ("[rl]\nmilestones = 1", ["'rl.milestones'", "true or false"]),
+            ("name = 3", ["'name'", "text"]),
+            ("arms = 'random'", ["'arms'", "list"]),
+            ("arms = [1]", ["'arms[0]'", "text"]),
+            ("seeds = [0, 'a']", ["'seeds[1]'", "whole number"]),
+            ("[rl]\nalgorithm = 'pop'", ["'rl.algorithm'", "reinforce, ppo"]),
+            ("[rl]\nalgorithm = 3", ["'rl.algorithm'", "reinforce, ppo"]),
+            ("[rl]\nalgorithm = ['ppo']", ["'rl.algorithm'", "reinforce, ppo"]),
+            ("[eval]\nsampling = ['greedy', 'warm']", ["'eval.sampling[1]'", "greedy, sampled"]),
+            ("[env]\nname = 'taxi'\nday = 2020-01-01", ["'env.day'", "2020-01-01"]),
+            ("[env]\nname = 'taxi'\ndays = [1, 2020-01-01]", ["'env.days[1]'"]),
+        ],
+    )
+    def test_unknown_keys_and_wrong_types_name_file_key_and_remedy(
+        self, write: Any, text: str, fragments: list[str]
+    ) -> None:
+        line = refusal(write(text))
+        assert all(fragment in line for fragment in ["mine.toml", *fragments]), line
+
+    @pytest.mark.parametrize(
+        ("word", "range_"),
+        [
+            ("--sft.batch_size=0", "at least 1"),
+            ("--rl.updates=-1", "at least 1"),
+            ("--rl.temperature=0", "above 0"),
+            ("--rl.temperature=-1", "above 0"),
+            ("--rl.temperature=nan", "above 0"),
+            ("--rl.lr=inf", "above 0"),
+            ("--rl.gate=1.01", "at most 1"),
+            ("--rl.gamma=-0.1", "at least 0"),
+            ("--model.lora_rank=-1", "at least 0"),
+            ("--model.lora_dropout=1", "below 1"),
+            ("--eval.confidence=1", "below 1"),
+            ("--eval.confidence=0", "above 0"),
+            ("--play.reflection_tokens=0", "at least 1"),
+            ("--processes=0", "at least 1"),
+            ("--seeds=-1", "at least 0"),
+            ("--seeds=1,1", "none of them twice"),
+            ("--seeds=", "at least one"),
+            ("--arms=sft,sft", "none of them twice"),
+            ("--teach.noise=0.5,2", "at most 1"),
+            ("--teach.noise=", "at least one"),
+            ("--model.device=gpu", "cuda"),
+            ("--name=../other", "folder"),
+            ("--name=", "folder"),
+            ("--name=.hidden", "folder"),
+        ],
+    )
+    def test_values_out_of_range_name_the_key_and_the_range(self, write: Any, word: str, range_: str) -> None:
+        line = refusal(write(""), word)
+        key = word.removeprefix("--").split("=")[0]
+        assert f"'{key}" in line
+        assert range_ in line
+
+    @pytest.mark.parametrize(
+        ("words", "fragments"),
+        [
+            (["--model.width=100", "--model.heads=3"], ["[model]", "width", "heads"]),
+            (["--sft.batch_size=2", "--sft.accumulate=4"], ["[sft]", "accumulate", "batch_size"]),
+            (["--rl.baseline=leave-one-out"], ["[rl]", "group"]),
+            (["--rl.episodes=10", "--rl.group=4"], ["[rl]", "episodes", "group"]),
+        ],
+    )
+    def test_keys_that_contradict_each_other_are_both_named(
+        self, write: Any, words: list[str], fragments: list[str]
+    ) -> None:
+        line = refusal(write(""), *words)
+        assert all(fragment in line for fragment in fragments), line
+
+    @pytest.mark.parametrize(
+        "word", ["--rl.milestones=maybe", "--rl.milestones=1", "--rl.updates=1e3", "--rl.updates=many", "--rl=3"]
+    )
+    def test_words_of_the_wrong_type(self, write: Any, word: str) -> None:
+        assert word.removeprefix("--").split("=")[0] in refusal(write(""), word)
+
+    def test_same_noise_twice_is_allowed(self, write: Any) -> None:
+        assert load_recipe(write(""), ["--teach.noise=0.5,0.5"]).teach.noise == (0.5, 0.5)
+
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        assert "absent.toml: No such file" in refusal(tmp_path / "absent.toml")
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        assert str(tmp_path) in refusal(tmp_path)
+
+    @pytest.mark.parametrize(
+        "text", ["name = ", "name = 'a'\nname = 'b'", "[rl]\n[rl]", "x = " + "[" * 5000, "seeds = [" + "9" * 5000 + "]"]
+    )
+    def test_what_is_no_toml_names_the_file(self, write: Any, text: str) -> None:
+        assert "mine.toml: not valid TOML" in refusal(write(text))
+
+    def test_other_encodings(self, tmp_path: Path) -> None:
+        path = tmp_path / "latin.toml"
+        path.write_bytes('name = "é"'.encode("latin-1"))
+        assert "latin.toml: not valid TOML" in refusal(path)
+
+    def test_long_values_are_cut(self, write: Any) -> None:
+        assert len(refusal(write(f"[rl]\nlr = '{'x' * 10_000}'"))) < 400
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
+COUNTS = st.integers(1, 10**6)
+RATES = st.floats(1e-12, 1e6)
+SHARES = st.floats(0, 1)
+PLAIN = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+RECIPES = st.builds(
+    Recipe,
+    name=NAMES,
+    seeds=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(tuple),
+    arms=st.lists(TEXT, min_size=1, max_size=4, unique=True).map(tuple),
+    threads=st.integers(0, 64),
+    processes=COUNTS,
+    env=st.dictionaries(TEXT, PLAIN, max_size=4),
+    model=st.builds(ModelConfig, source=TEXT, width=COUNTS.map(lambda n: 4 * n), dtype=st.just("bfloat16")),
+    play=st.builds(PlayConfig, reflection_temperature=RATES, memory=COUNTS),
+    teach=st.builds(TeachConfig, noise=st.lists(SHARES, min_size=1, max_size=3).map(tuple), unsafe_noise=st.booleans()),
+    sft=st.builds(SFTConfig, lr=RATES, warmup=SHARES, steps=COUNTS, negatives=st.booleans()),
+    rl=st.builds(RLConfig, lr=RATES, gate=SHARES, algorithm=st.sampled_from(["ppo", "reinforce"])),
+    eval=st.builds(EvalConfig, stages=st.lists(TEXT, max_size=3).map(tuple), confidence=st.floats(0.01, 0.99)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(recipe=RECIPES)
+def test_writing_and_reading_a_recipe_gives_it_back(recipe: Recipe) -> None:
+    assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), where="x") == recipe
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    word=st.tuples(st.sampled_from([key.dotted for key in keys()]), TEXT).map(lambda pair: f"--{pair[0]}={pair[1]}"),
+)
+def test_any_word_is_either_read_or_refused_in_one_line(tmp_path_factory: Any, word: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text("", encoding="utf-8")
+    try:
+        load_recipe(path, [word])
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+class TestReference:
+    def test_the_page_is_in_step_with_the_dataclasses(self) -> None:
+        page = Path(__file__).parents[1] / "docs" / "recipes.md"
+        assert page.read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+    def test_every_key_is_described(self) -> None:
+        assert all(key.description for key in keys())
+
+    def test_the_printed_defaults_are_the_defaults(self, write: Any) -> None:
+        """Top-level keys come first, as TOML wants it."""
+        lines = [f"{key.dotted} = {key.default}" for key in sorted(keys(), key=lambda key: "." in key.dotted)]
+        assert load_recipe(write("\n".join(lines))) == Recipe()
