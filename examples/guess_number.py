@@ -1,0 +1,117 @@
+"""Writing an environment from scratch: guess a number, and be told "higher" or "lower".
+
+    python examples/guess_number.py
+
+checks the environment and shows a game. In a recipe, run from the folder above `examples`:
+
+    [env]
+    name = "examples.guess_number:GuessEnv"
+    span = 31
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.check import check_text_env
+from reflectrl.envs.splits import SPLITS, divide, require_known
+from reflectrl.types import Task, UserError
+
+LOWEST = 70  # the range of a task starts somewhere below this
+
+
+class GuessEnv(TextEnv):
+    """Find the secret number of a range; the answers so far are the history, so they are never encoded twice.
+
+    Args:
+        span: how many numbers the range has.
+        horizon: guesses allowed; halving finds one of 15 numbers in 4.
+        train, validation, test: tasks per split.
+    """
+
+    def __init__(
+        self, span: int = 15, horizon: int = 6, train: int = 600, validation: int = 100, test: int = 200
+    ) -> None:
+        if span < 2:
+            raise UserError(f"guess: span must be at least 2, not {span}")
+        super().__init__(horizon)
+        self.span = span
+        self.sizes = {"train": train, "validation": validation, "test": test}
+
+    # ---- tasks: the same list in every process, no payload in two splits ---------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("guess", "split", split, SPLITS)
+        require_known("guess", "stage", stage or "full", self.stages)
+        return [
+            Task(f"guess-{low}-{secret}", "guess", {"low": low, "secret": secret}, split)
+            for low, secret in self._secrets[split]
+        ]
+
+    @cached_property
+    def _secrets(self) -> dict[str, list[tuple[int, int]]]:
+        pairs = [(low, low + offset) for low in range(LOWEST) for offset in range(self.span)]
+        return divide(pairs, self.sizes, "guess")
+
+    # ---- the world -------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> None:
+        self._secret = task.payload["secret"]
+        self._low, self._high = task.payload["low"], task.payload["low"] + self.span - 1
+        self._past = f"A number from {self._low} to {self._high}.\n"
+
+    def apply(self, action: str) -> Outcome:
+        guess = int(action)
+        if guess == self._secret:
+            self._past += f"{guess}: found\n"
+            return Outcome(1.0, terminated=True, success=True, events=("found",))
+        if guess < self._secret:
+            self._past += f"{guess}: higher\n"
+            self._low = guess + 1
+        else:
+            self._past += f"{guess}: lower\n"
+            self._high = guess - 1
+        return Outcome(-0.1)
+
+    # ---- text: what only grows, what may change, what may be done ----------------------------------------------------
+
+    def history(self) -> str:
+        return self._past
+
+    def state(self) -> str:
+        return "Your guess?\n"
+
+    def legal_actions(self) -> Sequence[str]:
+        return [str(number) for number in range(self._low, self._high + 1)]
+
+    # ---- saving, and teaching (the last two are needed only to make teaching data) -----------------------------------
+
+    def get_state(self) -> Any:
+        return (self._secret, self._low, self._high, self._past)
+
+    def set_state(self, state: Any) -> None:
+        self._secret, self._low, self._high, self._past = state
+
+    def expert_action(self) -> int:
+        return (self._high - self._low) // 2
+
+    def analyse(self) -> str:
+        middle = self._low + self.expert_action()
+        return f"The number is between {self._low} and {self._high}. Halve the range: {middle}."
+
+
+def main() -> None:
+    check_text_env(GuessEnv)
+    env = GuessEnv()
+    env.reset(options={"task": env.tasks("test")[0]})
+    while not env.done:
+        print(env.analyse())
+        env.step(env.expert_action())
+    print(env.render(), "won" if env.success else "lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""`GymTextEnv`: any discrete-action gymnasium environment with a text rendering as a `TextEnv`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.splits import SPLITS, require_known
+from reflectrl.plugins import one_line
+from reflectrl.types import Task, UserError
+
+FIRST_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
+HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
+
+
+class GymTextEnv(TextEnv):
+    """Plays a gymnasium environment through its text.
+
+    A task is a seed: the wrapped environment is reset with it, so that start and luck of an episode are fixed by the
+    task, and the same actions lead to the same end. Subclass to override `describe`, `won`, `expert_action` or
+    `analyse`; where `describe` and `won` are good as they are, a recipe can name this class itself.
+
+    Saving keeps the actions since the reset, and restoring replays them. That costs one pass over the episode so far,
+    but works for every deterministic environment, also those that hold windows, sockets or C structures, which a deep
+    copy does not; and a saved point is small, and may travel to another process.
+
+    Args:
+        id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
+        actions: one name per action of the wrapped environment, in its order.
+        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted).
+        name: of the environment in task ids; "" takes the id in lower case.
+        scale: rewards are divided by it.
+        rules: put before everything else.
+        history: show past texts and actions.
+        train, validation, test: seeds per split.
+        settings: keyword arguments for `gymnasium.make`.
+
+    Raises:
+        UserError: gymnasium cannot make it, it has no text, its actions are not discrete, or the names do not match.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        actions: Sequence[str],
+        horizon: int = 100,
+        *,
+        name: str = "",
+        scale: float = 1.0,
+        rules: str = "",
+        history: bool = False,
+        train: int = 1000,
+        validation: int = 100,
+        test: int = 200,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(horizon)
+        self.id, self.name, self.names = id, name or id.lower(), tuple(actions)
+        self.scale, self.rules, self.show_history = scale, rules, history
+        self.sizes = {"train": train, "validation": validation, "test": test}
+        self.settings = dict(settings or {})
+        self._played: list[int] = []
+        self._wrapped = self._make()
+
+    def _make(self) -> gym.Env[Any, Any]:
+        settings = {"disable_env_checker": True, "max_episode_steps": -1, **self.settings}
+        try:
+            wrapped = gym.make(self.id, **settings)
+            if "ansi" in wrapped.metadata.get("render_modes", ()):
+                wrapped = gym.make(self.id, **{"render_mode": "ansi", **settings})
+        except Exception as error:  # making runs the wrapped environment's own code
+            raise UserError(f"gymnasium cannot make {self.id!r}: {one_line(error)}") from error
+        if wrapped.render_mode != "ansi" and type(self).describe is GymTextEnv.describe:
+            raise UserError(f"{self.id}: has no text rendering (render_mode 'ansi'); subclass and override describe()")
+        space = wrapped.action_space
+        if not isinstance(space, gym.spaces.Discrete) or space.start != 0:
+            raise UserError(f"{self.id}: actions must be Discrete from 0, not {space}")
+        if len(self.names) != space.n or len(set(self.names)) != space.n:
+            raise UserError(f"{self.id}: has {space.n} actions, and needs as many different names, not {self.names}")
+        return wrapped
+
+    # ---- what a subclass may override ------------------------------------------------------------------------------
+
+    @property
+    def wrapped(self) -> gym.Env[Any, Any]:
+        """The gymnasium environment itself, without gymnasium's wrappers."""
+        return self._wrapped.unwrapped
+
+    def describe(self, observation: Any, info: Mapping[str, Any]) -> str:
+        """The state as text; by default the "ansi" rendering, with [brackets] where that has colour."""
+        return plain(str(self._wrapped.render()))
+
+    def won(self, observation: Any, reward: float, info: Mapping[str, Any]) -> bool:
+        """Whether an episode that has just terminated is won; by default, when its last reward was positive."""
+        return reward > 0
+
+    # ---- TextEnv ---------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known(self.name, "split", split, SPLITS)
+        require_known(self.name, "stage", stage or "full", self.stages)
+        seeds = range(FIRST_SEED[split], FIRST_SEED[split] + self.sizes[split])
+        return [Task(f"{self.name}-{seed}", self.name, {"seed": seed}, split) for seed in seeds]
+
+    def begin(self, task: Task) -> None:
+        self._seen, self._info = self._wrapped.reset(seed=task.payload["seed"])
+        self._played = []
+        self._past = self.rules
+        self._text = self.describe(self._seen, self._info)
+
+    def apply(self, action: str) -> Outcome:
+        index = self.names.index(action)
+        if self.show_history:
+            self._past += f"{self._text.rstrip()}\n> {action}\n"
+        self._seen, reward, terminated, truncated, self._info = self._wrapped.step(index)
+        self._played.append(index)
+        self._text = self.describe(self._seen, self._info)
+        won = terminated and self.won(self._seen, float(reward), self._info)
+        return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())
+
+    def history(self) -> str:
+        return self._past
+
+    def state(self) -> str:
+        last = self.names[self._played[-1]] if self._played else "none"
+        return f"{self._text.rstrip()}\nLast: {last}\n"
+
+    def legal_actions(self) -> Sequence[str]:
+        """The named actions, without those that `info["action_mask"]` excludes where there is one."""
+        mask = self._info.get("action_mask")
+        if mask is None:
+            return self.names
+        return tuple(name for name, legal in zip(self.names, np.asarray(mask).tolist(), strict=True) if legal)
+
+    def get_state(self) -> Any:
+        return tuple(self._played)
+
+    def set_state(self, state: Any) -> None:
+        self.begin(self.task)
+        for index in state:
+            self.apply(self.names[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the wrapped environment, which need not be picklable; the episode is replayed on the other side."""
+        return {key: value for key, value in self.__dict__.items() if key != "_wrapped"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the wrapped environment anew and go back to where the episode was."""
+        self.__dict__.update(state)
+        self._wrapped = self._make()
+        if self._task is not None:
+            self.set_state(tuple(self._played))
+
+    def close(self) -> None:
+        """Close the wrapped environment."""
+        self._wrapped.close()
+
+
+def plain(text: str) -> str:
+    """A terminal rendering without escape codes: what was highlighted stands in [brackets].
+
+    Gymnasium marks the agent by colour alone in some environments, so dropping the colour would drop the agent.
+    """
+    return HIGHLIGHT.sub(lambda code: "]" if int(code[1]) == 0 else "[", text)
