@@ -56,7 +56,9 @@ def cluster_bootstrap(
 
     Two-stage bootstrap: seeds are drawn with replacement, then as many episodes of each drawn seed (Davison and Hinkley
     1997, "Bootstrap Methods and their Application", section 3.8). The number of wins among n episodes drawn with
-    replacement is binomial, and is drawn as such. With three seeds or fewer the interval is still a rough one.
+    replacement is binomial, and is drawn as such. Too narrow with few seeds: where models spread by 0.1 around a rate
+    of 0.7 (100 episodes each), a 95 % interval held the truth in 86 % of simulations with 3 seeds, 89 % with 5, 93 %
+    with 8; Wilson's in 60 %, and `mean_interval` of the seeds' rates in 95 %.
 
     Args:
         successes_by_seed: for each seed, whether each of its episodes was won; seeds without episodes are left out.
