@@ -1,0 +1,51 @@
+"""The command line: `reflectrl VERB ...`. Exit codes: 0 done, 2 a mistake in the input, 130 interrupted, 1 a bug."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import reflectrl
+from reflectrl.types import UserError
+
+DESCRIPTION = (
+    "Teach a small, local language model to act in a multi-step text environment. Begin with: reflectrl run taxi"
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Carry out one command; returns the exit code.
+
+    A user's mistake is one line on stderr. An exception of any other kind is a bug and keeps its traceback.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    try:
+        _obey(words)
+        sys.stdout.flush()
+    except UserError as error:
+        return _complain(" ".join(str(error).split()), 2)
+    except KeyboardInterrupt:
+        return _complain("interrupted; the same command goes on", 130)
+    except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0
+
+
+def _obey(words: Sequence[str]) -> None:
+    if words and words[0] in ("--version", "-V"):
+        print(f"reflectrl {reflectrl.__version__}")
+        return
+    from reflectrl.cli.arguments import parse
+    from reflectrl.cli.verbs import VERBS
+
+    if "" not in sys.path:  # plug-ins in the current folder ("my_env:MyEnv") count, after all that is installed
+        sys.path.append("")
+    verb, settings = parse(words, VERBS, "reflectrl", DESCRIPTION)
+    verb(settings)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"reflectrl: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,86 @@
+"""Words of the command line → a verb and the settings that it overrides.
+
+tyro reads a verb's own options. What else begins with "--" sets a key of the recipe or an argument of the environment,
+and is taken out first, so that `--rl.lr -1 taxi` and `taxi --rl.lr -1` mean the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Union
+
+import tyro
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+
+
+def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
+    """The verb (an instance of its dataclass) and the words that are not its own: settings, each followed by its value.
+
+    Raises:
+        UserError: no such verb or option, or a value is missing or wrong.
+        SystemExit: with code 0, after help was printed.
+    """
+    if not words:
+        raise UserError(f"say what to do: {', '.join(verbs)} ({prog} --help explains)")
+    verb, rest = words[0], words[1:]
+    if verb not in verbs and verb not in ("-h", "--help"):
+        raise UserError(f"unknown verb {verb!r}{suggestion(verb, verbs)}")
+    own, settings = _separate(rest, _options(verbs.get(verb)))
+    kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
+    return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
+
+
+def _options(kind: Any) -> set[str]:
+    names = {field.name.replace("_", "-") for field in dataclasses.fields(kind)} if kind else set()
+    return {f"--{name}" for name in names} | {"--help"}
+
+
+def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:
+    """Own words, and the settings with their values."""
+    own: list[str] = []
+    settings: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, _ = word.partition("=")
+        if not word.startswith("--") or option.replace("_", "-") in options:
+            own.append(word)
+            continue
+        settings.append(word)
+        if not equals and rest and not rest[0].startswith("--"):
+            settings.append(rest.pop(0))
+    return own, settings
+
+
+def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
+    """Parse with tyro; its boxed complaint becomes one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                kind, prog=prog, description=description, args=words, config=(tyro.conf.FlagCreatePairsOff,)
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_unboxed(complaint.getvalue())) from None
+
+
+def _unboxed(box: str) -> str:
+    """The message inside tyro's frame, without its title and its last hint."""
+    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    message = []
+    for line in lines:
+        if re.match(r"^[─-]{3,}|For full helptext", line):
+            break
+        if line and not line.startswith(("╭", "╰")):
+            message.append(line)
+    if message and message[0].startswith("Missing from"):  # then the option, then what it is
+        message = [*message[:2], "(--help explains)"]
+    return " ".join(message) or "the command line cannot be read"

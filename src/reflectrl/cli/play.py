@@ -1,0 +1,80 @@
+"""One episode in the terminal: watched, or played by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.players.base import Player
+from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
+from reflectrl.players.simple import ExpertPlayer, RandomPlayer
+from reflectrl.plugins import suggestion
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Task, UserError
+
+PLAYERS = ("human", "expert", "random")
+
+
+def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over: bool) -> Episode | None:
+    """Play a task on the terminal; None if the person quit.
+
+    Args:
+        section: the `env` section: name and arguments.
+        who: "human", "expert", "random", or a run folder, optionally with ":arm".
+        take_over: the person chooses, the player advises.
+
+    Raises:
+        UserError: no such player, or the environment raised.
+    """
+    player, reflector = _seated(who, seed, make(section))
+    shown: Player = player if isinstance(player, HumanPlayer) else Watched(player)
+    if take_over and not isinstance(player, HumanPlayer):
+        shown = HumanPlayer(player, advise=True)
+    if isinstance(shown, HumanPlayer):
+        print(f"type {HELP}")
+    try:
+        [episode] = rollout([Job(task, seed)], lambda: make(section), shown, reflector, batch=1)
+    except Quit:
+        return None
+    except NotImplementedError as error:  # an environment without an expert
+        raise UserError(str(error)) from error
+    return episode
+
+
+def choose_task(env: TextEnv, split: str, stage: str | None, number: int) -> Task:
+    """The task of that number (from 0) in a split; UserError if there are fewer."""
+    tasks = env.tasks(split, stage)
+    if not 0 <= number < len(tasks):
+        raise UserError(f"--task is {number}; {split} has tasks 0 to {len(tasks) - 1}")
+    return tasks[number]
+
+
+def ending(episode: Episode) -> str:
+    """How an episode ended, in one line."""
+    how = "won" if episode.success else "out of time" if episode.truncated else "lost"
+    events = "".join(f", {event}" for event in episode.steps[-1].events)
+    return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
+
+
+def _seated(who: str, seed: int, env: TextEnv) -> tuple[Player, Player | None]:
+    if who == "human":
+        return HumanPlayer(_expert_of(env)), None
+    if who == "expert":
+        return ExpertPlayer(), None
+    if who == "random":
+        return RandomPlayer(), None
+    folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "reflect-rl")
+    if not Path(folder).is_dir():
+        raise UserError(
+            f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give a run folder, such as runs/taxi:sft"
+        )
+    from reflectrl.pipeline import load_players
+
+    return load_players(Path(folder), arm, seed)
+
+
+def _expert_of(env: TextEnv) -> Player | None:
+    return ExpertPlayer() if type(env).expert_action is not TextEnv.expert_action else None
