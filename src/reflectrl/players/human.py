@@ -92,8 +92,10 @@ class Watched:
 
 
 def table(seat: Seat, advice: Turn | None = None) -> str:
-    """What a player sees: the last reward, the state, the reflection, and the actions with their probabilities."""
-    lines = [*_last(seat), f"--- step {len(seat.steps) + 1} ---", printable(seat.observation.state).rstrip("\n")]
+    """What is new to a player: the last reward, the text, the reflection, and the actions with their probabilities."""
+    seen = len(seat.steps[-1].observation.history) if seat.steps else 0
+    text = seat.observation.history[seen:] + seat.observation.state
+    lines = [*_last(seat), f"--- step {len(seat.steps) + 1} ---", printable(text).rstrip("\n")]
     if seat.reflection is not None:
         lines.append(f"reflection: {printable(seat.reflection)}")
     probs = advice.probs if advice is not None else ()

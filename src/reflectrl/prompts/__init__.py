@@ -1,0 +1,66 @@
+"""Every word that a model sees: the templates in this folder and the functions that render them.
+
+Teaching, play and learning render through these functions and no others, so a model never meets a format that it was
+not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from reflectrl.types import Observation
+
+
+class Prompt(NamedTuple):
+    """A prompt in two parts: `history` only grows within an episode, `rest` is new at every step."""
+
+    history: str
+    rest: str
+
+
+@lru_cache(maxsize=8)
+def _template(name: str) -> Template:
+    source = files("reflectrl.prompts").joinpath(name).read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined, keep_trailing_newline=False).from_string(source)
+
+
+@lru_cache(maxsize=8)
+def _parts(name: str) -> tuple[str, ...]:
+    """A template's text cut at its variables, each rendered plainly: the fast path of the rollout's inner loop."""
+    return tuple(_template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
+
+
+def reflector_prompt(observation: Observation) -> Prompt:
+    """What the reflector reads; it continues with its analysis and ends with end-of-text."""
+    before, after = _parts("reflect.j2")
+    return Prompt(observation.history, before + observation.state + after)
+
+
+def policy_prompt(
+    observation: Observation, reflection: str | None, labels: Sequence[str], order: Sequence[int] = ()
+) -> Prompt:
+    """What the policy reads; it answers with one choice label.
+
+    Args:
+        reflection: the reflector's analysis, or None when nobody reflected.
+        labels: at least as many labels as there are actions.
+        order: label i names action `order[i]`; empty keeps the environment's order.
+    """
+    listed = [observation.actions[i] for i in order] if order else observation.actions
+    actions = "; ".join(f"{label}: {action}" for label, action in zip(labels, listed, strict=False))
+    if reflection is None:
+        before, middle, after = _parts("act.j2")
+        return Prompt(observation.history, f"{before}{observation.state}{middle}{actions}{after}")
+    before, between, middle, after = _parts("reflect_then_act.j2")
+    text = f"{before}{observation.state}{between}{reflection}{middle}{actions}{after}"
+    return Prompt(observation.history, text)
+
+
+def reflection_completion(reflection: str) -> str:
+    """What the reflector is trained to continue with (end-of-text follows as a token)."""
+    return " " + reflection

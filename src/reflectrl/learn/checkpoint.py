@@ -1,0 +1,96 @@
+"""Checkpoints of learners: tensors in safetensors, everything else in JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write a folder under a temporary name, then put it in the place of the old one."""
+    fresh = folder.with_name(folder.name + ".writing")
+    old = folder.with_name(folder.name + ".old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    fill(fresh)
+    _sync(fresh)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, flush it to the disk, then rename it."""
+    fresh = path.with_name(path.name + ".writing")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb+") as handle:
+                os.fsync(handle.fileno())
+
+
+def save_state(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write a learner's state so that an interrupted training can go on where it was."""
+
+    def fill(fresh: Path) -> None:
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, fresh / "state.safetensors")
+        (fresh / "state.json").write_text(json.dumps(meta), encoding="utf-8")
+
+    write_folder(folder, fill)
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """What `save_state` wrote, or None where there is none."""
+    if not (folder / "state.json").is_file():
+        old = folder.with_name(folder.name + ".old")  # killed between the two renames
+        if not (old / "state.json").is_file():
+            return None
+        folder = old
+    return load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimiser's state as named tensors: "optimizer.<parameter index>.<name>"."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{index}.{name}": torch.as_tensor(value)
+        for index, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimiser the state that `optimizer_tensors` named."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under names that begin with "prefix."."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with "prefix.", under their own names."""
+    return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + ".")}

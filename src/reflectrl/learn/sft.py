@@ -1,0 +1,158 @@
+"""Supervised fine-tuning of either player: loss on the completion only, evaluation loss, early stopping.
+
+One linear loop. Departures from the released code of Reflect-RL: completions end with end-of-text, so a reflection
+knows where to stop; the prompt is the one that play renders; and only the head rows at completion positions are
+computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import get_cosine_with_min_lr_schedule_with_warmup
+
+from reflectrl.config import SFTConfig
+from reflectrl.episodes import ChoiceRow, ReflectionRow
+from reflectrl.learn.checkpoint import (
+    load_state,
+    optimizer_tensors,
+    prefixed,
+    restore_optimizer,
+    save_state,
+    without_prefix,
+)
+from reflectrl.learn.losses import completion_nll
+from reflectrl.models.engine import Ids, pad, tokenize
+from reflectrl.models.load import LanguageModel
+from reflectrl.players.policy import Policy
+from reflectrl.types import UserError, named_seed
+
+Log = Callable[[dict[str, float]], None]
+
+
+class Example(NamedTuple):
+    """Token ids of prompt and completion; the loss is on `ids[start:]`."""
+
+    ids: Ids
+    start: int
+
+
+def reflection_examples(lm: LanguageModel, rows: Iterable[ReflectionRow]) -> list[Example]:
+    """Rows of the reflector as tokens; the completion ends with end-of-text."""
+    examples = []
+    for row in rows:
+        completion = [*lm.encode(row.completion), lm.tokenizer.eos_token_id]
+        prompt = tokenize(lm, row.prompt, reserve=len(completion))
+        examples.append(Example((*prompt, *completion), len(prompt)))
+    return examples
+
+
+def choice_examples(policy: Policy, rows: Iterable[ChoiceRow], seed: int) -> list[Example]:
+    """Rows of the policy as tokens; the completion is one label. Labels are shuffled where the policy shuffles them."""
+    rng = np.random.default_rng(named_seed(seed, "label order"))
+    examples = []
+    for row in rows:
+        count = len(row.observation.actions)
+        order = [int(i) for i in rng.permutation(count)] if policy.shuffle_labels else list(range(count))
+        prompt = policy.prompt(row.observation, row.reflection, order)
+        label = policy.labels(count).token_ids[order.index(row.target)]
+        examples.append(Example((*prompt, label), len(prompt)))
+    return examples
+
+
+def train_sft(
+    lm: LanguageModel,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    config: SFTConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train `lm` in place; it ends with the weights of the lowest evaluation loss.
+
+    Args:
+        log: receives {"step", "loss", "lr", "eval_loss", ...} once per evaluation (losses in nats per token).
+        state_folder: where the learner's state is kept between evaluations, so that a killed training goes on.
+
+    Raises:
+        UserError: there is nothing to learn from.
+    """
+    if not train or not validation:
+        raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
+    parameters = lm.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.95))
+    schedule = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, round(config.warmup * config.steps), config.steps, min_lr_rate=0.1
+    )
+    best_loss, best_weights, stale, step, losses = float("inf"), lm.weights(), 0, 0, []
+    if state_folder is not None and (saved := load_state(state_folder)) is not None:
+        tensors, meta = saved
+        lm.load_weights(without_prefix("weights", tensors))
+        best_weights = without_prefix("best", tensors)
+        restore_optimizer(optimizer, tensors)
+        schedule.load_state_dict(meta["schedule"])
+        best_loss, stale, step = meta["best_loss"], meta["stale"], meta["step"]
+    batches = _batches(len(train), config.batch_size, seed, skip=step)
+    torch.manual_seed(named_seed(seed, "dropout", step) % 2**63)
+    while step < config.steps and stale < config.patience:
+        rows = [train[i] for i in next(batches)]
+        tokens = sum(len(row.ids) - row.start for row in rows)
+        with lm.training():
+            for part in np.array_split(np.arange(len(rows)), config.accumulate):
+                if len(part):
+                    loss = _loss_sum(lm, [rows[i] for i in part]) / tokens
+                    loss.backward()
+                    losses.append(float(loss.detach()))
+        torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        if step % config.eval_every and step < config.steps:
+            continue
+        eval_loss = evaluate_loss(lm, validation, config.batch_size)
+        log({"step": step, "loss": float(np.sum(losses)) / config.eval_every, "eval_loss": eval_loss})
+        losses, stale = [], stale + 1
+        if eval_loss < best_loss:
+            best_loss, best_weights, stale = eval_loss, lm.weights(), 0
+        if state_folder is not None:
+            tensors = prefixed("weights", lm.weights()) | prefixed("best", best_weights) | optimizer_tensors(optimizer)
+            meta = {"step": step, "best_loss": best_loss, "stale": stale, "schedule": schedule.state_dict()}
+            save_state(state_folder, tensors, meta)
+    lm.load_weights(best_weights)
+
+
+@torch.no_grad()
+def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int) -> float:
+    """Mean loss per completion token (nats)."""
+    tokens = sum(len(row.ids) - row.start for row in examples)
+    batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
+    return sum(float(_loss_sum(lm, batch)) for batch in batches) / tokens
+
+
+def _loss_sum(lm: LanguageModel, rows: Sequence[Example]) -> Tensor:
+    """Summed loss over the completion tokens of a batch; logits are computed at those positions only."""
+    hidden_BTD = lm.hidden(pad([row.ids[:-1] for row in rows], lm.tokenizer.pad_token_id, lm.device))
+    batch = [b for b, row in enumerate(rows) for _ in range(row.start, len(row.ids))]
+    position = [t - 1 for row in rows for t in range(row.start, len(row.ids))]
+    targets_N = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
+    logits_NV = lm.logits(hidden_BTD[batch, position]).float()
+    return completion_nll(logits_NV, targets_N) * len(targets_N)
+
+
+def _batches(count: int, batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
+    """Row indices, epoch after epoch in a new order; the first `skip` batches are passed over."""
+    epoch, given = 0, 0
+    while True:
+        order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(count)
+        for start in range(0, count, batch_size):
+            given += 1
+            if given > skip:
+                yield order[start : start + batch_size]
+        epoch += 1

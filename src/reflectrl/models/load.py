@@ -1,0 +1,251 @@
+"""Language models in Hugging Face format: loading, adapters, devices, saving.
+
+`LanguageModel` is one player's view of a backbone: the whole model when every weight is trained, or one adapter among
+several on a shared backbone.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from reflectrl.config import ModelConfig
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+CARD = "reflectrl.json"
+
+
+def pick_device(name: str) -> torch.device:
+    """"auto" → the best device at hand; anything else as torch names it (UserError if torch does not know it)."""
+    if name != "auto":
+        try:
+            return torch.device(name)
+        except RuntimeError as error:
+            raise UserError(f"unknown device {name!r}: {one_line(error)}") from error
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Identifies a tokenizer by its vocabulary."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+@dataclass
+class LanguageModel:
+    """One player's language model.
+
+    Attributes:
+        model: a `PreTrainedModel`, or the `PeftModel` that carries several players' adapters.
+        adapter: the adapter of this player; None when the player owns every weight.
+        context: the longest sequence in tokens.
+        base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
+    """
+
+    model: Any
+    tokenizer: Any
+    context: int
+    adapter: str | None = None
+    base: str = ""
+
+    @property
+    def core(self) -> nn.Module:
+        """The Hugging Face model without the PEFT wrapper."""
+        return self.model.get_base_model() if self.adapter else self.model
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.core.get_input_embeddings().weight.shape[1])  # type: ignore[operator]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What a learner may change: every weight, or this player's adapter."""
+        if self.adapter is None:
+            return list(self.model.parameters())
+        self.activate()
+        return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
+
+    def activate(self) -> None:
+        """Make this player's adapter the one that computes; only its weights then require gradients."""
+        if self.adapter is not None and self.model.active_adapter != self.adapter:
+            self.model.set_adapter(self.adapter)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Training mode (dropout on) within the block; everywhere else the model stays in evaluation mode."""
+        self.model.train()
+        try:
+            yield
+        finally:
+            self.model.eval()
+
+    def hidden(self, ids_BT: Tensor, **cache: Any) -> Tensor:
+        """Hidden states of the last layer, (B, T, D). Right padding needs no mask, since attention is causal.
+
+        Args:
+            cache: `past_key_values`, `attention_mask`, `position_ids`, `use_cache` for decoding.
+        """
+        self.activate()
+        cache.setdefault("use_cache", False)
+        output: Tensor = self.core.base_model(input_ids=ids_BT, **cache).last_hidden_state  # type: ignore[operator]
+        return output
+
+    def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits (N, V), or only the rows of the LM head asked for, (N, A): the rest of the head is never computed."""
+        head = self.core.get_output_embeddings()  # type: ignore[operator]
+        if rows is None:
+            logits: Tensor = head(hidden_ND)
+            return logits
+        bias = None if getattr(head, "bias", None) is None else head.bias[rows]
+        return torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def save(self, folder: Path, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to."""
+        if self.adapter is None:
+            self.model.save_pretrained(folder)
+        else:
+            self.model.save_pretrained(folder, selected_adapters=[self.adapter])
+            self._flatten(folder)
+        self.tokenizer.save_pretrained(folder)
+        about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
+        (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+    def _flatten(self, folder: Path) -> None:
+        """PEFT saves a named adapter in a sub-folder; other tools expect it at the top."""
+        nested = folder / str(self.adapter)
+        if nested.is_dir():
+            for file in nested.iterdir():
+                file.replace(folder / file.name)
+            nested.rmdir()
+
+    def frozen_copy(self, name: str = "reference") -> LanguageModel:
+        """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
+        if self.adapter is None:
+            twin = copy.deepcopy(self.model).requires_grad_(False).eval()
+            return LanguageModel(twin, self.tokenizer, self.context, base=self.base)
+        if name not in self.model.peft_config:
+            self.model.add_adapter(name, self.model.peft_config[self.adapter])
+        twin_lm = LanguageModel(self.model, self.tokenizer, self.context, name, self.base)
+        twin_lm.load_weights(self.weights())
+        self.activate()
+        return twin_lm
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of this player's own weights, under names that do not contain the adapter's."""
+        if self.adapter is None:
+            return {name: p.detach().clone() for name, p in self.model.state_dict().items()}
+        mine = ((n, p) for n, p in self.model.state_dict().items() if f".{self.adapter}." in n)
+        return {n.replace(f".{self.adapter}.", ".adapter."): p.detach().clone() for n, p in mine}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Set what `weights` returned."""
+        if self.adapter is not None:
+            weights = {n.replace(".adapter.", f".{self.adapter}."): p for n, p in weights.items()}
+        with torch.no_grad():
+            own = self.model.state_dict()
+            for name, value in weights.items():
+                own[name].copy_(value)
+
+
+def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None) -> LanguageModel:
+    """Load a causal language model by folder or hub name, with a fresh LoRA adapter where the recipe asks for one.
+
+    A folder that holds a saved adapter is loaded onto its backbone.
+
+    Raises:
+        UserError: nothing loadable is there, or the weights and the tokenizer do not belong together.
+    """
+    folder = Path(source)
+    if (folder / "adapter_config.json").is_file():
+        return _load_adapter(folder, config, adapter or "policy")
+    tokenizer, model = _load_backbone(str(source), config)
+    _check_card(folder, tokenizer, model)
+    context = _context(model, config)
+    if config.lora_rank == 0 or adapter is None:
+        return LanguageModel(model, tokenizer, context, base=str(source))
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    peft = get_peft_model(model, lora, adapter_name=adapter).eval()
+    return LanguageModel(peft, tokenizer, context, adapter, str(source))
+
+
+def second_player(first: LanguageModel, adapter: str, folder: Path | None = None) -> LanguageModel:
+    """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder."""
+    if first.adapter is None:
+        raise ValueError("only adapters share a backbone")
+    if folder is not None:
+        _check_card(folder, first.tokenizer, None)
+        first.model.load_adapter(str(folder), adapter, is_trainable=True)
+    elif adapter not in first.model.peft_config:
+        first.model.add_adapter(adapter, first.model.peft_config[first.adapter])
+    first.model.eval()
+    return LanguageModel(first.model, first.tokenizer, first.context, adapter, first.base)
+
+
+def _load_backbone(source: str, config: ModelConfig) -> tuple[Any, Any]:
+    options = {"trust_remote_code": config.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+    except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
+        raise UserError(f"model {source!r} cannot be loaded: {one_line(error)[:300]}") from error
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer, model.to(pick_device(config.device)).eval()
+
+
+def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
+    base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    tokenizer, model = _load_backbone(base, config)
+    _check_card(folder, tokenizer, None)
+    try:
+        peft = PeftModel.from_pretrained(model, str(folder), adapter_name=adapter, is_trainable=True).eval()
+    except Exception as error:
+        raise UserError(f"adapter {folder} does not fit {base!r}: {one_line(error)[:300]}") from error
+    return LanguageModel(peft, tokenizer, _context(model, config), adapter, base)
+
+
+def _check_card(folder: Path, tokenizer: Any, model: Any) -> None:
+    """Refuse weights that were trained with another tokenizer than the one at hand."""
+    card = folder / CARD
+    if card.is_file():
+        wanted = json.loads(card.read_text(encoding="utf-8")).get("tokenizer")
+        if wanted != fingerprint(tokenizer):
+            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
+    if model is not None and len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+        rows = model.get_input_embeddings().weight.shape[0]
+        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
+
+
+def _context(model: Any, config: ModelConfig) -> int:
+    longest = AutoConfig.for_model(model.config.model_type).to_dict().get("max_position_embeddings")
+    own = getattr(model.config, "max_position_embeddings", None) or longest or config.context
+    return min(config.context, int(own))

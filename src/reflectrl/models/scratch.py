@@ -1,0 +1,70 @@
+"""A small language model made here: a tokenizer trained on the environment's own text, and random weights.
+
+The result is an ordinary Hugging Face folder and is loaded by the same code as any other model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from reflectrl.config import ModelConfig
+
+END = "<|endoftext|>"
+
+PIECES = Regex(r" ?[A-Za-z]+| ?[0-9]|-+|.|\n")
+"""Words, single digits and runs of dashes may grow into tokens; every other character stays alone, so that a drawn map
+has one token per cell and its cells keep their places."""
+
+
+def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer for texts of the environment.
+
+    Args:
+        texts: what the players will read and write.
+        vocab: the largest number of tokens (256 bytes included).
+        choices: how many numbers must be single tokens, so that they can label actions.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    numbers = [AddedToken(str(i), single_word=True, normalized=False) for i in range(10, min(choices, 199) + 1)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab - len(numbers),
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens(numbers)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=None)
+
+
+def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    """A randomly initialised model of the configured family and size; dropout is off everywhere."""
+    shared = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    if config.family == "gpt2":
+        shape = {"n_layer": config.layers, "n_embd": config.width, "n_head": config.heads, "n_positions": config.context}
+        shape |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    else:
+        shape = {"num_hidden_layers": config.layers, "hidden_size": config.width, "num_attention_heads": config.heads}
+        shape |= {"num_key_value_heads": config.heads, "intermediate_size": 8 * config.width // 3 // 8 * 8}
+        shape |= {"max_position_embeddings": config.context, "tie_word_embeddings": True, "attention_dropout": 0.0}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed % 2**63)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config.family, **shared, **shape))
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def save_scratch(folder: Path, config: ModelConfig, texts: Iterable[str], choices: int, seed: int) -> None:
+    """Train a tokenizer, make a model, and write both as a Hugging Face folder."""
+    tokenizer = train_tokenizer(texts, config.vocab, choices)
+    make_model(config, tokenizer, seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

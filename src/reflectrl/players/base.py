@@ -1,0 +1,50 @@
+"""What a player is: anything that takes a turn for each of the seats it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.types import Observation, Step, Task, Turn
+
+
+@dataclass
+class Seat:
+    """One live episode, as players see it.
+
+    Attributes:
+        observation: what is on the table now.
+        rng: the episode's own generator for the players' randomness.
+        turns: turns already taken on this observation.
+        steps: the steps so far.
+        truncated: whether the horizon ended the episode.
+    """
+
+    env: TextEnv
+    task: Task
+    seed: int
+    rng: np.random.Generator
+    observation: Observation
+    turns: list[Turn] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    truncated: bool = False
+
+    @property
+    def reflection(self) -> str | None:
+        """What was written on this observation before the choice, if anything."""
+        return next((turn.text for turn in self.turns if turn.choice is None), None)
+
+
+class Player(Protocol):
+    """Anything that can act, or speak before another acts.
+
+    A turn with a `choice` acts; a turn without one is a reflection.
+    """
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        """One turn per seat, in the same order. Randomness comes from `seat.rng` only."""
+        ...

@@ -1,0 +1,59 @@
+"""Players without a model: expert, random, scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reflectrl.players.base import Seat
+from reflectrl.types import Turn, UserError
+
+
+def choose(player: str, seat: Seat, action: int) -> Turn:
+    """A turn that takes an action with certainty."""
+    actions = seat.observation.actions
+    return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
+
+
+class ExpertPlayer:
+    """Takes the environment's best action."""
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [choose("expert", seat, seat.env.expert_action()) for seat in seats]
+
+
+class AnalystPlayer:
+    """Writes the environment's own analysis: the teacher of reflectors, and the upper bound of what one can say."""
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [Turn("analyst", seat.env.analyse()) for seat in seats]
+
+
+class RandomPlayer:
+    """Takes a legal action uniformly at random."""
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [self._turn(seat) for seat in seats]
+
+    def _turn(self, seat: Seat) -> Turn:
+        actions = seat.observation.actions
+        action = int(seat.rng.integers(len(actions)))
+        return Turn("random", actions[action], choice=action, probs=(1 / len(actions),) * len(actions))
+
+
+class ScriptedPlayer:
+    """Plays a fixed list of actions (by text) in every episode: for tests, examples and replays."""
+
+    def __init__(self, script: Sequence[str]) -> None:
+        self.script = list(script)
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [choose("scripted", seat, self._action(seat)) for seat in seats]
+
+    def _action(self, seat: Seat) -> int:
+        turn = len(seat.steps)
+        if turn >= len(self.script):
+            raise UserError(f"the script has {len(self.script)} actions, but the episode goes on")
+        if self.script[turn] not in seat.observation.actions:
+            legal = ", ".join(seat.observation.actions)
+            raise UserError(f"scripted action {self.script[turn]!r} is not legal at step {turn} (legal: {legal})")
+        return seat.observation.actions.index(self.script[turn])

@@ -1,0 +1,207 @@
+"""What a run folder says, read for the report: recipe, results and metrics. A part that is not there yet is None or empty."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+REFERENCES = ("random", "expert")
+"""Arms that learn nothing: the floor and the ceiling, never marked as the best."""
+ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
+"""The usual arms in the order of the page; others follow in the order in which they appear."""
+SHARED = "shared"
+"""The name under which curves that belong to no single arm (a reflector that several arms use) are drawn."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of results: an arm on one split, stage and sampling; numbers that were not recorded are None.
+
+    `success`, `low` and `high` are shares in [0, 1]; `seed` is set in the row of a single seed, `seeds` (how many) in
+    a line that is pooled over them.
+    """
+
+    arm: str
+    split: str
+    stage: str
+    sampling: str
+    success: float
+    low: float | None = None
+    high: float | None = None
+    mean_return: float | None = None
+    steps: float | None = None
+    seconds: float | None = None
+    episodes: int | None = None
+    seed: int | None = None
+    seeds: int | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The contents of results.json; `summary` is pooled over seeds, or equal to `rows` where nobody pooled them."""
+
+    recipe: str
+    commit: str
+    hardware: str
+    created: str
+    env: Mapping[str, Any]
+    confidence: float | None
+    rows: tuple[Score, ...]
+    summary: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of metrics.jsonl: the finite numbers logged at one step of one part ("rl", "sft_policy", ...)."""
+
+    arm: str
+    part: str
+    seed: int
+    step: int
+    stage: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything but the episodes. `recipe_text` is the file itself, shown as it is."""
+
+    name: str
+    recipe: Recipe | None
+    recipe_text: str
+    results: Results | None
+    metrics: tuple[Metric, ...]
+
+
+def read_run(folder: Path) -> Run:
+    """Read what is there of a run folder.
+
+    Raises:
+        UserError: the folder is missing, or one of its files is corrupt (named, with the reason).
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a run folder: there is no such folder")
+    recipe_file = folder / "recipe.toml"
+    recipe = load_recipe(recipe_file) if recipe_file.exists() else None
+    text = recipe_file.read_text(encoding="utf-8") if recipe else ""
+    return Run(
+        folder.resolve().name,
+        recipe,
+        text,
+        read_results(folder / "results.json"),
+        read_metrics(folder / "metrics.jsonl"),
+    )
+
+
+def read_results(path: Path) -> Results | None:
+    """The results, or None if the file is not there; UserError names the file and what is wrong with it."""
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path}: not valid JSON: {one_line(error)}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("rows"), list):
+        raise UserError(f'{path}: must be an object with a list "rows"')
+    if not isinstance(data.get("env") or {}, dict):
+        raise UserError(f'{path}: "env" must be an object, not {data["env"]!r}')
+    rows = _scores(data["rows"], f"{path}: rows")
+    summary = data.get("summary")
+    if summary is not None and not isinstance(summary, list):
+        raise UserError(f'{path}: "summary" must be a list, not {summary!r}')
+    texts = {key: str(data.get(key) or "") for key in ("recipe", "commit", "hardware", "created")}
+    confidence = _number(data, "confidence", f"{path}: ")
+    pooled = _scores(summary, f"{path}: summary") if summary else rows
+    return Results(**texts, env=data.get("env") or {}, confidence=confidence, rows=rows, summary=pooled)
+
+
+def _scores(rows: list[Any], where: str) -> tuple[Score, ...]:
+    return tuple(_score(row, f"{where}[{i}]") for i, row in enumerate(rows))
+
+
+def _score(row: Any, where: str) -> Score:
+    if not isinstance(row, dict):
+        raise UserError(f"{where} must be an object, not {row!r}")
+    for key in ("arm", "split", "stage", "sampling"):
+        if not isinstance(row.get(key), str):
+            raise UserError(f"{where}.{key} must be text, not {row.get(key)!r}")
+    numbers = {
+        key: _number(row, key, f"{where}.")
+        for key in ("success", "low", "high", "return", "steps", "seconds", "episodes", "seed")
+    }
+    success = numbers.pop("success")
+    if success is None:
+        raise UserError(f"{where}.success must be a number, not {row.get('success')!r}")
+    seeds = row.get("seeds")
+    return Score(
+        arm=row["arm"],
+        split=row["split"],
+        stage=row["stage"],
+        sampling=row["sampling"],
+        success=success,
+        low=numbers["low"],
+        high=numbers["high"],
+        mean_return=numbers["return"],
+        steps=numbers["steps"],
+        seconds=numbers["seconds"],
+        episodes=_whole(numbers["episodes"]),
+        seed=_whole(numbers["seed"]),
+        seeds=len(seeds) if isinstance(seeds, list) else _whole(_number(row, "seeds", f"{where}.")),
+    )
+
+
+def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    """A finite number; None where it is missing or not finite (an arm that won nothing has no mean length of a win)."""
+    value = row.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where}{key} must be a number, not {value!r}")
+    return float(value) if math.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def read_metrics(path: Path) -> tuple[Metric, ...]:
+    """All metrics; a torn last line (a killed run) is left out, any other bad line is a UserError with its number."""
+    if not path.exists():
+        return ()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            metrics.append(_metric(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            if number < len(lines):
+                raise UserError(f"{path}: line {number} is no metrics object: {one_line(error)}") from error
+    return tuple(metrics)
+
+
+def _metric(row: dict[str, Any]) -> Metric:
+    known = {"seed", "step"}
+    values = {
+        name: float(value)
+        for name, value in row.items()
+        if name not in known and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    arm = str(row.get("arm") or SHARED)
+    return Metric(
+        arm, str(row["part"]), int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or ""), values
+    )
+
+
+def in_page_order(arms: list[str]) -> list[str]:
+    """Distinct arms: the usual ones in their order, then the others as they come, curves of no single arm last."""
+    found = list(dict.fromkeys(arms))
+    others = [arm for arm in found if arm not in ARMS and arm != SHARED]
+    return [*(arm for arm in ARMS if arm in found), *others, *([SHARED] if SHARED in found else [])]

@@ -1,0 +1,114 @@
+"""The report of a run: one self-contained HTML page, written whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from reflectrl.report.data import Run, read_run
+from reflectrl.report.plots import curve_sections, stage_plots
+from reflectrl.report.svg import looks
+from reflectrl.report.table import headline, tables
+from reflectrl.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write `report.html` into a run folder from what is there of recipe, results, metrics and evaluation episodes.
+
+    The page loads nothing from anywhere. Parts that are missing are said to be missing.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: the folder does not exist, or one of its files is corrupt.
+    """
+    run = read_run(run_folder)
+    page = render(run, sample_run(run_folder / "episodes"))
+    path = run_folder / "report.html"
+    temporary = path.with_suffix(f".html.{os.getpid()}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(page)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return path
+
+
+def render(run: Run, sample: Sample) -> str:
+    """The page as text."""
+    rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
+    look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
+    found = tables(summary)
+    script = _asset("page.js")
+    return _template().render(
+        run=run,
+        facts=facts(run),
+        tables=found,
+        headline=headline(found),
+        rows=rows,
+        look=look,
+        sections=curve_sections(run.metrics, look),
+        bars=stage_plots(summary, rows, look),
+        sample=sample,
+        per_outcome=PER_OUTCOME,
+        # `<`, `>`, `&` and quotes become \u escapes, so no text of an episode can end the element it lies in.
+        episodes=htmlsafe_json_dumps(to_json(sample.episodes), allow_nan=False, separators=(",", ":")),
+        css=Markup(_asset("page.css")),
+        script=Markup(script),
+        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def facts(run: Run) -> dict[str, str]:
+    """What the header says: name → value, "not recorded" where nobody wrote it down."""
+    results, recipe = run.results, run.recipe
+    env: Mapping[str, Any] = (results and results.env) or (recipe and recipe.env) or {}
+    options = ", ".join(f"{key} = {_plain(value)}" for key, value in env.items() if key not in ("name", "horizon"))
+    seeds = (
+        recipe.seeds
+        if recipe
+        else sorted({row.seed for row in results.rows if row.seed is not None} if results else ())
+    )
+    found = {
+        "Environment": str(env.get("name", "")),
+        "Horizon": f"{env['horizon']} steps" if env.get("horizon") else "the environment's default" if env else "",
+        "Options": options or ("none" if env else ""),
+        "Seeds": ", ".join(map(str, seeds)),
+        "Date": results.created if results else "",
+        "Commit": results.commit if results else "",
+        "Hardware": results.hardware if results else "",
+    }
+    return {name: value or "not recorded" for name, value in found.items()}
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    """A number for a table, "–" for none; the minus is as wide as a digit."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def _percent(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f}"
+
+
+def _template() -> Any:
+    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters |= {"number": _number, "percent": _percent, "safe_svg": Markup}
+    return env.from_string(_asset("page.html.j2"))
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

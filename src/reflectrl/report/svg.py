@@ -1,0 +1,106 @@
+"""Matplotlib figures as inline SVG whose colours are CSS variables, so that they follow a light or a dark page.
+
+Figures are made without pyplot (no global state). While drawing, a colour is a placeholder such as "#fe0003"; in the
+SVG it becomes `var(--series-3)`. Text stays text, set in the page's font.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reflectrl.report.data import ARMS, SHARED
+
+SERIES = 12
+"""Colours of the page, `--series-0` to `--series-11`: one per usual arm, three for other arms, one for shared curves."""
+DASHES = ("2 2", "8 3", "6 2 2 2", "4 2", "10 2", "2 3", "6 2 2 2 2 2", "", "5 5", "9 2 2 2", "3 3", "")
+"""Dashes of the series in points ("" is solid): colour is never the only thing that tells two arms apart."""
+INK, MUTED, GRID = "#fe00f0", "#fe00f1", "#fe00f2"
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"} | {
+    f"#fe{i:04x}": f"var(--series-{i})" for i in range(SERIES)
+}
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "reflectrl",
+    "font.size": 8.0,
+    "text.color": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0.0,
+    "ytick.major.size": 0.0,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an arm is drawn: the number of its colour, and its dashes."""
+
+    series: int
+
+    @property
+    def dashes(self) -> str:
+        """As SVG's stroke-dasharray; "" is solid."""
+        return DASHES[self.series]
+
+    @property
+    def colour(self) -> str:
+        """The placeholder that stands for the colour while drawing."""
+        return f"#fe{self.series:04x}"
+
+
+def looks(arms: Iterable[str]) -> dict[str, Look]:
+    """A look per arm: always the same for the usual arms, in order of appearance for others."""
+    found = list(arms)
+    others = [arm for arm in dict.fromkeys(found) if arm not in ARMS and arm != SHARED]
+    numbers = {arm: i for i, arm in enumerate(ARMS)} | {SHARED: SERIES - 1}
+    numbers |= {arm: len(ARMS) + i % (SERIES - 1 - len(ARMS)) for i, arm in enumerate(others)}
+    return {arm: Look(numbers[arm]) for arm in found}
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of that size in inches with one pair of axes, in the style of the page while the block lasts."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.add_subplot()
+
+
+def to_svg(figure: Figure, prefix: str, label: str) -> str:
+    """The figure as an `<svg>` element that names nothing outside the page and shares no id with another picture."""
+    buffer = io.StringIO()
+    figure.savefig(
+        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    )
+    text = buffer.getvalue()
+    head, body = text[text.index("<svg") :].strip().split(">", 1)
+    viewbox = re.search(r'viewBox="[^"]*"', head)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = _own_ids(body, prefix)
+    for placeholder, variable in VARIABLES.items():
+        body = body.replace(placeholder, variable)
+    return f'<svg class="plot" role="img" aria-label="{escape(label)}" {viewbox[0] if viewbox else ""}>{body}'
+
+
+def _own_ids(text: str, prefix: str) -> str:
+    """Drop ids that nothing refers to; put a prefix before the others."""
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    text = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
+    return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)

@@ -1,0 +1,124 @@
+"""The evaluation episodes that go into the page: a small balanced sample, as plain JSON values for the viewer."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.episodes import read_episodes
+from reflectrl.report.data import in_page_order
+from reflectrl.types import Episode, Step, named_seed
+
+PER_OUTCOME = 8
+"""Successes per arm in the page, and as many failures."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Episodes for the viewer, and how many there were to choose from."""
+
+    episodes: tuple[Episode, ...]
+    total: int
+
+
+def sample_run(folder: Path, per_outcome: int = PER_OUTCOME) -> Sample:
+    """A balanced sample of the evaluation episodes (`eval-*.jsonl`) in a folder of episodes.
+
+    Raises:
+        UserError: a file holds something that is no episode.
+    """
+    files = sorted(folder.glob("eval-*.jsonl"))
+    return sample((episode for path in files for episode in read_episodes(path)), per_outcome)
+
+
+def sample(episodes: Iterable[Episode], per_outcome: int = PER_OUTCOME) -> Sample:
+    """At most `per_outcome` successes and failures of each arm, spread over its seeds, splits and samplings.
+
+    Tasks are preferred in one arbitrary but fixed order, so that different arms tend to show the same tasks.
+    """
+    cells: dict[tuple[str, bool], dict[str, list[Episode]]] = defaultdict(dict)
+    total = 0
+    for episode in episodes:
+        total += 1
+        arm, seed, split, sampling = _who(episode)
+        cell = cells[arm, episode.success].setdefault(f"{split} {sampling} {seed}", [])
+        cell.append(episode)
+        if len(cell) > per_outcome:  # never more in memory than may be shown
+            cell.sort(key=_preference)
+            cell.pop()
+    chosen = []
+    for arm in in_page_order([arm for arm, _ in cells]):
+        for success in (True, False):
+            lists = [sorted(cell, key=_preference) for _, cell in sorted(cells[arm, success].items())]
+            chosen += list(_round_robin(lists))[:per_outcome]
+    return Sample(tuple(chosen), total)
+
+
+def _who(episode: Episode) -> tuple[str, int, str, str]:
+    told = episode.provenance
+    seed = int(told.get("seed", episode.seed))
+    return str(told.get("arm", "?")), seed, str(told.get("split", episode.task.split)), str(told.get("sampling", ""))
+
+
+def _preference(episode: Episode) -> int:
+    return named_seed("report", episode.task.id)
+
+
+def _round_robin(lists: list[list[Episode]]) -> Iterator[Episode]:
+    for i in range(max(map(len, lists), default=0)):
+        yield from (items[i] for items in lists if i < len(items))
+
+
+def to_json(episodes: Iterable[Episode]) -> dict[str, Any]:
+    """What the script of the page reads.
+
+    Lists of legal actions repeat from step to step, so each distinct one is written once under "actions" and steps name
+    it by index. A history only grows, so an episode holds the longest and a step how much of it was there.
+    """
+    menus: dict[tuple[str, ...], int] = {}
+    plain = [_plain_episode(episode, menus) for episode in episodes]
+    return {"actions": [list(menu) for menu in menus], "episodes": plain}
+
+
+def _plain_episode(episode: Episode, menus: dict[tuple[str, ...], int]) -> dict[str, Any]:
+    arm, seed, split, sampling = _who(episode)
+    return {
+        "arm": arm,
+        "seed": seed,
+        "split": split,
+        "sampling": sampling,
+        "task": episode.task.id,
+        "stage": episode.task.stage,
+        "success": episode.success,
+        "truncated": episode.truncated,
+        "return": _finite(episode.total_reward),
+        "history": episode.steps[-1].observation.history if episode.steps else "",
+        "steps": [_plain_step(step, menus) for step in episode.steps],
+    }
+
+
+def _plain_step(step: Step, menus: dict[tuple[str, ...], int]) -> dict[str, Any]:
+    choice = step.choice
+    return {
+        "state": step.observation.state,
+        # Scripts count in UTF-16 units, Python in characters.
+        "history": len(step.observation.history.encode("utf-16-le", "surrogatepass")) // 2,
+        "actions": menus.setdefault(step.observation.actions, len(menus)),
+        "action": step.action,
+        "player": choice.player if choice else "",
+        "order": list(choice.order) if choice else [],
+        "probs": [_finite(p) for p in choice.probs] if choice else [],
+        "target": step.target,
+        "reflection": step.reflection,
+        "reward": _finite(step.reward),
+        "events": list(step.events),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN: what is not finite becomes null, the rest keeps the digits that can be seen."""
+    return round(value, 5) if math.isfinite(value) else None
