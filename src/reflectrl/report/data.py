@@ -1,4 +1,4 @@
-"""What a run folder says, read for the report: recipe, results and metrics. A part that is not there yet is None or empty."""
+"""What a run folder says, read for the report: recipe, results, metrics. What is not there yet is None or empty."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def write_report(run_folder: Path) -> Path:
     page = render(run, sample_run(run_folder / "episodes"))
     path = run_folder / "report.html"
     temporary = path.with_suffix(f".html.{os.getpid()}.new")
-    with temporary.open("w", encoding="utf-8") as file:
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(page)
         file.flush()
         os.fsync(file.fileno())

@@ -63,11 +63,14 @@ class CurveSection:
 def curve_sections(metrics: Sequence[Metric], looks: Mapping[str, Look]) -> list[CurveSection]:
     """A section per part of training that logged a well-known number, reinforcement learning first."""
     parts = dict.fromkeys([*PARTS, *(metric.part for metric in metrics)])
-    sections = (_section(part, [metric for metric in metrics if metric.part == part], looks) for part in parts)
+    sections = (
+        _section(part, [metric for metric in metrics if metric.part == part], looks, f"curves-{i}-")
+        for i, part in enumerate(parts)
+    )
     return [section for section in sections if section.plots]
 
 
-def _section(part: str, metrics: Sequence[Metric], looks: Mapping[str, Look]) -> CurveSection:
+def _section(part: str, metrics: Sequence[Metric], looks: Mapping[str, Look], prefix: str) -> CurveSection:
     window = window_of(metric.step for metric in metrics)
     arms = in_page_order([metric.arm for metric in metrics])
     changes = stage_changes(metrics)
@@ -75,7 +78,7 @@ def _section(part: str, metrics: Sequence[Metric], looks: Mapping[str, Look]) ->
     for i, (name, title) in enumerate(NAMES.items()):
         curves = {arm: curve([m for m in metrics if m.arm == arm], name, window) for arm in arms}
         if any(curves.values()):
-            plots.append(Plot(title, _curve_svg(curves, name, looks, changes, f"{part}-{i}-")))
+            plots.append(Plot(title, _curve_svg(curves, name, looks, changes, f"{prefix}{i}-")))
     return CurveSection(PARTS.get(part, part), tuple(arms), tuple(plots), window)
 
 
@@ -88,7 +91,7 @@ def window_of(steps: Iterable[int]) -> int:
 
 
 def curve(metrics: Iterable[Metric], name: str, window: int = 1) -> Curve:
-    """One number over the steps: per window and seed its average. A step that was logged twice counts as logged last."""
+    """One number over the steps: per window and seed its average. A step logged twice counts as logged last."""
     logged = {(m.seed, m.step): m.values[name] for m in metrics if name in m.values}
     windows: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (seed, step), value in logged.items():

@@ -54,31 +54,36 @@ def tables(scores: Sequence[Score]) -> list[Table]:
 
 def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     stages = tuple(dict.fromkeys(score.stage for score in scores))
-    best = {stage: _best([s for s in scores if s.stage == stage], "success") for stage in stages}
+    best = [score for stage in stages for score in _best([s for s in scores if s.stage == stage], "success")]
     best_return = _best([score for score in scores if score.stage == stages[-1]], "mean_return")
     lines = []
     for arm in in_page_order([score.arm for score in scores]):
         mine = [score for score in scores if score.arm == arm]
-        seeds = list(dict.fromkeys(score.seed for score in mine))
+        seeds = list(dict.fromkeys(score.seed for score in mine))  # more than one only where nobody pooled them
         for seed in seeds:
             by_stage = {score.stage: score for score in mine if score.seed == seed}
-            last = by_stage.get(stages[-1])
-            found = [by_stage.get(stage) for stage in stages]
-            lines.append(
-                Line(
-                    arm=arm,
-                    note=f"seed {seed}" if len(seeds) > 1 else "",
-                    reference=arm in REFERENCES,
-                    cells=tuple(s and Cell(s.success, s.low, s.high, s in best[s.stage]) for s in found),
-                    mean_return=last and last.mean_return,
-                    best_return=last in best_return,
-                    steps=last and last.steps,
-                    seconds=last and last.seconds,
-                    episodes=last and last.episodes,
-                    seeds=last and last.seeds,
-                )
-            )
+            note = f"seed {seed}" if len(seeds) > 1 else ""
+            lines.append(_line(arm, note, [by_stage.get(stage) for stage in stages], best, best_return))
     return Table(split, sampling, stages, tuple(lines))
+
+
+def _line(
+    arm: str, note: str, scores: Sequence[Score | None], best: Sequence[Score], best_return: Sequence[Score]
+) -> Line:
+    """One arm; `scores` holds a score or None per stage of the table."""
+    last = scores[-1]
+    return Line(
+        arm=arm,
+        note=note,
+        reference=arm in REFERENCES,
+        cells=tuple(None if s is None else Cell(s.success, s.low, s.high, s in best) for s in scores),
+        mean_return=last.mean_return if last else None,
+        best_return=last in best_return,
+        steps=last.steps if last else None,
+        seconds=last.seconds if last else None,
+        episodes=last.episodes if last else None,
+        seeds=last.seeds if last else None,
+    )
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
