@@ -22,7 +22,7 @@ def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
         UserError: names the environment, the word and the nearest known one.
     """
     if word not in known:
-        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(word, known)}")
+        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), known)}")
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:

@@ -107,7 +107,7 @@ class FrozenLakeEnv(TextEnv):
         """
         rng = np.random.default_rng(named_seed("frozenlake-maps", self.split_seed, split))
         found: dict[tuple[str, ...], None] = {}
-        for _ in range(1000 + 500 * self.sizes[split]):
+        for _ in range(1000 + 100 * self.sizes[split]):
             if len(found) == self.sizes[split]:
                 return list(found)
             rows = draw_rows(rng, self.size, self.holes)

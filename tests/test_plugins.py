@@ -1,0 +1,71 @@
+"""From a name to an object, and what is said when there is none."""
+
+import pytest
+
+from reflectrl.envs.taxi import TaxiEnv
+from reflectrl.plugins import names, resolve, suggestion
+from reflectrl.types import UserError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_built_in_names_and_module_paths_resolve_to_the_same_class():
+    assert resolve("envs", "taxi") is resolve("envs", "reflectrl.envs.taxi:TaxiEnv") is TaxiEnv
+
+
+def test_every_built_in_environment_can_be_loaded():
+    for name in ("taxi", "frozenlake"):
+        assert name in names("envs")
+        assert resolve("envs", name)().tasks("train")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one():
+    with pytest.raises(UserError, match=r"unknown env 'taxy' \(did you mean 'taxi'\?\)"):
+        resolve("envs", "taxy")
+
+
+def test_a_name_that_is_near_to_none_is_answered_with_all():
+    with pytest.raises(UserError, match=r"unknown env 'quux' \(known: .*taxi.*frozenlake"):
+        resolve("envs", "quux")
+    assert suggestion("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("raise RuntimeError('no licence\\nfor this machine')", "RuntimeError: no licence for this machine"),
+        ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("def (:", "SyntaxError"),
+        ("Other = int", "AttributeError: .*Mine"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_loaded_is_one_line_with_its_reason(folder, text, reason):
+    module = f"plug_in_{abs(hash(text))}"
+    (folder / f"{module}.py").write_text(text)
+    with pytest.raises(UserError, match=f"env plug-in '{module}:Mine' cannot be loaded: {reason}") as caught:
+        resolve("envs", f"{module}:Mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_module_is_named():
+    with pytest.raises(UserError, match=r"'nowhere.at.all:Mine' cannot be loaded: ModuleNotFoundError"):
+        resolve("envs", "nowhere.at.all:Mine")
+
+
+def test_a_nested_attribute_of_a_module_in_the_folder_is_found(folder):
+    (folder / "own_worlds.py").write_text("class Worlds:\n    class Mine:\n        pass\n")
+    assert resolve("envs", "own_worlds:Worlds.Mine").__qualname__ == "Worlds.Mine"
+
+
+def test_an_installed_package_may_announce_an_environment(folder):
+    (folder / "announced_world.py").write_text("class Mine:\n    pass\n")
+    info = folder / "announced-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: announced\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[reflectrl.envs]\nmine = announced_world:Mine\n")
+    assert "mine" in names("envs")
+    assert resolve("envs", "mine").__name__ == "Mine"
