@@ -245,6 +245,17 @@ def test_corrupt_results_are_named(tmp_path: Path, text: str, reason: str) -> No
     assert not (tmp_path / "report.html").exists()
 
 
+def test_a_recipe_of_another_version_is_shown_all_the_same_but_one_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('name = "old"\nseeds = [4]\ngone = 1\n[env]\nname = "taxi"\nhorizon = 25\n')
+    text = words(page_of(tmp_path))
+    assert "old" in text
+    assert "Horizon 25 steps" in text
+    assert "Seeds 4" in text
+    (tmp_path / "recipe.toml").write_text("name = ")
+    with pytest.raises(UserError, match=r"recipe\.toml: not valid TOML"):
+        write_report(tmp_path)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere is not a run folder"):
         write_report(tmp_path / "nowhere")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, load_recipe
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -72,10 +72,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything but the episodes. `recipe_text` is the file itself, shown as it is."""
+    """Everything but the episodes.
+
+    `recipe` is the plain TOML, not checked against today's recipe classes: an old run can still be looked at.
+    """
 
     name: str
-    recipe: Recipe | None
+    recipe: Mapping[str, Any]
     recipe_text: str
     results: Results | None
     metrics: tuple[Metric, ...]
@@ -89,16 +92,20 @@ def read_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a run folder: there is no such folder")
-    recipe_file = folder / "recipe.toml"
-    recipe = load_recipe(recipe_file) if recipe_file.exists() else None
-    text = recipe_file.read_text(encoding="utf-8") if recipe else ""
-    return Run(
-        folder.resolve().name,
-        recipe,
-        text,
-        read_results(folder / "results.json"),
-        read_metrics(folder / "metrics.jsonl"),
-    )
+    recipe, text = read_recipe(folder / "recipe.toml")
+    results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
+    return Run(folder.resolve().name, recipe, text, results, metrics)
+
+
+def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
+    """The recipe's values and its text, both empty if the file is not there; UserError if it is no TOML."""
+    if not path.exists():
+        return {}, ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {one_line(error)}") from error
 
 
 def read_results(path: Path) -> Results | None:

@@ -52,6 +52,7 @@ def render(run: Run, sample: Sample) -> str:
     script = _asset("page.js")
     return _template().render(
         run=run,
+        name=(run.results and run.results.recipe) or run.recipe.get("name") or run.name,
         facts=facts(run),
         tables=found,
         headline=headline(found),
@@ -72,13 +73,9 @@ def render(run: Run, sample: Sample) -> str:
 def facts(run: Run) -> dict[str, str]:
     """What the header says: name → value, "not recorded" where nobody wrote it down."""
     results, recipe = run.results, run.recipe
-    env: Mapping[str, Any] = (results and results.env) or (recipe and recipe.env) or {}
+    env: Mapping[str, Any] = (results and results.env) or recipe.get("env") or {}
     options = ", ".join(f"{key} = {_plain(value)}" for key, value in env.items() if key not in ("name", "horizon"))
-    seeds = (
-        recipe.seeds
-        if recipe
-        else sorted({row.seed for row in results.rows if row.seed is not None} if results else ())
-    )
+    seeds = recipe.get("seeds") or sorted({row.seed for row in results.rows if row.seed is not None} if results else ())
     found = {
         "Environment": str(env.get("name", "")),
         "Horizon": f"{env['horizon']} steps" if env.get("horizon") else "the environment's default" if env else "",

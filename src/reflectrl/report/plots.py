@@ -171,7 +171,7 @@ def _bars_svg(scores: Sequence[Score], rows: Sequence[Score], looks: Mapping[str
                 axes.plot(seeds, [y] * len(seeds), "o", ms=2.8, mfc="none", mec=INK, mew=0.7, clip_on=False)
         axes.set_yticks(list(places.values()), [arm for _, arm in places])
         axes.set_ylim(height * len(stages) - 1.4, -1.8)
-        axes.set_xlim(0, 1.15)
+        axes.set_xlim(0, 1.19)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
         axes.grid(visible=False, axis="y")
         axes.spines[["left", "bottom"]].set_visible(False)
@@ -186,4 +186,4 @@ def _draw_bar(axes: Axes, y: float, look: Look, scores: Sequence[Score]) -> None
     low, high = scores[0].low, scores[0].high
     if low is not None and high is not None and len(scores) == 1:  # rows that nobody pooled have no common interval
         axes.errorbar(mean, y, xerr=[[max(0, mean - low)], [max(0, high - mean)]], color=INK, capsize=2, linewidth=1)
-    axes.text(1.15, y, f"{100 * mean:.1f}", ha="right", va="center")
+    axes.text(1.19, y, f"{100 * mean:.1f}", ha="right", va="center")
