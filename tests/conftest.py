@@ -1,8 +1,13 @@
 """What holds for every test: one thread for torch, and no connection that leaves this machine."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 
@@ -29,3 +34,26 @@ def _refuse_other_machines(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_refuse_other_machines)  # cannot be taken back: it holds for the whole session
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """`command("list", "envs")`: the command line in a process of its own, in an empty folder."""
+
+    def run(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "reflectrl", *words],
+            cwd=tmp_path,
+            env=os.environ | (env or {}),
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
+            **({"stdin": subprocess.DEVNULL} if "input" not in options else {}),
+            **options,
+        )
+
+    return run

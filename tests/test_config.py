@@ -59,14 +59,14 @@ class TestReading:
                 size = 4
                 [rl]
                 lr = 1
-                milestones = false
+                normalise = false
                 algorithm = "ppo"
                 """
             )
         )
         assert (recipe.name, recipe.seeds) == ("short", (1, 2))
         assert recipe.env == {"name": "taxi", "size": 4}
-        assert (recipe.rl.lr, recipe.rl.milestones, recipe.rl.algorithm) == (1.0, False, "ppo")
+        assert (recipe.rl.lr, recipe.rl.normalise, recipe.rl.algorithm) == (1.0, False, "ppo")
         assert type(recipe.rl.lr) is float
 
     def test_text_in_quotes_stays_text(self, write: Any) -> None:
@@ -107,7 +107,7 @@ class TestOverrides:
         [
             ("--rl.lr=1e-4", lambda r: r.rl.lr == 1e-4),
             ("--rl.lr=1", lambda r: type(r.rl.lr) is float),
-            ("--rl.milestones=false", lambda r: r.rl.milestones is False),
+            ("--rl.normalise=false", lambda r: r.rl.normalise is False),
             ("--rl.algorithm=ppo", lambda r: r.rl.algorithm == "ppo"),
             ("--name=3", lambda r: r.name == "3"),
             ("--seeds=0,1,2", lambda r: r.seeds == (0, 1, 2)),
@@ -153,7 +153,7 @@ class TestRefusals:
             ("[rl]\nlr = 'fast'", ["'rl.lr'", "a number", "'fast'"]),
             ("[rl]\nlr = false", ["'rl.lr'", "a number"]),
             ("[rl]\nlr = 2020-01-01", ["'rl.lr'", "a number"]),
-            ("[rl]\nmilestones = 1", ["'rl.milestones'", "true or false"]),
+            ("[rl]\nnormalise = 1", ["'rl.normalise'", "true or false"]),
             ("name = 3", ["'name'", "text"]),
             ("arms = 'random'", ["'arms'", "list"]),
             ("arms = [1]", ["'arms[0]'", "text"]),
@@ -223,7 +223,7 @@ class TestRefusals:
         assert all(fragment in line for fragment in fragments), line
 
     @pytest.mark.parametrize(
-        "word", ["--rl.milestones=maybe", "--rl.milestones=1", "--rl.updates=1e3", "--rl.updates=many", "--rl=3"]
+        "word", ["--rl.normalise=maybe", "--rl.normalise=1", "--rl.updates=1e3", "--rl.updates=many", "--rl=3"]
     )
     def test_words_of_the_wrong_type(self, write: Any, word: str) -> None:
         assert word.removeprefix("--").split("=")[0] in refusal(write(""), word)

@@ -30,7 +30,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
         raise UserError(f"say what to do: {', '.join(verbs)} ({prog} --help explains)")
     verb, rest = words[0], words[1:]
     if verb not in verbs and verb not in ("-h", "--help"):
-        raise UserError(f"unknown verb {verb!r}{suggestion(verb, verbs)}")
+        raise UserError(f"unknown verb {verb!r}{suggestion(verb, [*verbs, '--help', '--version'])}")
     own, settings = _separate(rest, _options(verbs.get(verb)))
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
     return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
@@ -73,14 +73,15 @@ def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
 
 
 def _unboxed(box: str) -> str:
-    """The message inside tyro's frame, without its title and its last hint."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    """The message in tyro's frame (drawn in lines or in dashes): what stands between its title and the next rule."""
+    lines = [line.strip(" │|╭╮╰╯") for line in box.splitlines()]
+    _title, *rest = [line for line in lines if line] or [""]
     message = []
-    for line in lines:
-        if re.match(r"^[─-]{3,}|For full helptext", line):
-            break
-        if line and not line.startswith(("╭", "╰")):
+    for line in rest:
+        if not re.match("[─-]{3}", line):
             message.append(line)
+        elif message:
+            break
     if message and message[0].startswith("Missing from"):  # then the option, then what it is
         message = [*message[:2], "(--help explains)"]
     return " ".join(message) or "the command line cannot be read"

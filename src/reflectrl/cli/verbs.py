@@ -167,34 +167,27 @@ def _listed(what: str) -> list[tuple[str, str]]:
         return [(key.dotted, f"= {key.default}  {key.description}") for key in keys()]
     from reflectrl.pipeline import ARMS
 
-    return [(name, str(arm)) for name, arm in ARMS.items()]
+    return [(name, arm.about) for name, arm in ARMS.items()]
 
 
 def _refuse_unknown(settings: Sequence[str], verb: type) -> None:
     """A setting that is no key of a recipe is refused with the nearest option or key."""
     sections = list(Recipe.__dataclass_fields__)
     dotted = [key.dotted for key in keys()]
-    for key, _ in _pairs(settings, sections, verb):
-        top = key.split(".")[0]
-        if top not in sections:
+    for word in settings:
+        option = word.partition("=")[0]
+        key = option.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and key.split(".")[0] not in sections:
             whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
-            near = f" (did you mean {' or '.join(whole)}?)" if whole else _nearest(key, [*sections, *dotted], verb)
-            raise UserError(f"unknown option '--{key}'{near}")
+            known = [f"--{name}" for name in (*_flags(verb), *sections, *dotted)]
+            near = f" (did you mean {' or '.join(whole)}?)" if whole else _near(option, known)
+            raise UserError(f"unknown option {option!r}{near}")
 
 
-def _pairs(settings: Sequence[str], known: Any, verb: type) -> list[tuple[str, str]]:
-    """The settings as pairs; one without a value may well be a misspelt flag, and is then called that."""
-    try:
-        return parse_overrides(settings)
-    except UserError:
-        last = settings[-1].removeprefix("--").replace("-", "_")
-        if last.split(".")[0] in known:
-            raise
-        raise UserError(f"unknown option {settings[-1]!r}{_nearest(last, list(known), verb)}") from None
-
-
-def _nearest(key: str, known: Sequence[str], verb: type) -> str:
-    return suggestion(f"--{key.replace('_', '-')}", [f"--{name}" for name in (*_flags(verb), *known)])
+def _near(option: str, known: Sequence[str]) -> str:
+    """The nearest option; where none is near, where to look, for there are too many to list."""
+    near = suggestion(option, known)
+    return near if "did you mean" in near else "; `reflectrl list keys` says which there are"
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:

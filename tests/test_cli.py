@@ -1,0 +1,325 @@
+"""The command line: what it answers, and the one line and exit code with which it refuses."""
+
+import io
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reflectrl
+from reflectrl.cli import main
+from reflectrl.config import Recipe, from_dict
+from reflectrl.config.reference import keys
+
+PLUGIN = '''
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.types import Task
+
+
+class Lamp(TextEnv):
+    """Switch the lamp on. `fault` names a method that raises."""
+
+    def __init__(self, fault: str = "", size: int = 1) -> None:
+        super().__init__(horizon=3)
+        self.fault, self.on = fault, False
+        self.fail("__init__")
+
+    def fail(self, where: str) -> None:
+        if where == self.fault:
+            raise RuntimeError(f"broken in\\n{where}")
+
+    def tasks(self, split, stage=None):
+        from reflectrl.types import UserError
+        if split not in ("train", "validation", "test") or stage not in (None, "full"):
+            raise UserError("no such tasks")
+        return [Task(f"lamp-{split}", "lamp", {"room": split}, split)]
+
+    def begin(self, task):
+        self.fail("reset")
+        self.on = False
+
+    def apply(self, action):
+        self.fail("step")
+        self.on = action == "on" and self.fault != "deaf"
+        return Outcome(1.0 if self.on else 0.0, self.on, self.on)
+
+    def history(self):
+        return ""
+
+    def state(self):
+        return f"The lamp is {'on' if self.on else 'off'}. \\x1b[31m"
+
+    def legal_actions(self):
+        return ["wait", "on"]
+
+    def get_state(self):
+        return self.on
+
+    def set_state(self, state):
+        self.on = state
+'''
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small recipe, alone in the current folder's recipes/."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipes" / "tiny.toml"
+    path.parent.mkdir()
+    path.write_text("# A tiny recipe.\n[rl]\nupdates = 3\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """An environment beside which commands are run."""
+    path = tmp_path / "my_lamp.py"
+    path.write_text(PLUGIN, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def lamp(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same, importable in this process."""
+    monkeypatch.syspath_prepend(plugin.parent)
+    yield plugin
+    sys.modules.pop("my_lamp", None)
+
+
+@pytest.fixture
+def at_the_terminal(lamp: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """`at_the_terminal(typed, *words)`: what `play` shows while a person types."""
+
+    def play(typed: str, *words: str) -> str:
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert main(["play", *words]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return str(out)
+
+    return play
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line on stderr with which words are refused."""
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("reflectrl: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    return err
+
+
+class TestDryRun:
+    def test_prints_the_resolved_recipe_as_toml_and_writes_nothing(self, recipe: Path, capsys: Any) -> None:
+        assert main(["run", "tiny", "--dry-run", "--rl.lr", "1e-4", "--rl.normalise", "false"]) == 0
+        resolved = from_dict(Recipe, tomllib.loads(capsys.readouterr().out), where="stdout")
+        assert (resolved.name, resolved.rl.updates, resolved.rl.lr) == ("tiny", 3, 1e-4)
+        assert resolved.rl.normalise is False
+        assert [path.name for path in recipe.parents[1].iterdir()] == ["recipes"]
+
+    @pytest.mark.parametrize("verb", ["run", "teach", "sft", "rl", "eval", "report"])
+    def test_every_stage_takes_the_same_words(self, recipe: Path, capsys: Any, verb: str) -> None:
+        assert main([verb, "--rl.gate", "0.5", "tiny", "--folder", "x", "--env.gap=-1", "--dry-run"]) == 0
+        resolved = tomllib.loads(capsys.readouterr().out)
+        assert (resolved["rl"]["gate"], resolved["env"]["gap"]) == (0.5, -1)
+
+    def test_a_path_is_a_recipe_too(self, recipe: Path, capsys: Any) -> None:
+        assert main(["run", str(recipe), "--dry-run"]) == 0
+        assert 'name = "tiny"' in capsys.readouterr().out
+
+    def test_it_needs_neither_torch_nor_the_environments(self, recipe: Path) -> None:
+        code = (
+            "import sys; from reflectrl.cli import main; main(['run', 'tiny', '--dry-run']);"
+            "main(['list', 'envs']); main(['list', 'recipes']); main(['list', 'keys']);"
+            "heavy = {'torch', 'transformers', 'numpy', 'gymnasium', 'matplotlib', 'scipy'} & set(sys.modules);"
+            "sys.exit(' '.join(sorted(heavy)) or 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("words", "fragments"),
+        [
+            ([], ["run", "play", "--help"]),
+            (["rnu"], ["'rnu'", "'run'"]),
+            (["--versoin"], ["'--versoin'", "'--version'"]),
+            (["run"], ["RECIPE"]),
+            (["run", "tinny"], ["'tinny'", "'tiny'"]),
+            (["run", ""], ["unknown recipe ''"]),
+            (["run", "absent/x.toml"], ["absent/x.toml", "No such file"]),
+            (["run", "recipes"], ["unknown recipe 'recipes'"]),
+            (["run", "tiny", "more"], ["more"]),
+            (["run", "tiny", "--dry-rn"], ["'--dry-rn'", "'--dry-run'"]),
+            (["run", "tiny", "--dryrun", "--rl.lr", "1"], ["'--dryrun'", "'--dry-run'"]),
+            (["run", "tiny", "--foldr", "x"], ["'--foldr'", "'--folder'"]),
+            (["run", "tiny", "--folder"], ["--folder"]),
+            (["run", "tiny", "--zzz", "1"], ["'--zzz'", "reflectrl list keys"]),
+            (["run", "tiny", "--lr", "1"], ["'--lr'", "--rl.lr", "--sft.lr"]),
+            (["run", "tiny", "--rl.lrr", "1"], ["'rl.lrr'", "'lr'"]),
+            (["run", "tiny", "--rl.lr"], ["--rl.lr needs a value"]),
+            (["run", "tiny", "--rl.lr", "fast"], ["tiny.toml", "'rl.lr'", "a number", "'fast'"]),
+            (["run", "tiny", "--rl.temperature", "-1"], ["'rl.temperature'", "above 0"]),
+            (["run", "tiny", "--rl.algorithm", "pop"], ["'rl.algorithm'", "ppo"]),
+            (["list", "env"], ["env", "envs"]),
+            (["list", "--all"], ["'--all'"]),
+            (["play", "taxy"], ["'taxy'", "'taxi'"]),
+            (["play", "taxi", "--task", "one"], ["--task", "one"]),
+            (["play", "taxi", "--task", "60"], ["60", "0 to 59"]),
+            (["play", "taxi", "--split", "tran"], ["'tran'", "'train'"]),
+            (["play", "taxi", "--player", "exprt"], ["'exprt'", "'expert'"]),
+            (["play", "taxi", "--player", "absent:sft"], ["'absent:sft'"]),
+            (["play", "taxi", "--plyer", "expert"], ["'plyer'", "--player"]),
+            (["check-env", "frozenlake", "--slipery", "true"], ["'slipery'", "'slippery'"]),
+            (["check-env", "frozenlake", "--slippery", "perhaps"], ["'slippery'", "true or false"]),
+            (["check-env", "frozenlake", "--size", "1.5"], ["'size'", "whole number"]),
+            (["check-env", "frozenlake", "--maps", "9x9"], ["'maps'", "8x8"]),
+            (["check-env", "no_such_module:Env"], ["no_such_module"]),
+            (["check-env", "json:JSONDecoder"], ["TextEnv", "JSONDecoder"]),
+            (["check-env", "json:__name__"], ["json:__name__"]),
+        ],
+    )
+    def test_one_line_names_what_is_wrong_and_what_would_be_right(
+        self, recipe: Path, capsys: Any, words: list[str], fragments: list[str]
+    ) -> None:
+        line = refused(capsys, *words)
+        assert all(fragment in line for fragment in fragments), line
+
+    def test_a_file_that_is_no_toml(self, recipe: Path, capsys: Any) -> None:
+        recipe.write_text("updates = = 3", encoding="utf-8")
+        assert "tiny.toml" in refused(capsys, "run", "tiny")
+
+    def test_a_run_folder_that_cannot_be_written(self, recipe: Path, capsys: Any) -> None:
+        Path("taken").write_text("a file", encoding="utf-8")
+        assert "run folder taken" in refused(capsys, "run", "tiny", "--folder", "taken")
+        assert "run folder taken/below" in refused(capsys, "run", "tiny", "--folder", "taken/below")
+
+    def test_a_mistake_in_a_process_of_its_own(self, recipe: Path, command: Any) -> None:
+        done = command("run", "tiny", "--rl.lr", "fast")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "Traceback" not in done.stderr
+
+
+class TestPlugins:
+    def test_one_in_the_current_folder_is_found(self, plugin: Path, command: Any) -> None:
+        done = command("check-env", "my_lamp:Lamp", "--size", "2")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "my_lamp:Lamp: every promise is kept" in done.stdout
+
+    @pytest.mark.parametrize("fault", ["__init__", "reset", "step"])
+    @pytest.mark.parametrize("words", [["check-env", "my_lamp:Lamp"], ["play", "my_lamp:Lamp", "--player", "random"]])
+    def test_one_that_raises_is_named_with_its_exception(
+        self, lamp: Path, capsys: Any, words: list[str], fault: str
+    ) -> None:
+        line = refused(capsys, *words, "--fault", fault)
+        assert "Lamp" in line and f"RuntimeError: broken in {fault}" in line
+
+    def test_a_broken_promise_is_named(self, lamp: Path, capsys: Any) -> None:
+        lamp.write_text(PLUGIN.replace('["wait", "on"]', '["on", "on"]'), encoding="utf-8")
+        line = refused(capsys, "check-env", "my_lamp:Lamp")
+        assert "'my_lamp:Lamp' breaks a promise" in line and "unique" in line
+
+    def test_one_without_an_expert_says_so(self, lamp: Path, capsys: Any) -> None:
+        assert refused(capsys, "play", "my_lamp:Lamp", "--player", "expert") == "reflectrl: Lamp has no expert\n"
+
+
+class TestPlay:
+    def test_the_expert_can_be_watched(self, capsys: Any) -> None:
+        assert main(["play", "frozenlake", "--player", "expert", "--task", "1"]) == 0
+        shown = capsys.readouterr().out
+        assert "expert: " in shown and "100.0%" in shown and "\nwon after" in shown
+
+    def test_the_same_seed_plays_the_same_episode(self, capsys: Any) -> None:
+        words = ["play", "frozenlake", "--player", "random", "--slippery", "true"]
+        shown = []
+        for seed in ("1", "1", "2"):
+            assert main([*words, "--seed", seed]) == 0
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1] != shown[2]
+
+    @pytest.mark.parametrize("typed", ["2\n", "on\n", "o\n", "O\n", "7\nx\n\n2\n"])
+    def test_a_person_chooses_by_number_or_beginning(self, at_the_terminal: Any, typed: str) -> None:
+        assert "won after 1 steps, return +1.00" in at_the_terminal(typed, "my_lamp:Lamp")
+
+    @pytest.mark.parametrize("typed", ["q\n", "", "1\nq\n"])
+    def test_a_person_may_stop(self, at_the_terminal: Any, typed: str) -> None:
+        assert at_the_terminal(typed, "my_lamp:Lamp").endswith("stopped\n")
+
+    def test_a_person_may_hand_over_to_the_expert(self, at_the_terminal: Any) -> None:
+        shown = at_the_terminal("h\n", "frozenlake")
+        assert "expert: " in shown and "won after" in shown
+
+    def test_where_nobody_can_take_over_it_says_so(self, at_the_terminal: Any) -> None:
+        assert "nobody to hand over to" in at_the_terminal("h\non\n", "my_lamp:Lamp")
+
+    def test_advice_is_shown_to_who_takes_over(self, at_the_terminal: Any) -> None:
+        shown = at_the_terminal("q\n", "frozenlake", "--player", "expert", "--take-over")
+        assert "100.0%" in shown and "expert: " not in shown
+
+    def test_text_of_an_environment_cannot_steer_the_terminal(self, at_the_terminal: Any) -> None:
+        shown = at_the_terminal("q\n", "my_lamp:Lamp")
+        assert "The lamp is off." in shown and "\x1b" not in shown
+
+
+class TestList:
+    def test_envs(self, capsys: Any) -> None:
+        assert main(["list", "envs"]) == 0
+        assert {"taxi", "frozenlake"} <= set(capsys.readouterr().out.split())
+
+    def test_recipes_with_their_first_comment(self, recipe: Path, capsys: Any) -> None:
+        assert main(["list", "recipes"]) == 0
+        assert "A tiny recipe." in next(line for line in capsys.readouterr().out.splitlines() if "tiny" in line)
+
+    def test_keys(self, capsys: Any) -> None:
+        assert main(["list", "keys"]) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [key.dotted for key in keys()]
+
+
+def test_version(capsys: Any) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"reflectrl {reflectrl.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["play", "-h"], ["check-env", "--help"]])
+def test_help_goes_to_stdout(words: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (0, "")
+    assert out.startswith("usage: reflectrl")
+
+
+def test_ctrl_c_is_one_line(plugin: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "reflectrl", "play", "my_lamp:Lamp"],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        while ">" not in (shown := process.stdout.read(1)) and shown:
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "reflectrl: interrupted; the same command goes on\n"
+        assert process.wait(20) == 130
+
+
+def test_a_reader_that_leaves_early_hears_nothing_more(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "reflectrl", "list", "keys"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(20) == 141
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
+    """A recipe's file vanishes between looking and reading only by a bug or a race: nothing is hidden."""
+    monkeypatch.setattr("reflectrl.cli.verbs.to_toml", lambda recipe: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["run", "tiny", "--dry-run"])

@@ -1,0 +1,148 @@
+"""Rules of the house that a machine can check: order of the rooms, quick import, no network, nothing unpickled."""
+
+import ast
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import pytest
+
+import reflectrl
+
+PACKAGE = Path(reflectrl.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+ROOMS = (
+    "types", "plugins", "config", "statistics", "prompts", "envs", "models", "players", "rollout", "episodes", "teach",
+    "learn", "evaluate", "report", "pipeline", "serve", "cli",
+)  # fmt: skip
+"""Each imports only from those before it."""
+HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
+
+
+def room_of(path: Path) -> str:
+    """The room in which a file lives; `__main__` is the command line's."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "cli" if first == "__main__" else first
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of ours that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "reflectrl")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports of ours are absolute"
+            if node.module == "reflectrl":
+                yield from (f"reflectrl.{alias.name}" for alias in node.names)
+            elif node.module and node.module.startswith("reflectrl."):
+                yield node.module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_from_rooms_above_its_own(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        assert list(imports_of(path)) == []
+        return
+    assert room in ROOMS, f"{room} has no place in the order of rooms"
+    for name in imports_of(path):
+        other = name.split(".")[1] if "." in name else None
+        if other is not None and other != "__version__":
+            assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {name}, which is below it"
+
+
+def is_dump(node: ast.AST) -> TypeGuard[ast.Assign]:
+    """Whether this is `data = pickle.dumps(...)`: reading those bytes again is a copy, and safe."""
+    return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("pickle.dumps(")
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own_bytes = {ast.unparse(node.targets[0]) for node in ast.walk(tree) if is_dump(node)}
+    for name, call in calls(tree):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert name not in ("pickle.load", "eval", "exec", "joblib.load", "dill.load", "dill.loads"), name
+        assert name != "pickle.loads" or ast.unparse(call.args[0]) in own_bytes, "bytes that came from elsewhere"
+        assert name != "torch.load" or given.get("weights_only") == "True", "torch.load without weights_only=True"
+        assert given.get("allow_pickle", "False") == "False", f"{name} with allow_pickle"
+        assert given.get("trust_remote_code") != "True", f"{name} always trusts remote code"
+
+
+def test_importing_is_quick_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = f"import sys, reflectrl; sys.exit(' '.join(set({HEAVY!r}) & set(sys.modules)) or 0)"
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_brings_in_no_more_than_a_handful_of_modules() -> None:
+    code = "import sys; before = set(sys.modules); import reflectrl; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"reflectrl"}
+
+
+@pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.invalid", 443)])
+def test_the_tests_cannot_reach_another_machine(address: tuple[str, int]) -> None:
+    with pytest.raises(RuntimeError, match="without a network"):
+        socket.create_connection(address, timeout=1)
+
+
+def test_the_tests_can_reach_this_machine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname(), timeout=5).close()
+
+
+WITNESS = """
+import os, sys
+
+def witness(event, arguments):
+    if event.startswith("socket."):
+        with open(os.environ["SOCKET_LOG"], "a") as log:
+            log.write(f"{event} {arguments}\\n")
+
+sys.addaudithook(witness)
+"""
+
+
+@pytest.fixture
+def witnessed(tmp_path: Path) -> dict[str, str]:
+    """An environment in which every Python process writes down each socket that it opens."""
+    folder = tmp_path / "witness"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITNESS, encoding="utf-8")
+    paths = [str(folder), str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SOCKET_LOG": str(tmp_path / "sockets.log")}
+
+
+def test_the_witness_of_sockets_sees_one(witnessed: dict[str, str]) -> None:
+    code = "import socket; socket.socket().close()"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | witnessed, check=True)
+    assert "socket.__new__" in Path(witnessed["SOCKET_LOG"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "envs"],
+        ["check-env", "frozenlake"],
+        ["play", "frozenlake", "--player", "expert"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_opens_no_socket(command: Any, witnessed: dict[str, str], words: list[str]) -> None:
+    done = command(*words, env=witnessed)
+    assert done.returncode == 0, done.stderr
+    assert not Path(witnessed["SOCKET_LOG"]).exists()
