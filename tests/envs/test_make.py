@@ -1,0 +1,82 @@
+"""`make`: an env section becomes an environment, or one line says why not."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from reflectrl.config import Word
+from reflectrl.envs import make
+from reflectrl.envs.frozenlake import FrozenLakeEnv
+from reflectrl.types import UserError
+
+
+class Room(FrozenLakeEnv):
+    """A plug-in whose arguments are of all kinds."""
+
+    made: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, depth: int, *, names: tuple[str, ...] = (), table: Mapping[str, Any] | None = None) -> None:
+        if depth > 9:
+            raise ValueError(f"too\ndeep: {depth}")
+        super().__init__()
+        self.made.append({"depth": depth, "names": names, "table": table})
+
+
+class AnyRoom(FrozenLakeEnv):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+def no_environment(size: int = 3) -> int:
+    return size
+
+
+ROOM = f"{__name__}:Room"
+
+
+def refusal(**section: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        make(section)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_name_and_arguments_make_an_environment() -> None:
+    env = make({"name": "frozenlake", "maps": "8x8", "slippery": True, "holes": 0})
+    env.reset(seed=0)
+    assert isinstance(env, FrozenLakeEnv) and (env.maps, env.slippery) == ("8x8", True)
+
+
+def test_words_of_the_command_line_become_what_the_class_asks_for() -> None:
+    make({"name": ROOM, "depth": Word("3"), "names": Word('["a", "b"]'), "table": {"x": 1}})
+    assert Room.made[-1] == {"depth": 3, "names": ["a", "b"], "table": {"x": 1}}
+
+
+def test_a_class_that_takes_everything_gets_everything() -> None:
+    env = make({"name": f"{__name__}:AnyRoom", "size": 3, "colour": "red"})
+    assert isinstance(env, AnyRoom) and env.options == {"size": 3, "colour": "red"}
+
+
+@pytest.mark.parametrize(
+    ("section", "fragments"),
+    [
+        ({}, ["names no environment", 'name = "taxi"']),
+        ({"name": 3}, ["names no environment"]),
+        ({"name": "frozenlak"}, ["'frozenlak'", "'frozenlake'"]),
+        ({"name": "frozenlake", "slipery": True}, ["'frozenlake'", "'slipery'", "'slippery'"]),
+        ({"name": "frozenlake", "slippery": 1}, ["'slippery'", "true or false"]),
+        ({"name": "frozenlake", "size": 1.5}, ["'size'", "whole number"]),
+        ({"name": "frozenlake", "size": "6"}, ["'size'", "whole number"]),
+        ({"name": "frozenlake", "maps": "9x9"}, ["'maps'", "4x4, 8x8, random"]),
+        ({"name": ROOM}, ["needs 'depth'", "env.depth"]),
+        ({"name": ROOM, "depth": 10}, ["Room", "ValueError: too deep: 10"]),
+        ({"name": f"{__name__}:no_environment"}, ["TextEnv", "int"]),
+        ({"name": f"{__name__}:ROOM"}, ["is no class"]),
+        ({"name": f"{__name__}:Rom"}, ["cannot be loaded", "Rom"]),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(section: dict[str, Any], fragments: list[str]) -> None:
+    line = refusal(**section)
+    assert all(fragment in line for fragment in fragments), line
