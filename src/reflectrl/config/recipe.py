@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from reflectrl.config.rules import (
@@ -79,7 +79,9 @@ class SFTConfig:
     """Supervised fine-tuning of either player."""
 
     steps: Count = 1000
-    """Largest number of optimiser steps."""
+    """Largest number of optimiser steps of the reflector."""
+    policy_steps: Natural = 0
+    """Those of the policy that reads reflections (0: as many); the policy that reads none gets the sum of both."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     accumulate: Count = 1
@@ -127,7 +129,7 @@ class RLConfig:
     gae_lambda: Share = 0.95
     """Lambda of generalised advantage estimation (critic only)."""
     normalise: bool = True
-    """Divide advantages by their standard deviation over the batch."""
+    """Divide advantages by their root mean square over the batch."""
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
     passes: Count = 3
@@ -156,14 +158,10 @@ class RLConfig:
     """"none": the last stage only; "thirds": equal shares of the updates per stage; "gate": on at a success rate."""
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
-    milestones: bool = True
-    """Pay milestone rewards (environments that have them)."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks; the best checkpoint is kept."""
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
-    shuffle_labels: bool = False
-    """List the actions in a random order at every step."""
     reflect_probability: Share = 1.0
     """Probability that the reflector speaks at a step while the policy learns."""
 
@@ -204,6 +202,8 @@ class PlayConfig:
     """0 reflects greedily (and identical prompts are reflected on once)."""
     memory: Natural = 50_000
     """Greedy reflections kept in memory."""
+    shuffle_labels: bool = False
+    """List the actions in a random order at every step, in SFT, RL and evaluation."""
 
 
 @dataclass(frozen=True)
@@ -228,3 +228,9 @@ class Recipe:
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+
+    def sft_budget(self, kind: str) -> SFTConfig:
+        """SFT settings of a player ("reflector", "policy", "plain"), with its own number of steps."""
+        policy_steps = self.sft.policy_steps or self.sft.steps
+        steps = {"reflector": self.sft.steps, "policy": policy_steps, "plain": self.sft.steps + policy_steps}
+        return replace(self.sft, steps=steps[kind])

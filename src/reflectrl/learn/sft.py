@@ -7,9 +7,9 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,27 +42,45 @@ class Example(NamedTuple):
     start: int
 
 
-def reflection_examples(lm: LanguageModel, rows: Iterable[ReflectionRow]) -> list[Example]:
+class Examples(Sequence[Example]):
+    """Rows that are turned into tokens when they are asked for, since a short training sees few of many."""
+
+    def __init__(self, count: int, encode: Callable[[int], Example]) -> None:
+        self._count, self._encode = count, encode
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._encode(i) for i in range(*index.indices(self._count))]
+        return self._encode(int(index))
+
+
+def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Examples:
     """Rows of the reflector as tokens; the completion ends with end-of-text."""
-    examples = []
-    for row in rows:
-        completion = [*lm.encode(row.completion), lm.tokenizer.eos_token_id]
-        prompt = tokenize(lm, row.prompt, reserve=len(completion))
-        examples.append(Example((*prompt, *completion), len(prompt)))
-    return examples
+
+    def encode(index: int) -> Example:
+        completion = [*lm.encode(rows[index].completion), lm.tokenizer.eos_token_id]
+        prompt = tokenize(lm, rows[index].prompt, reserve=len(completion))
+        return Example((*prompt, *completion), len(prompt))
+
+    return Examples(len(rows), encode)
 
 
-def choice_examples(policy: Policy, rows: Iterable[ChoiceRow], seed: int) -> list[Example]:
+def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
     """Rows of the policy as tokens; the completion is one label. Labels are shuffled where the policy shuffles them."""
-    rng = np.random.default_rng(named_seed(seed, "label order"))
-    examples = []
-    for row in rows:
+
+    def encode(index: int) -> Example:
+        row = rows[index]
         count = len(row.observation.actions)
+        rng = np.random.default_rng(named_seed(seed, "label order", index))
         order = [int(i) for i in rng.permutation(count)] if policy.shuffle_labels else list(range(count))
         prompt = policy.prompt(row.observation, row.reflection, order)
         label = policy.labels(count).token_ids[order.index(row.target)]
-        examples.append(Example((*prompt, label), len(prompt)))
-    return examples
+        return Example((*prompt, label), len(prompt))
+
+    return Examples(len(rows), encode)
 
 
 def train_sft(

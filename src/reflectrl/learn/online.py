@@ -1,0 +1,233 @@
+"""Online reinforcement learning of the policy: REINFORCE or PPO, replay, curriculum. One linear loop.
+
+Source: Reflect-RL, section on online RL. Departures from its released code: rewards are reported without the entropy
+bonus; the critic reads the hidden state of the whole prompt; dropout is off, so ratios are 1 before the first update;
+illegal actions have probability 0; success is an event; everything needed to go on after a kill is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from reflectrl.config import RLConfig
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import from_line, to_line
+from reflectrl.learn.batch import Batch, compute_advantages, make_batch, policy_pass
+from reflectrl.learn.checkpoint import (
+    load_state,
+    optimizer_tensors,
+    prefixed,
+    restore_optimizer,
+    save_state,
+    without_prefix,
+)
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.losses import (
+    categorical_kl,
+    entropy,
+    explained_variance,
+    normalise,
+    ppo_loss,
+    reinforce_loss,
+    value_loss,
+)
+from reflectrl.learn.replay import ReplayBuffer
+from reflectrl.learn.value import ValueHead
+from reflectrl.players.base import Player
+from reflectrl.players.policy import Policy
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Sampling, Task, named_seed
+
+Log = Callable[[dict[str, object]], None]
+
+
+def train_online(
+    policy: Policy,
+    reflector: Player | None,
+    make_env: Callable[[], TextEnv],
+    config: RLConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train the policy in place; it ends with the weights that did best on validation tasks.
+
+    Args:
+        policy: samples at `config.temperature` here whatever its own setting is.
+        reflector: frozen; to the policy it is part of the environment.
+        log: receives one flat dictionary per update.
+        state_folder: where the learner's state is kept, so that a killed training goes on.
+    """
+    env = make_env()
+    policy = Policy(policy.lm, Sampling(config.temperature), policy.shuffle_labels, policy.memory)
+    reference = Policy(policy.lm.frozen_copy(), policy.sampling) if config.kl_coef else None
+    critic = ValueHead(policy.lm.hidden_size, config.critic).to(policy.lm.device)
+    use_critic = config.baseline == "critic"
+    parameters = policy.lm.parameters() + (list(critic.parameters()) if use_critic else [])
+    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
+    replay = ReplayBuffer(config.replay)
+    examined = evenly(env.tasks("validation"), config.eval_episodes)
+    update, best, best_weights = 0, (-1.0, 0.0), policy.lm.weights()
+
+    if state_folder is not None and (saved := load_state(state_folder)) is not None:
+        tensors, meta = saved
+        if reference is not None:  # the policy before RL, not the one that is being resumed
+            reference.lm.load_weights(without_prefix("reference", tensors))
+        policy.lm.load_weights(without_prefix("weights", tensors))
+        critic.load_state_dict(without_prefix("critic", tensors))
+        restore_optimizer(optimizer, tensors)
+        best_weights = without_prefix("best", tensors)
+        curriculum.load(meta["curriculum"])
+        replay.add(map(from_line, meta["replay"]))
+        update, best = meta["update"], tuple(meta["best"])
+
+    while update <= config.updates:
+        metrics: dict[str, object] = {"step": update, "stage": curriculum.stage}
+
+        # ---- judge the present policy on validation tasks, and keep the best -------------------------------------
+        if update % config.eval_every == 0 or update == config.updates:
+            judge = Policy(policy.lm, Sampling(0.0), policy.shuffle_labels)
+            jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in examined]
+            judged = list(rollout(jobs, make_env, judge, reflector))
+            score = (success_rate(judged), mean_return(judged))
+            metrics |= {"eval_success": score[0], "eval_return": score[1]}
+            if score > best:
+                best, best_weights = score, policy.lm.weights()
+            if state_folder is not None:
+                tensors = prefixed("weights", policy.lm.weights()) | prefixed("best", best_weights)
+                tensors |= prefixed("critic", critic.state_dict()) | optimizer_tensors(optimizer)
+                tensors |= prefixed("reference", reference.lm.weights()) if reference is not None else {}
+                kept = [to_line(episode) for episode in replay.episodes]
+                state = {"update": update, "best": best, "curriculum": curriculum.state(), "replay": kept}
+                save_state(state_folder, tensors, state)
+        if update == config.updates:
+            log(metrics)
+            break
+
+        # ---- play ----------------------------------------------------------------------------------------------------
+        rng = np.random.default_rng(named_seed(seed, "update", update))
+        tasks = draw_tasks(env.tasks("train", curriculum.stage), config.episodes // config.group, rng)
+        jobs = [Job(t, named_seed(seed, "rollout", update, i, k)) for i, t in enumerate(tasks) for k in range(config.group)]
+        order = {job.seed: i for i, job in enumerate(jobs)}
+        played = rollout(jobs, make_env, policy, reflector, config.episodes, config.reflect_probability)
+        fresh = sorted(played, key=lambda episode: order[episode.seed])
+        replay.add(fresh)
+        success = success_rate(fresh)
+        metrics |= {"success": success, "return": mean_return(fresh)}
+        metrics["steps"] = float(np.mean([len(episode.steps) for episode in fresh]))
+
+        # ---- learn from the fresh batch, then from a sample of past successes ------------------------------------------
+        batch = make_batch(policy, fresh, config.gamma)
+        baseline = float(batch.returns_N.mean())
+        passes = config.passes if config.algorithm == "ppo" else 1
+        metrics |= learn(policy, reference, critic, optimizer, batch, baseline, config, passes, rng)
+        if config.replay_episodes and len(replay):
+            remembered = make_batch(policy, replay.sample(config.replay_episodes, rng), config.gamma)
+            replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1, rng)
+            metrics["replay_loss"] = replayed["loss"]
+        policy.forget()
+        if curriculum.advance(success):
+            replay.clear()
+        update += 1
+        log(metrics)
+
+    policy.lm.load_weights(best_weights)
+
+
+def learn(
+    policy: Policy,
+    reference: Policy | None,
+    critic: ValueHead,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    baseline: float,
+    config: RLConfig,
+    passes: int,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """One optimiser step per pass over the batch, its gradient accumulated over slices of `config.minibatch` steps.
+
+    loss = policy gradient − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
+    each a mean over the steps. Returns the terms of the last pass.
+    """
+    use_critic = config.baseline == "critic"
+    values_N = _values(policy, critic, batch, config.minibatch) if use_critic else None
+    advantages_N = compute_advantages(batch, config, baseline, values_N)
+    if config.normalise:
+        advantages_N = normalise(advantages_N)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    device = policy.lm.device
+    for _ in range(passes):
+        totals: dict[str, float] = {}
+        for index in _slices(batch, config.minibatch, rng):
+            share = len(index) / len(batch)
+            logp_NA, hidden_ND = policy_pass(policy, batch, index)
+            chosen_N = logp_NA.gather(1, batch.labels_N[index].to(device)[:, None])[:, 0]
+            advantage_N, old_N = advantages_N[index].to(device), batch.old_logp_N[index].to(device)
+            terms = {"entropy": entropy(logp_NA).mean()}
+            if config.algorithm == "ppo":
+                terms["policy_loss"], terms["clip_fraction"] = ppo_loss(chosen_N, old_N, advantage_N, config.clip_coef)
+            else:
+                terms["policy_loss"] = reinforce_loss(chosen_N, advantage_N)
+            loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
+            if reference is not None:
+                with torch.no_grad():
+                    ref_logp_NA, _ = policy_pass(reference, batch, index)
+                terms["kl"] = categorical_kl(logp_NA, ref_logp_NA).mean()
+                loss = loss + config.kl_coef * terms["kl"]
+            if use_critic:
+                # The critic reads a detached hidden state, so it never pulls at the policy's backbone.
+                terms["value_loss"] = value_loss(critic(hidden_ND.detach()), batch.returns_N[index].to(device))
+                loss = loss + config.critic_coef * terms["value_loss"]
+            terms["loss"] = loss
+            (loss * share).backward()
+            for name, term in terms.items():
+                totals[name] = totals.get(name, 0.0) + share * float(term.detach())
+        totals["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    if values_N is not None:
+        totals["explained_variance"] = explained_variance(values_N, batch.returns_N)
+    return totals
+
+
+@torch.no_grad()
+def _values(policy: Policy, critic: ValueHead, batch: Batch, minibatch: int) -> torch.Tensor:
+    """The critic's value (N,) of every step, before this update."""
+    slices = [list(range(i, min(i + minibatch, len(batch)))) for i in range(0, len(batch), minibatch)]
+    return torch.cat([critic(policy_pass(policy, batch, index)[1]).cpu() for index in slices])
+
+
+def _slices(batch: Batch, minibatch: int, rng: np.random.Generator) -> list[list[int]]:
+    """Step indices in slices; equal prompts stand together, so that each is computed once."""
+    rank = {prompt: i for i, prompt in enumerate(dict.fromkeys(batch.prompts))}
+    order = sorted(rng.permutation(len(batch)), key=lambda i: rank[batch.prompts[i]])
+    return [[int(i) for i in order[start : start + minibatch]] for start in range(0, len(order), minibatch)]
+
+
+def draw_tasks(tasks: Sequence[Task], count: int, rng: np.random.Generator) -> list[Task]:
+    """`count` tasks drawn without replacement (with, where there are fewer)."""
+    chosen = rng.choice(len(tasks), size=count, replace=count > len(tasks))
+    return [tasks[int(i)] for i in chosen]
+
+
+def evenly(tasks: Sequence[Task], count: int) -> list[Task]:
+    """`count` tasks spread evenly over the list, or all of them."""
+    if count >= len(tasks):
+        return list(tasks)
+    return [tasks[i * len(tasks) // count] for i in range(count)]
+
+
+def success_rate(episodes: Sequence[Episode]) -> float:
+    """Share of episodes that won their stage."""
+    return sum(episode.success for episode in episodes) / len(episodes)
+
+
+def mean_return(episodes: Sequence[Episode]) -> float:
+    """Mean undiscounted return, without any bonus of the learner."""
+    return sum(episode.total_reward for episode in episodes) / len(episodes)

@@ -1,0 +1,31 @@
+"""A recipe's stages in order, each skipped when its output is complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.pipeline.arms import ARMS, Arm
+from reflectrl.players.base import Player
+
+STAGES = ("teach", "sft", "rl", "eval", "report")
+
+__all__ = ["ARMS", "STAGES", "Arm", "load_players", "run"]
+
+
+def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
+    """Execute a recipe in a run folder through the stage `until`; what is complete there is kept.
+
+    Raises:
+        UserError: the folder belongs to another recipe, or something the user gave is wrong.
+    """
+    from reflectrl.pipeline.run import run as run_stages  # torch is slow to import, lists and help do without
+
+    run_stages(recipe, folder, until)
+
+
+def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:
+    """The acting player and the reflector (or None) of an arm that was trained in a run folder."""
+    from reflectrl.pipeline.parts import load_players as load
+
+    return load(folder, arm, seed)

@@ -1,0 +1,38 @@
+"""Where things lie in a run folder, and what makes one of them complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.models.load import CARD
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run. A checkpoint folder appears only when it is complete, so its existence says so."""
+
+    path: Path
+
+    def teach(self, seed: int, split: str) -> Path:
+        return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
+
+    def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
+        return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
+
+    def checkpoint(self, seed: int, part: str) -> Path:
+        return self.path / "checkpoints" / f"seed{seed}" / part
+
+    def learner(self, seed: int, part: str) -> Path:
+        """State of a training that is under way."""
+        return self.path / "checkpoints" / f"seed{seed}" / f"{part}.learner"
+
+    def part_metrics(self, seed: int, part: str) -> Path:
+        return self.path / "metrics" / f"seed{seed}-{part}.jsonl"
+
+    def trained(self, seed: int, part: str) -> bool:
+        return (self.checkpoint(seed, part) / CARD).is_file()
+
+    def evaluations(self) -> Iterator[Path]:
+        return iter(sorted((self.path / "episodes").glob("eval-*.jsonl")))

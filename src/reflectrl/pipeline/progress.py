@@ -1,0 +1,60 @@
+"""What a person sees while a run goes on: bars with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+QUIET_SECONDS = 15.0
+"""Least time between two plain lines of one part."""
+
+
+class Board:
+    """One bar per part that is being made. `tick` may be called as often as one likes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bars: dict[str, TaskID] = {}
+        self._said: dict[str, float] = {}
+        self._progress = Progress(
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=28),
+            TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Board:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._progress.console.print(text, highlight=False)
+
+    def tick(self, part: str, done: int, total: int, note: str) -> None:
+        """Part `part` has done `done` of `total`."""
+        if not self.console.is_terminal:
+            self._plain(part, done, total, note)
+        elif part not in self._bars:
+            self._bars[part] = self._progress.add_task(part, total=total, completed=done, note=note)
+        else:
+            self._progress.update(self._bars[part], completed=done, total=total, note=note)
+
+    def _plain(self, part: str, done: int, total: int, note: str) -> None:
+        now = time.monotonic()
+        if done < total and now - self._said.setdefault(part, now) < QUIET_SECONDS:
+            return
+        self._said[part] = now
+        print(f"{part}: {done}/{total} {note}".rstrip(), flush=True)

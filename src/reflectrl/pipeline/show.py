@@ -1,0 +1,74 @@
+"""The end of a run on the terminal: the table of arms and one played episode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from reflectrl.config import Recipe
+from reflectrl.episodes import read_episodes
+from reflectrl.pipeline.arms import Arm
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.types import Episode, Step
+
+
+def results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
+    """Success of every arm, a column per split, stage and sampling."""
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    columns = list(dict.fromkeys(_column(row) for row in data["summary"]))
+    cells = {(row["arm"], _column(row)): row for row in data["summary"]}
+    title = f"{data['recipe']}: success, {data['confidence']:.0%} interval (horizon {data['env']['horizon']})"
+    table = Table(title=title, title_justify="left")
+    table.add_column("arm")
+    for column in columns:
+        table.add_column("\n".join(column), justify="right")
+    table.add_column("what it is")
+    for name, arm in arms.items():
+        table.add_row(name, *(_cell(cells.get((name, column))) for column in columns), arm.about)
+    console.print(table)
+
+
+def _column(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (row["split"], row["stage"], row["sampling"])
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    return f"{100 * row['success']:.1f} % [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+
+
+def one_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
+    """The shortest won held-out episode of the last arm that reflects, or of the last arm."""
+    logs = [run.evaluation(arm, seed, split, "*", "*").name for arm in reversed(recipe.arms)
+            for seed in recipe.seeds[:1] for split in recipe.eval.splits[::-1]]  # fmt: skip
+    for pattern in logs:
+        for path in sorted((run.path / "episodes").glob(pattern)):
+            won = [episode for episode in read_episodes(path) if episode.success]
+            if won:
+                _print_episode(console, min(won, key=lambda episode: (abs(len(episode.steps) - 8), episode.task.id)))
+                return
+
+
+def _print_episode(console: Console, episode: Episode) -> None:
+    console.rule(f"{episode.provenance.get('arm')} on {episode.task.id} ({episode.task.split})")
+    for number, step in enumerate(episode.steps, start=1):
+        console.print(f"\nstep {number}", style="bold", highlight=False)
+        console.print(step.observation.state.rstrip(), markup=False, highlight=False)
+        if step.reflection is not None:
+            console.print(f"reflector: {step.reflection}", markup=False, highlight=False, style="cyan")
+        console.print(_choice(step), markup=False, highlight=False, style="green")
+    end = "won" if episode.success else "lost"
+    console.print(f"\n{end} in {len(episode.steps)} steps, return {episode.total_reward:+.2f}", highlight=False)
+
+
+def _choice(step: Step) -> str:
+    turn = step.choice
+    chance = f" ({turn.probs[step.action]:.0%})" if turn is not None and turn.probs else ""
+    events = f"  [{', '.join(step.events)}]" if step.events else ""
+    return f"policy: {step.observation.actions[step.action]}{chance}, reward {step.reward:+.2f}{events}"
