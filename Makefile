@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
 	$(BIN)/reflectrl run taxi
 
-test: setup ## run the tests
-	$(BIN)/python -m pytest
+test: setup ## run the tests, in two processes where there are two cores
+	$(BIN)/python -m pytest -n auto --maxprocesses 2
 
 lint: setup ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -199,6 +199,12 @@ class TestRefusals:
         assert "run folder taken" in refused(capsys, "run", "tiny", "--folder", "taken")
         assert "run folder taken/below" in refused(capsys, "run", "tiny", "--folder", "taken/below")
 
+    def test_what_the_pipeline_refuses_leaves_no_folder(self, recipe: Path, command: Any) -> None:
+        done = command("run", "tiny", "--arms=random,sfft")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "'sfft'" in done.stderr and "'sft'" in done.stderr
+        assert not Path("runs/tiny").exists()
+
     def test_a_mistake_in_a_process_of_its_own(self, recipe: Path, command: Any) -> None:
         done = command("run", "tiny", "--rl.lr", "fast")
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

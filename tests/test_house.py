@@ -142,7 +142,27 @@ def test_the_witness_of_sockets_sees_one(witnessed: dict[str, str]) -> None:
     ],
     ids=" ".join,
 )
-def test_a_command_opens_no_socket(command: Any, witnessed: dict[str, str], words: list[str]) -> None:
+def test_looking_opens_no_socket(command: Any, witnessed: dict[str, str], words: list[str]) -> None:
     done = command(*words, env=witnessed)
     assert done.returncode == 0, done.stderr
+    assert not Path(witnessed["SOCKET_LOG"]).exists()
+
+
+TINY = """
+arms = ["random", "reflect-rl"]
+env.name = "frozenlake"
+model = {layers = 1, width = 16, heads = 2}
+play.reflection_tokens = 4
+teach.negatives = 1
+sft = {steps = 2, batch_size = 4, eval_every = 2}
+rl = {updates = 1, episodes = 2, eval_every = 1, eval_episodes = 2, replay_episodes = 1}
+"""
+
+
+def test_a_whole_run_opens_no_socket(command: Any, witnessed: dict[str, str], tmp_path: Path) -> None:
+    """Training, play, evaluation and report: nothing leaves the machine, and nothing even asks to."""
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    done = command("run", "tiny.toml", env=witnessed)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "tiny" / "report.html").exists()
     assert not Path(witnessed["SOCKET_LOG"]).exists()

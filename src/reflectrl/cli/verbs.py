@@ -5,6 +5,7 @@ Whatever is slow to import (torch, gymnasium) is imported inside the calls, so t
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -46,7 +47,12 @@ class Run:
         folder = _writable(self.folder or Path("runs") / recipe.name)
         from reflectrl import pipeline
 
-        pipeline.run(recipe, folder, until=self.until)
+        try:
+            pipeline.run(recipe, folder, until=self.until)
+        except UserError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing was begun in it
+            raise
 
 
 @dataclass(frozen=True)
