@@ -71,8 +71,11 @@ def _seated(who: str, seed: int, env: TextEnv) -> tuple[Player, Player | None]:
         raise UserError(
             f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give a run folder, such as runs/taxi:sft"
         )
+    import transformers  # slow, like the next one, and needed for trained players only
+
     from reflectrl.pipeline import load_players
 
+    transformers.utils.logging.disable_progress_bar()
     return load_players(Path(folder), arm, seed)
 
 
