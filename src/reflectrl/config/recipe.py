@@ -50,6 +50,8 @@ class ModelConfig:
     """Weights and activations of the backbone."""
     device: Device = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps" ..."""
+    mixed_precision: Literal["auto", "on", "off"] = "auto"
+    """Matrix products of SFT in bfloat16: "auto" where the hardware is faster with it. Play is never affected."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code."""
 
@@ -96,6 +98,8 @@ class SFTConfig:
     """Gradient-norm clip."""
     eval_every: Count = 200
     """Optimiser steps between evaluations on validation rows."""
+    eval_rows: Count = 256
+    """Validation rows per evaluation, spread evenly over all of them."""
     patience: Count = 5
     """Evaluations without improvement before training stops early."""
     negatives: bool = True

@@ -103,6 +103,8 @@ def train_sft(
     """
     if not train or not validation:
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
+    count = min(config.eval_rows, len(validation))
+    examined = [validation[i * len(validation) // count] for i in range(count)]
     parameters = lm.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.95))
     schedule = get_cosine_with_min_lr_schedule_with_warmup(
@@ -134,7 +136,7 @@ def train_sft(
         step += 1
         if step % config.eval_every and step < config.steps:
             continue
-        eval_loss = evaluate_loss(lm, validation, config.batch_size)
+        eval_loss = evaluate_loss(lm, examined, config.batch_size)
         log({"step": step, "loss": float(np.sum(losses)) / config.eval_every, "eval_loss": eval_loss})
         losses, stale = [], stale + 1
         if eval_loss < best_loss:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.precision import FLOAT32_ATTENTION, Mixed, autocast
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -54,6 +55,7 @@ class LanguageModel:
         adapter: the adapter of this player; None when the player owns every weight.
         context: the longest sequence in tokens.
         base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
+        mixed: whether `training` computes matrix products in bfloat16.
     """
 
     model: Any
@@ -61,6 +63,7 @@ class LanguageModel:
     context: int
     adapter: str | None = None
     base: str = ""
+    mixed: Mixed = "off"
 
     @property
     def core(self) -> nn.Module:
@@ -89,10 +92,11 @@ class LanguageModel:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Training mode (dropout on) within the block; everywhere else the model stays in evaluation mode."""
+        """Training mode within the block (dropout on, mixed precision); elsewhere the model is in evaluation mode."""
         self.model.train()
         try:
-            yield
+            with autocast(self.device, self.mixed):
+                yield
         finally:
             self.model.eval()
 
@@ -143,10 +147,10 @@ class LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
         if self.adapter is None:
             twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-            return LanguageModel(twin, self.tokenizer, self.context, base=self.base)
+            return replace(self, model=twin)
         if name not in self.model.peft_config:
             self.model.add_adapter(name, self.model.peft_config[self.adapter])
-        twin_lm = LanguageModel(self.model, self.tokenizer, self.context, name, self.base)
+        twin_lm = replace(self, adapter=name)
         twin_lm.load_weights(self.weights())
         self.activate()
         return twin_lm
@@ -182,8 +186,9 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     tokenizer, model = _load_backbone(str(source), config)
     _check_card(folder, tokenizer, model)
     context = _context(model, config)
+    owner = LanguageModel(model, tokenizer, context, base=str(source), mixed=config.mixed_precision)
     if config.lora_rank == 0 or adapter is None:
-        return LanguageModel(model, tokenizer, context, base=str(source))
+        return owner
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
@@ -192,7 +197,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         task_type="CAUSAL_LM",
     )
     peft = get_peft_model(model, lora, adapter_name=adapter).eval()
-    return LanguageModel(peft, tokenizer, context, adapter, str(source))
+    return replace(owner, model=peft, adapter=adapter)
 
 
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None) -> LanguageModel:
@@ -205,7 +210,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     elif adapter not in first.model.peft_config:
         first.model.add_adapter(adapter, first.model.peft_config[first.adapter])
     first.model.eval()
-    return LanguageModel(first.model, first.tokenizer, first.context, adapter, first.base)
+    return replace(first, adapter=adapter)
 
 
 def _load_backbone(source: str, config: ModelConfig) -> tuple[Any, Any]:
@@ -219,7 +224,10 @@ def _load_backbone(source: str, config: ModelConfig) -> tuple[Any, Any]:
         raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer, model.to(pick_device(config.device)).eval()
+    device = pick_device(config.device)
+    if device.type == "cpu" and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(FLOAT32_ATTENTION)
+    return tokenizer, model.to(device).eval()
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
@@ -230,7 +238,7 @@ def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageMo
         peft = PeftModel.from_pretrained(model, str(folder), adapter_name=adapter, is_trainable=True).eval()
     except Exception as error:
         raise UserError(f"adapter {folder} does not fit {base!r}: {one_line(error)[:300]}") from error
-    return LanguageModel(peft, tokenizer, _context(model, config), adapter, base)
+    return LanguageModel(peft, tokenizer, _context(model, config), adapter, base, config.mixed_precision)
 
 
 def _check_card(folder: Path, tokenizer: Any, model: Any) -> None:

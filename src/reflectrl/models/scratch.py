@@ -52,6 +52,7 @@ def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: in
     if config.family == "gpt2":
         shape = {"n_layer": config.layers, "n_embd": config.width, "n_head": config.heads, "n_positions": config.context}
         shape |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        shape["activation_function"] = "gelu_pytorch_tanh"  # the same function as GPT-2's, fused
     else:
         shape = {"num_hidden_layers": config.layers, "hidden_size": config.width, "num_attention_heads": config.heads}
         shape |= {"num_key_value_heads": config.heads, "intermediate_size": 8 * config.width // 3 // 8 * 8}
