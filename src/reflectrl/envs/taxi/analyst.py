@@ -28,6 +28,7 @@ def analyse(city: City, ride: Ride, before: Ride | None, last: str | None) -> st
 
 
 def place(cell: Cell) -> str:
+    """A cell in words, counted from 0 at the top left."""
     return f"row {cell[0]} column {cell[1]}"
 
 

@@ -3,7 +3,8 @@
 Rules (Reflect-RL, section on benchmarks, and its released code): gymnasium's Taxi drawn as an ASCII map; rewards of
 Taxi divided by 20; an action that leaves the state unchanged costs 10/20 and ends the episode; the first pick-up pays
 a milestone of 20/20. Departures: success is decided by the event (picked up, delivered), never by the return; the
-horizon is 20, since optimal solutions take up to 18 actions and a horizon of 15 leaves a fifth of the starts unsolvable.
+horizon is 20, since optimal solutions take up to 18 actions and a horizon of 15 leaves a fifth of the starts without
+any solution.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class City:
         return found
 
     def best_action(self, ride: Ride) -> str:
-        """An action on a shortest path. Among equally short ones sideways comes first, then the fixed order of moves."""
+        """An action on a shortest path; among equally short ones sideways comes first."""
         target = self.target(ride)
         if ride.cell == target:
             return "dropoff" if ride.passenger == ABOARD else "pickup"
