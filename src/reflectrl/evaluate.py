@@ -22,8 +22,10 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
     """Rows of the episodes of one arm, split, stage, sampling and seed.
 
     The episodes' own stage gives one row; where it is the environment's last stage, each milestone gives another, whose
-    success is that its event happened.
+    success is that its event happened. No episodes give no rows.
     """
+    if not episodes:
+        return []
     first = episodes[0]
     shared = {**first.provenance, "env": first.task.env, "split": first.task.split}
     stage = first.task.stage

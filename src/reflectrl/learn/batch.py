@@ -1,4 +1,4 @@
-"""From episodes to what an update needs: one record per step, advantages, and the policy's pass over a slice of them."""
+"""From episodes to what an update needs: a record per step, advantages, and the policy's pass over a slice of them."""
 
 from __future__ import annotations
 

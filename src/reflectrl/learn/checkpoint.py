@@ -15,11 +15,13 @@ from torch import Tensor
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a folder under a temporary name, then put it in the place of the old one."""
-    fresh = folder.with_name(folder.name + ".writing")
-    old = folder.with_name(folder.name + ".old")
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+    """Let `fill` write a folder under a temporary name, then put it in the place of the old one.
+
+    Killed at any moment, it leaves the old folder or the new one, once `recover` has looked.
+    """
+    recover(folder)
+    fresh, old = _beside(folder)
+    shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     fill(fresh)
     _sync(fresh)
@@ -27,6 +29,22 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         folder.rename(old)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Finish what a kill interrupted between the two renames of `write_folder`; otherwise clear the old folder away.
+
+    The old folder is moved aside only when the new one is whole, so an old one without a folder means a whole new one.
+    """
+    fresh, old = _beside(folder)
+    if old.is_dir() and not folder.exists():
+        (fresh if fresh.is_dir() else old).rename(folder)
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    return folder.with_name(folder.name + ".writing"), folder.with_name(folder.name + ".old")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -50,7 +68,8 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, A
     """Write a learner's state so that an interrupted training can go on where it was."""
 
     def fill(fresh: Path) -> None:
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, fresh / "state.safetensors")
+        apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(apart, fresh / "state.safetensors")
         (fresh / "state.json").write_text(json.dumps(meta), encoding="utf-8")
 
     write_folder(folder, fill)
@@ -58,12 +77,15 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, A
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """What `save_state` wrote, or None where there is none."""
-    if not (folder / "state.json").is_file():
-        old = folder.with_name(folder.name + ".old")  # killed between the two renames
-        if not (old / "state.json").is_file():
-            return None
-        folder = old
-    return load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    meta = load_meta(folder)
+    return None if meta is None else (load_file(folder / "state.safetensors"), meta)
+
+
+def load_meta(folder: Path) -> dict[str, Any] | None:
+    """The part of a learner's state that is no tensor, or None where there is none."""
+    recover(folder)
+    path = folder / "state.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

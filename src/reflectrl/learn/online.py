@@ -65,7 +65,9 @@ def train_online(
     env = make_env()
     policy = Policy(policy.lm, Sampling(config.temperature), policy.shuffle_labels, policy.memory)
     reference = Policy(policy.lm.frozen_copy(), policy.sampling) if config.kl_coef else None
-    critic = ValueHead(policy.lm.hidden_size, config.critic).to(policy.lm.device)
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed(seed, "critic"))
+        critic = ValueHead(policy.lm.hidden_size, config.critic).to(policy.lm.device)
     use_critic = config.baseline == "critic"
     parameters = policy.lm.parameters() + (list(critic.parameters()) if use_critic else [])
     optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
@@ -112,7 +114,8 @@ def train_online(
         # ---- play ----------------------------------------------------------------------------------------------------
         rng = np.random.default_rng(named_seed(seed, "update", update))
         tasks = draw_tasks(env.tasks("train", curriculum.stage), config.episodes // config.group, rng)
-        jobs = [Job(t, named_seed(seed, "rollout", update, i, k)) for i, t in enumerate(tasks) for k in range(config.group)]
+        places = [(task, i, k) for i, task in enumerate(tasks) for k in range(config.group)]
+        jobs = [Job(task, named_seed(seed, "rollout", update, i, k)) for task, i, k in places]
         order = {job.seed: i for i, job in enumerate(jobs)}
         played = rollout(jobs, make_env, policy, reflector, config.episodes, config.reflect_probability)
         fresh = sorted(played, key=lambda episode: order[episode.seed])
@@ -121,7 +124,7 @@ def train_online(
         metrics |= {"success": success, "return": mean_return(fresh)}
         metrics["steps"] = float(np.mean([len(episode.steps) for episode in fresh]))
 
-        # ---- learn from the fresh batch, then from a sample of past successes ------------------------------------------
+        # ---- learn from the fresh batch, then from a sample of past successes --------------------------------------
         batch = make_batch(policy, fresh, config.gamma)
         baseline = float(batch.returns_N.mean())
         passes = config.passes if config.algorithm == "ppo" else 1
@@ -166,6 +169,9 @@ def learn(
         totals: dict[str, float] = {}
         for index in _slices(batch, config.minibatch, rng):
             share = len(index) / len(batch)
+            if reference is not None:  # before the policy's pass: adapters share a backbone, and only one is trainable
+                with torch.no_grad():
+                    ref_logp_NA, _ = policy_pass(reference, batch, index)
             logp_NA, hidden_ND = policy_pass(policy, batch, index)
             chosen_N = logp_NA.gather(1, batch.labels_N[index].to(device)[:, None])[:, 0]
             advantage_N, old_N = advantages_N[index].to(device), batch.old_logp_N[index].to(device)
@@ -176,8 +182,6 @@ def learn(
                 terms["policy_loss"] = reinforce_loss(chosen_N, advantage_N)
             loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
             if reference is not None:
-                with torch.no_grad():
-                    ref_logp_NA, _ = policy_pass(reference, batch, index)
                 terms["kl"] = categorical_kl(logp_NA, ref_logp_NA).mean()
                 loss = loss + config.kl_coef * terms["kl"]
             if use_critic:

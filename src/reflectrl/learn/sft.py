@@ -7,6 +7,7 @@ computed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from reflectrl.config import SFTConfig
 from reflectrl.episodes import ChoiceRow, ReflectionRow
@@ -95,7 +95,7 @@ def train_sft(
     """Train `lm` in place; it ends with the weights of the lowest evaluation loss.
 
     Args:
-        log: receives {"step", "loss", "lr", "eval_loss", ...} once per evaluation (losses in nats per token).
+        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token).
         state_folder: where the learner's state is kept between evaluations, so that a killed training goes on.
 
     Raises:
@@ -107,45 +107,51 @@ def train_sft(
     examined = [validation[i * len(validation) // count] for i in range(count)]
     parameters = lm.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.95))
-    schedule = get_cosine_with_min_lr_schedule_with_warmup(
-        optimizer, round(config.warmup * config.steps), config.steps, min_lr_rate=0.1
-    )
-    best_loss, best_weights, stale, step, losses = float("inf"), lm.weights(), 0, 0, []
+    best_loss, best_weights, stale, step = float("inf"), lm.weights(), 0, 0
+    losses: list[float] = []
     if state_folder is not None and (saved := load_state(state_folder)) is not None:
         tensors, meta = saved
         lm.load_weights(without_prefix("weights", tensors))
         best_weights = without_prefix("best", tensors)
         restore_optimizer(optimizer, tensors)
-        schedule.load_state_dict(meta["schedule"])
         best_loss, stale, step = meta["best_loss"], meta["stale"], meta["step"]
     batches = _batches(len(train), config.batch_size, seed, skip=step)
-    torch.manual_seed(named_seed(seed, "dropout", step) % 2**63)
     while step < config.steps and stale < config.patience:
+        torch.manual_seed(named_seed(seed, "dropout", step))  # anew at each step, as after a kill
+        optimizer.param_groups[0]["lr"] = config.lr * schedule(step, config)
         rows = [train[i] for i in next(batches)]
         tokens = sum(len(row.ids) - row.start for row in rows)
+        losses.append(0.0)
         with lm.training():
             for part in np.array_split(np.arange(len(rows)), config.accumulate):
                 if len(part):
                     loss = _loss_sum(lm, [rows[i] for i in part]) / tokens
                     loss.backward()
-                    losses.append(float(loss.detach()))
+                    losses[-1] += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
         optimizer.step()
-        schedule.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
         if step % config.eval_every and step < config.steps:
             continue
         eval_loss = evaluate_loss(lm, examined, config.batch_size)
-        log({"step": step, "loss": float(np.sum(losses)) / config.eval_every, "eval_loss": eval_loss})
+        log({"step": step, "loss": sum(losses) / len(losses), "eval_loss": eval_loss})
         losses, stale = [], stale + 1
         if eval_loss < best_loss:
             best_loss, best_weights, stale = eval_loss, lm.weights(), 0
         if state_folder is not None:
             tensors = prefixed("weights", lm.weights()) | prefixed("best", best_weights) | optimizer_tensors(optimizer)
-            meta = {"step": step, "best_loss": best_loss, "stale": stale, "schedule": schedule.state_dict()}
-            save_state(state_folder, tensors, meta)
+            save_state(state_folder, tensors, {"step": step, "best_loss": best_loss, "stale": stale})
     lm.load_weights(best_weights)
+
+
+def schedule(step: int, config: SFTConfig) -> float:
+    """Share of the peak learning rate at a step (from 0): up linearly, then along a cosine to a tenth."""
+    warmup = round(config.warmup * config.steps)
+    if step < warmup:
+        return step / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 @torch.no_grad()

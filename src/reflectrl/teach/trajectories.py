@@ -7,7 +7,7 @@ action of an expert trajectory and keeps only the step after it, whose reflectio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,28 +63,37 @@ def teach(env: TextEnv, lesson: Lesson, unsafe_noise: bool = False) -> Episode:
 
 def _trajectory(env: TextEnv, lesson: Lesson, unsafe_noise: bool) -> Episode:
     rng = _begin(env, lesson)
-    steps: list[Step] = []
+    script = _Script(env)
     while not env.done:
         target = env.expert_action()
         action = target
         if rng.random() < lesson.noise:
-            action = _any_action(env, rng) if unsafe_noise else _safe_action(env, rng, avoid=None)
-        steps.append(_taught_step(env, target, action, "positive"))
-    return _episode(env, lesson, steps)
+            action = _any_action(env, rng) if unsafe_noise else _safe_action(env, rng, target)
+        script.take(target, action, "positive")
+    return script.episode(lesson)
 
 
 def _negative(env: TextEnv, lesson: Lesson) -> Episode:
-    """The expert's path up to a random step, one wrong action, and the step that explains and corrects it."""
+    """The expert's path up to a random step, one wrong action, and the step that explains and corrects it.
+
+    Where no survivable action is wrong another step of the path is tried; a path without any teaches nothing.
+    """
     length = _expert_length(env, lesson)
-    rng = _begin(env, lesson)
-    steps = []
-    for _ in range(int(rng.integers(length))):
-        steps.append(_taught_step(env, env.expert_action(), env.expert_action(), None))
-    wrong = _safe_action(env, rng, avoid=env.expert_action())
-    steps.append(_taught_step(env, env.expert_action(), wrong, None))
-    if not env.done:
-        steps.append(_taught_step(env, env.expert_action(), env.expert_action(), "negative"))
-    return _episode(env, lesson, steps)
+    first = int(_begin(env, lesson).integers(length))
+    for stop in (first, *(step for step in range(length) if step != first)):
+        rng = _begin(env, lesson)
+        rng.integers(length)
+        script = _Script(env)
+        for _ in range(stop):
+            script.take(env.expert_action(), env.expert_action(), None)
+        target = env.expert_action()
+        wrong = _wrong_action(env, rng, target)
+        if wrong is not None:
+            script.take(target, wrong, None)
+            target = env.expert_action()
+            script.take(target, target, "negative")
+            break
+    return script.episode(lesson)
 
 
 def _begin(env: TextEnv, lesson: Lesson) -> np.random.Generator:
@@ -94,27 +103,29 @@ def _begin(env: TextEnv, lesson: Lesson) -> np.random.Generator:
 
 def _expert_length(env: TextEnv, lesson: Lesson) -> int:
     _begin(env, lesson)
-    length = 0
+    return _expert_steps(env)
+
+
+def _expert_steps(env: TextEnv) -> int:
+    """How many steps the expert takes from here to the end."""
+    steps = 0
     while not env.done:
         env.step(env.expert_action())
-        length += 1
-    return length
+        steps += 1
+    return steps
 
 
 def _any_action(env: TextEnv, rng: np.random.Generator) -> int:
     return int(rng.integers(len(env.legal_actions())))
 
 
-def _safe_action(env: TextEnv, rng: np.random.Generator, avoid: int | None) -> int:
-    """A random action other than `avoid` that does not end the episode; the expert's action if there is none.
+def _safe_action(env: TextEnv, rng: np.random.Generator, expert: int) -> int:
+    """A random action that does not end the episode, unless it wins it; the expert's action if there is none.
 
-    A crash would leave no state to learn from, so noise and perturbations are chosen among survivable actions.
+    A crash would leave no state to learn from, so noise is chosen among survivable actions.
     """
-    expert = env.expert_action()
     snapshot = env.save()
     for action in rng.permutation(len(env.legal_actions())):
-        if action == avoid:
-            continue
         _, _, terminated, _, info = env.step(int(action))
         env.restore(snapshot)
         if not terminated or info["success"]:
@@ -122,15 +133,44 @@ def _safe_action(env: TextEnv, rng: np.random.Generator, avoid: int | None) -> i
     return expert
 
 
-def _taught_step(env: TextEnv, target: int, action: int, lesson: Role | None) -> Step:
-    observation = env.observe()
-    reflection = Turn("analyst", env.analyse())
-    who = "expert" if action == target else "noise"
-    choice = Turn(who, observation.actions[action], choice=action)
-    _, reward, _, _, info = env.step(action)
-    return Step(observation, (reflection, choice), action, reward, tuple(info["events"]), target, lesson)
+def _wrong_action(env: TextEnv, rng: np.random.Generator, expert: int) -> int | None:
+    """A random action that leaves the episode going and the expert worse off than its own; None if there is none.
+
+    Many states have two best actions, and a reflection cannot explain an error that was none: the expert must lose
+    (in an environment with chance, under the same luck) or need more steps afterwards.
+    """
+    snapshot = env.save()
+    best = _expert_steps(env)
+    won = env.success
+    env.restore(snapshot)
+    for action in rng.permutation(len(env.legal_actions())):
+        if action == expert:
+            continue
+        env.step(int(action))
+        survived = not env.done
+        steps = 1 + _expert_steps(env)
+        worse = steps > best or (won and not env.success)
+        env.restore(snapshot)
+        if survived and worse:
+            return int(action)
+    return None
 
 
-def _episode(env: TextEnv, lesson: Lesson, steps: list[Step]) -> Episode:
-    provenance = {"player": "teacher", "kind": lesson.kind, "noise": lesson.noise}
-    return Episode(lesson.task, tuple(steps), env.success, env.done and not env.success, lesson.seed, provenance)
+class _Script:
+    """The steps of an episode that is being played for teaching."""
+
+    def __init__(self, env: TextEnv) -> None:
+        self.env, self.steps, self.truncated = env, list[Step](), False
+
+    def take(self, target: int, action: int, lesson: Role | None) -> None:
+        """Write down what the analyst and the expert say here, then carry out an action."""
+        observation = self.env.observe()
+        reflection = Turn("analyst", self.env.analyse())
+        choice = Turn("expert" if action == target else "noise", observation.actions[action], choice=action)
+        _, reward, _, self.truncated, info = self.env.step(action)
+        turns = (reflection, choice)
+        self.steps.append(Step(observation, turns, action, reward, tuple(info["events"]), target, lesson))
+
+    def episode(self, lesson: Lesson) -> Episode:
+        provenance = {"player": "teacher", "kind": lesson.kind, "noise": lesson.noise}
+        return Episode(lesson.task, tuple(self.steps), self.env.success, self.truncated, lesson.seed, provenance)
