@@ -26,6 +26,6 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
 
 def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:
     """The acting player and the reflector (or None) of an arm that was trained in a run folder."""
-    from reflectrl.pipeline.parts import load_players as load
+    from reflectrl.pipeline.players import load_players as load
 
     return load(folder, arm, seed)

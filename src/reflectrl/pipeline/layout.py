@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from reflectrl.learn.checkpoint import recover
 from reflectrl.models.load import CARD
 
 
@@ -32,7 +32,10 @@ class RunFolder:
         return self.path / "metrics" / f"seed{seed}-{part}.jsonl"
 
     def trained(self, seed: int, part: str) -> bool:
+        recover(self.checkpoint(seed, part))
         return (self.checkpoint(seed, part) / CARD).is_file()
 
-    def evaluations(self) -> Iterator[Path]:
-        return iter(sorted((self.path / "episodes").glob("eval-*.jsonl")))
+    @property
+    def timings(self) -> Path:
+        """Wall-clock times: kept apart from the results, which are the same for two runs of one recipe."""
+        return self.path / "timings.jsonl"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Tick = Callable[[int, int, str], None]
+"""Called with (done, total, what is known) as a part goes on."""
 
 QUIET_SECONDS = 15.0
 """Least time between two plain lines of one part."""
@@ -38,10 +42,6 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self._progress.console.print(text, highlight=False)
 
     def tick(self, part: str, done: int, total: int, note: str) -> None:
         """Part `part` has done `done` of `total`."""

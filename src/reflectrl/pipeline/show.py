@@ -17,6 +17,10 @@ from reflectrl.pipeline.layout import RunFolder
 from reflectrl.types import Episode, Step
 
 
+ROOM = 70
+"""Characters that names and descriptions of the arms need beside the numbers."""
+
+
 def results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
     """Success of every arm, a column per split, stage and sampling."""
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -27,9 +31,12 @@ def results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
     table.add_column("arm")
     for column in columns:
         table.add_column("\n".join(column), justify="right")
-    table.add_column("what it is")
+    about = console.width >= ROOM + 22 * len(columns)
+    if about:
+        table.add_column("what it is")
     for name, arm in arms.items():
-        table.add_row(name, *(_cell(cells.get((name, column))) for column in columns), arm.about)
+        found = (_cell(cells.get((name, column))) for column in columns)
+        table.add_row(name, *found, *((arm.about,) if about else ()))
     console.print(table)
 
 

@@ -1,7 +1,13 @@
-"""What a run folder says, read for the report: recipe, results, metrics. What is not there yet is None or empty."""
+"""What a run folder says, read for the report: recipe, results, metrics. What is not there yet is None or empty.
+
+Times are not in results.json, so that two runs of one recipe write the same results; they are in timings.jsonl: a line
+per evaluation with its seconds per episode, and a line for the moment at which results were finished. Here both are put
+together again. Results that bring their own `seconds` or `created` keep them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import tomllib
@@ -94,6 +100,8 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder} is not a run folder: there is no such folder")
     recipe, text = read_recipe(folder / "recipe.toml")
     results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
+    if results is not None:
+        results = with_times(results, read_lines(folder / "timings.jsonl"))
     return Run(folder.resolve().name, recipe, text, results, metrics)
 
 
@@ -177,6 +185,49 @@ def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
+    """The results with the times that were kept apart: seconds per episode, and when they were finished."""
+    spent: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for line in timings:
+        if {"arm", "seconds", "episodes"} <= line.keys():
+            place = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
+            for key in (place, (*place, line.get("seed"))):
+                spent.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
+    finished = [str(line["finished"]) for line in timings if "finished" in line]
+    return dataclasses.replace(
+        results,
+        created=results.created or (finished[-1] if finished else ""),
+        rows=tuple(_timed(score, spent) for score in results.rows),
+        summary=tuple(_timed(score, spent) for score in results.summary),
+    )
+
+
+def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, float]]]) -> Score:
+    place = (score.arm, score.split, score.stage, score.sampling)
+    parts = spent.get(place if score.seed is None else (*place, score.seed), [])
+    episodes = sum(count for _, count in parts)
+    if score.seconds is not None or not episodes:
+        return score
+    return dataclasses.replace(score, seconds=sum(seconds * count for seconds, count in parts) / episodes)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """JSON objects, one per line; [] if there is no file. A torn last line (a killed run) is left out.
+
+    Raises:
+        UserError: any other line is no object; names its number.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            if number < len(lines):
+                raise UserError(f"{path}: line {number} is no JSON object: {one_line(error)}") from error
+    return found
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:

@@ -1,0 +1,85 @@
+"""What there is to make for a recipe, and what of it is missing in a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import check_disjoint, drop_half_line
+from reflectrl.pipeline.arms import chosen
+from reflectrl.pipeline.judging import evaluations
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.teach import Lesson, lessons
+from reflectrl.types import Episode
+
+MADE = ("teach", "base", "sft", "rl", "eval")
+"""The stages that make parts, in order."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part to be made: `stage` says by which function, `seed` and `name` which one."""
+
+    stage: str
+    seed: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.name} (seed {self.seed})"
+
+
+def missing(recipe: Recipe, run: RunFolder, stage: str) -> list[Unit]:
+    """The units of a stage that are not complete, in a fixed order."""
+    arms = chosen(recipe.arms)
+    trained = {name: arm for name, arm in arms.items() if arm.player == "policy"}
+    scratch = recipe.model.source == "scratch"
+    names: dict[str, list[str]] = {
+        "teach": ["train", "validation"] if trained else [],
+        "base": ["model"] if trained and scratch else [],
+        "sft": list(dict.fromkeys(part for arm in trained.values() for part in arm.sft_parts)),
+        "rl": [name for name, arm in trained.items() if arm.rl],
+        "eval": list(arms),
+    }
+    env = make(recipe.env)
+    units = [Unit(stage, seed, name) for seed in recipe.seeds for name in names[stage]]
+    return [unit for unit in units if not _complete(recipe, run, env, unit)]
+
+
+def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
+    if unit.stage == "teach":
+        planned = planned_lessons(recipe, env, unit.seed, unit.name)
+        return finished_lines(run.teach(unit.seed, unit.name)) >= len(planned)
+    if unit.stage == "base":
+        return run.checkpoint(unit.seed, "base").is_dir()
+    if unit.stage == "eval":
+        return all(not part.left() for part in evaluations(recipe, run, env, unit.seed, unit.name))
+    return run.trained(unit.seed, f"rl-{unit.name}" if unit.stage == "rl" else unit.name)
+
+
+def planned_lessons(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Lesson]:
+    """The lessons of a split, in the order of its log."""
+    tasks = env.tasks(split)
+    if split == "train" and recipe.teach.tasks:
+        tasks = tasks[: recipe.teach.tasks]
+    return lessons(tasks, recipe.teach, seed)
+
+
+def finished_lines(path: Path) -> int:
+    """Finished lines of a log."""
+    drop_half_line(path)
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def refuse_leaks(env: TextEnv) -> None:
+    """UserError if a task that is taught or trained on, at any stage, is one of those kept for judging."""
+    for stage in env.stages:
+        held = [task for split in ("validation", "test") for task in env.tasks(split, stage)]
+        check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
+        validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
+        check_disjoint(validation, env.tasks("test", stage))

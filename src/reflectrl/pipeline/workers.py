@@ -1,0 +1,137 @@
+"""Making the parts of a stage one after another, or side by side in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+
+from reflectrl.config import Recipe
+from reflectrl.pipeline import parts
+from reflectrl.pipeline.judging import Timings, eval_part
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.plan import Unit
+from reflectrl.pipeline.progress import Board, Tick
+from reflectrl.types import UserError, named_seed
+
+
+def make_all(recipe: Recipe, run: RunFolder, units: list[Unit], board: Board) -> None:
+    """Make units one after another, or in several processes; what is finished when one fails is kept."""
+    if recipe.processes == 1 or len(units) < 2:
+        for unit in units:
+            note_timings(run, _make(recipe, run, unit, lambda *news, part=str(unit): board.tick(part, *news)))
+        return
+    context = multiprocessing.get_context("spawn")
+    with _deaf_children():
+        manager = context.Manager()
+        ticks = manager.Queue()
+        pool = ProcessPoolExecutor(min(recipe.processes, len(units)), context, prepare_child)
+        futures = {pool.submit(_make_in_child, recipe, run, unit, ticks) for unit in units}
+    with manager:
+        try:
+            while futures:
+                done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+                _drain(ticks, board)
+                for future in done:
+                    note_timings(run, future.result())
+        except BaseException as error:
+            for child in list((pool._processes or {}).values()):
+                child.terminate()  # a part is made from files to files, so nothing finished is lost
+            pool.shutdown(wait=True, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise UserError(
+                    "a process that made a part was killed (out of memory?); the same command goes on"
+                ) from error
+            raise
+        pool.shutdown()
+
+
+def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:
+    """Make one part in this process. Its randomness depends on its name only, not on what was made before it."""
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    torch.manual_seed(named_seed(unit.seed, unit.stage, unit.name))
+    start = time.perf_counter()
+    making = {
+        "teach": parts.teach_part,
+        "base": parts.base_part,
+        "sft": parts.sft_part,
+        "rl": parts.rl_part,
+        "eval": eval_part,
+    }
+    timings = making[unit.stage](recipe, run, unit.seed, unit.name, tick)
+    seconds = round(time.perf_counter() - start, 2)
+    return [*(timings or ()), {"stage": unit.stage, "part": unit.name, "seed": unit.seed, "seconds": seconds}]
+
+
+def _make_in_child(recipe: Recipe, run: RunFolder, unit: Unit, ticks: Any) -> Timings:
+    said = 0.0
+
+    def tick(done: int, total: int, note: str) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > 0.5:
+            ticks.put((str(unit), done, total, note))
+            said = time.monotonic()
+
+    return _make(recipe, run, unit, tick)
+
+
+def prepare_child() -> None:
+    """Children leave Ctrl-C to the parent, say nothing themselves, and do not outlive the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    silence()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # the parent was killed: its next call must find nobody at work in the run folder
+
+
+def silence() -> None:
+    """Keep what libraries say to their developers out of a user's terminal."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", module="(torch|transformers|peft)")
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started in the block ignore Ctrl-C from their first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _drain(ticks: Any, board: Board) -> None:
+    while True:
+        try:
+            board.tick(*ticks.get_nowait())
+        except queue.Empty:
+            return
+
+
+def note_timings(run: RunFolder, timings: Timings) -> None:
+    """Add lines to the run's timings."""
+    with run.timings.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(timing) + "\n" for timing in timings)
