@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,26 @@ ROOM = 70
 
 
 def results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
-    """Success of every arm, a column per split, stage and sampling."""
+    """Success of every arm: a table per split and sampling, a column per stage."""
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    columns = list(dict.fromkeys(_column(row) for row in data["summary"]))
-    cells = {(row["arm"], _column(row)): row for row in data["summary"]}
-    title = f"{data['recipe']}: success, {data['confidence']:.0%} interval (horizon {data['env']['horizon']})"
+    for split, sampling in dict.fromkeys((row["split"], row["sampling"]) for row in data["summary"]):
+        rows = [row for row in data["summary"] if (row["split"], row["sampling"]) == (split, sampling)]
+        horizon, level = data["env"]["horizon"], data["confidence"]
+        title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
+        console.print(_table(title, rows, arms))
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Table:
+    stages = list(dict.fromkeys(row["stage"] for row in rows))
+    cells = {(row["arm"], row["stage"]): row for row in rows}
     table = Table(title=title, title_justify="left")
-    table.add_column("arm")
-    for column in columns:
-        table.add_column("\n".join(column), justify="right")
-    about = console.width >= ROOM + 22 * len(columns)
-    if about:
-        table.add_column("what it is")
+    table.add_column("arm", no_wrap=True)
+    for stage in stages:
+        table.add_column(stage, justify="right", no_wrap=True)
+    table.add_column("what it is")
     for name, arm in arms.items():
-        found = (_cell(cells.get((name, column))) for column in columns)
-        table.add_row(name, *found, *((arm.about,) if about else ()))
-    console.print(table)
-
-
-def _column(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (row["split"], row["stage"], row["sampling"])
+        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), arm.about)
+    return table
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
