@@ -8,62 +8,122 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
-from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
+from reflectrl.models.labels import candidates
+from reflectrl.plugins import suggestion
+from reflectrl.prompts import Prompt, policy_prompt, reflection_completion, reflector_prompt
+from reflectrl.types import Episode, Observation, Step, Task, UserError
 
 SCHEMA = 1
 
 
 def to_line(episode: Episode) -> str:
-    """An episode as one JSON line without the line break."""
-    return json.dumps({"schema": SCHEMA, **vars(episode)}, ensure_ascii=False, separators=(",", ":"), default=vars)
+    """An episode as one JSON line without the line break.
+
+    Raises:
+        ValueError: a number is not finite; JSON has no word for it.
+    """
+    data = {"schema": SCHEMA, **vars(episode)}
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars)
 
 
 def from_line(line: str) -> Episode:
-    """Read one line back.
+    """Read one line back. Keys with a default may be missing; unknown ones may not be there.
 
     Raises:
         ValueError: what is wrong with the line, in a few words.
     """
-    data = json.loads(line)
+    try:
+        data = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise ValueError(f"not an episode of schema {SCHEMA}")
-    try:
-        steps = tuple(_step(step) for step in data.pop("steps"))
-        episode = Episode(task=Task(**data.pop("task")), steps=steps, **data)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"malformed episode: {error}") from error
-    _validate(episode)
+    episode: Episode = _reader(Episode)(data)
+    for i, step in enumerate(episode.steps):
+        if problem := _problem(step):
+            raise ValueError(f"steps: {i}: {problem}")
     return episode
 
 
-def _step(data: dict[str, Any]) -> Step:
-    observation = data.pop("observation")
-    observation["actions"] = tuple(observation["actions"])
-    turns = tuple(_turn(turn) for turn in data.pop("turns"))
-    data["events"] = tuple(data["events"])
-    return Step(observation=Observation(**observation), turns=turns, **data)
+def _problem(step: Step) -> str | None:
+    """What does not fit together in a step, or None."""
+    legal = range(len(step.observation.actions))
+    chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
+    if any(action is not None and action not in legal for action in chosen):
+        return f"an action is not among the {len(legal)} listed"
+    if any(turn.order and sorted(turn.order) != list(legal) for turn in step.turns):
+        return f"an order does not list each of the {len(legal)} actions once"
+    if any(turn.probs and len(turn.probs) != len(legal) for turn in step.turns):
+        return f"there is not one probability for each of the {len(legal)} actions"
+    return None
 
 
-def _turn(data: dict[str, Any]) -> Turn:
-    sampling = data.pop("sampling")
-    tuples = {key: tuple(data.pop(key)) for key in ("order", "probs", "token_ids", "logprobs")}
-    return Turn(**data, **tuples, sampling=None if sampling is None else Sampling(**sampling))
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What turns a JSON value into a value of that type, or raises ValueError."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return partial(_read_object, hint, {name: _reader(h) for name, h in typing.get_type_hints(hint).items()})
+    if origin is tuple:
+        return partial(_read_list, _reader(arguments[0]))
+    if origin in (typing.Union, types.UnionType):  # X | None, or Literal[...] | None
+        inner = _reader(next(a for a in arguments if a is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    if origin is typing.Literal:
+        return partial(_read_word, arguments)
+    return partial(_read_plain, dict if origin is not None else hint)
 
 
-def _validate(episode: Episode) -> None:
-    if not isinstance(episode.success, bool) or not isinstance(episode.seed, int):
-        raise ValueError("success must be true or false and seed a whole number")
-    for i, step in enumerate(episode.steps):
-        legal = range(len(step.observation.actions))
-        if step.action not in legal or (step.target is not None and step.target not in legal):
-            raise ValueError(f"step {i}: the action is not among the {len(legal)} listed")
-        if not isinstance(step.reward, int | float):
-            raise ValueError(f"step {i}: the reward is not a number")
+def _read_object(kind: type, readers: dict[str, Callable[[Any], Any]], value: Any) -> Any:
+    values = {}
+    for key, item in _read_plain(dict, value).items():
+        if key not in readers:
+            raise ValueError(f"unknown key {key!r}{suggestion(key, readers)}")
+        try:
+            values[key] = readers[key](item)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from error
+    try:
+        return kind(**values)
+    except TypeError as error:  # "missing 1 required positional argument: 'id'"
+        raise ValueError(str(error).partition("() ")[2]) from error
+
+
+def _read_list(read: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    items = []
+    for i, item in enumerate(_read_plain(list, value)):
+        try:
+            items.append(read(item))
+        except ValueError as error:
+            raise ValueError(f"{i}: {error}") from error
+    return tuple(items)
+
+
+def _read_word(words: tuple[str, ...], value: Any) -> Any:
+    if value not in words:
+        raise ValueError(f"must be one of {', '.join(words)}, not {value!r:.60}")
+    return value
+
+
+def _read_plain(kind: type, value: Any) -> Any:
+    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if kind is float or type(value) is not kind:
+        raise ValueError(f"must be {NAMES[kind]}, not {value!r:.60}")
+    return value
+
+
+NAMES = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false"}
+NAMES |= {list: "a list", dict: "an object"}
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
@@ -73,22 +133,30 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         UserError: the file cannot be read, or a line is corrupt (named by file and line number).
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 yield _read_line(path, number, line)
     except OSError as error:
         raise UserError(f"episodes {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"episodes {path}: not UTF-8 text: {error.reason}") from error
 
 
-def _read_line(path: Path, number: int, line: str) -> Episode:
-    if not line.endswith("\n"):
+def _read_line(path: Path, number: int, line: bytes) -> Episode:
+    if not line.endswith(b"\n"):
         raise UserError(f"{path}:{number}: half-written line (remove it to go on)")
     try:
-        return from_line(line)
-    except ValueError as error:
+        return from_line(line.decode("utf-8"))
+    except ValueError as error:  # UnicodeDecodeError is one
         raise UserError(f"{path}:{number}: corrupt episode: {error}") from error
+
+
+def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
+    """The episodes of several logs, in order; of those with the same instance, seed and arm only the first."""
+    seen = set()
+    for episode in chain(*logs):
+        key = (task_key(episode.task), episode.seed, str(episode.provenance.get("arm")))
+        if key not in seen:
+            seen.add(key)
+            yield episode
 
 
 class EpisodeLog:
@@ -117,22 +185,12 @@ class EpisodeLog:
 
 def drop_half_line(path: Path) -> None:
     """Cut off what a killed writer left after the last line break. A missing file is fine."""
-    if not path.exists() or path.stat().st_size == 0:
+    if not path.exists():
         return
     with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(end - 1)
-        if file.read(1) == b"\n":
-            return
-        while end > 0:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            cut = file.read(end - start).rfind(b"\n")
-            if cut >= 0:
-                file.truncate(start + cut + 1)
-                return
-            end = start
-        file.truncate(0)
+        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        if whole < file.tell():
+            file.truncate(whole)
 
 
 # ---- views ---------------------------------------------------------------------------------------------------------
@@ -175,6 +233,21 @@ def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[Choi
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """State → best action: the policy that plays without reflections."""
     return [ChoiceRow(s.observation, None, s.target) for s in _lessons(episodes, negatives) if s.target is not None]
+
+
+def export(rows: Iterable[ReflectionRow | ChoiceRow], labels: Sequence[str] = ()) -> Iterator[str]:
+    """Rows as JSON lines with the columns "prompt" and "completion", the form that TRL and its like train on.
+
+    Args:
+        labels: choice labels, for `ChoiceRow`s; by default "1", "2", ... Those of a model: `Policy.labels(n).texts`.
+    """
+    labels = labels or list(candidates())
+    for row in rows:
+        if isinstance(row, ReflectionRow):
+            prompt, completion = row.prompt, row.completion
+        else:
+            prompt, completion = policy_prompt(row.observation, row.reflection, labels), " " + labels[row.target]
+        yield json.dumps({"prompt": prompt.history + prompt.rest, "completion": completion}, ensure_ascii=False)
 
 
 def check_disjoint(training: Iterable[Episode], held_out: Iterable[Task]) -> None:

@@ -6,7 +6,10 @@ every seat, then every environment steps. A finished seat is given to the next j
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,34 +40,43 @@ def rollout(
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
-    An episode depends on its job and the players' weights only, not on `batch` or on the other jobs.
+    An episode depends on its job and the players' weights only, not on `batch` or on the other jobs (but for the
+    rounding of matrix products, which differs with their shape).
 
     Args:
+        make_env: called once for each seat that is needed; the environments are closed in the end.
+        batch: most episodes that are played at the same time.
         reflector: speaks before the player, or None.
         reflect_probability: chance that the reflector speaks at a step.
 
     Raises:
         UserError: an environment raised; names the environment, the task and the exception.
     """
-    waiting = iter(jobs)
-    free = [make_env() for _ in range(batch)]
-    live: list[tuple[Seat, Job]] = []
-    while True:
-        while free and (job := next(waiting, None)) is not None:
-            live.append((_seat(free.pop(), job), job))
-        if not live:
-            return
-        seats = [seat for seat, _ in live]
-        if reflector is not None:
-            _reflect(seats, reflector, reflect_probability)
-        for seat, turn in zip(seats, player.turns(seats), strict=True):
-            seat.turns.append(turn)
-            _step(seat)
-        for seat, job in live:
-            if seat.env.done:
+    with ExitStack() as closing:
+        waiting = iter(jobs)
+        free: list[TextEnv] = []
+        live: list[tuple[Seat, Job]] = []
+        while True:
+            while len(live) < batch and (job := next(waiting, None)) is not None:
+                env = free.pop() if free else closing.enter_context(contextlib.closing(make_env()))
+                live.append((_seat(env, job), job))
+            if not live:
+                return
+            _tick([seat for seat, _ in live], player, reflector, reflect_probability)
+            finished = [(seat, job) for seat, job in live if seat.env.done]
+            live = [(seat, job) for seat, job in live if not seat.env.done]
+            for seat, job in finished:
                 yield _episode(seat, job)
                 free.append(seat.env)
-        live = [(seat, job) for seat, job in live if not seat.env.done]
+
+
+def _tick(seats: list[Seat], player: Player, reflector: Player | None, reflect_probability: float) -> None:
+    """One step of every episode."""
+    if reflector is not None:
+        _reflect(seats, reflector, reflect_probability)
+    for seat, turn in zip(seats, player.turns(seats), strict=True):
+        seat.turns.append(turn)
+        _step(seat)
 
 
 def _seat(env: TextEnv, job: Job) -> Seat:
@@ -89,6 +101,8 @@ def _step(seat: Seat) -> None:
     assert choice is not None, "the acting player took a turn without a choice"
     try:
         _, reward, _, seat.truncated, info = seat.env.step(choice)
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward must be a finite number, not {reward}")
         seat.steps.append(Step(seat.observation, tuple(seat.turns), choice, reward, tuple(info["events"])))
         seat.turns = []
         seat.observation = seat.env.observe()

@@ -36,8 +36,8 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
     room = lm.context - reserve - len(start) - len(rest)
     if room < 0:
         raise UserError(
-            f"an observation of {len(rest)} tokens does not fit the model's context of {lm.context}"
-            " (raise model.context, or shorten the environment's state)"
+            f"{len(rest)} tokens of observation and {reserve} to be written do not fit the model's context of"
+            f" {lm.context} (raise model.context, or shorten the environment's state)"
         )
     return tuple(start + history[max(0, len(history) - room) :] + rest)
 
@@ -74,11 +74,11 @@ def generate(
 
     Returns, per prompt, the new token ids and their log-probabilities (nats) under the sampling distribution.
     """
-    decoder = _Decoder(lm, prompts, max_new_tokens)
+    decoder = _Decoder(lm, len(prompts))
     hidden = decoder.start(prompts)
-    for _ in range(max_new_tokens):
+    for remaining in reversed(range(max_new_tokens)):
         tokens, logprobs = draw(lm.logits(hidden).float(), sampling, [generators[i] for i in decoder.rows])
-        if not decoder.keep(tokens, logprobs):
+        if not decoder.keep(tokens, logprobs) or not remaining:
             break
         hidden = decoder.step()
     return decoder.finished()
@@ -91,8 +91,9 @@ def draw(logits_BV: Tensor, sampling: Sampling, generators: Sequence[np.random.G
         tokens = logp_BV.argmax(-1)
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
     logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
-    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device)
-    cumulative_BV = logp_BV.double().exp().cumsum(-1)
+    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
+    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
+    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
     tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
     tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
     return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
@@ -111,11 +112,11 @@ def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
 class _Decoder:
     """The key/value cache of a batch that is being continued, and the rows of it that still run."""
 
-    def __init__(self, lm: LanguageModel, prompts: Sequence[Ids], max_new_tokens: int) -> None:
+    def __init__(self, lm: LanguageModel, count: int) -> None:
         self.lm = lm
-        self.rows = list(range(len(prompts)))
-        self.new: list[list[int]] = [[] for _ in prompts]
-        self.logprobs: list[list[float]] = [[] for _ in prompts]
+        self.rows = list(range(count))
+        self.new: list[list[int]] = [[] for _ in self.rows]
+        self.logprobs: list[list[float]] = [[] for _ in self.rows]
         self.cache: Any = DynamicCache()
 
     def start(self, prompts: Sequence[Ids]) -> Tensor:

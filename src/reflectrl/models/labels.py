@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from reflectrl.types import UserError
@@ -30,7 +31,7 @@ class Labels:
 
 
 def candidates() -> Iterator[str]:
-    """"1".."199", letters, then two-letter words: the labels tried, best first."""
+    """The labels tried, best first: numbers from 1 to 199, letters, then two-letter words."""
     yield from (str(i) for i in range(1, 200))
     yield from string.ascii_lowercase
     yield from string.ascii_uppercase
@@ -40,33 +41,37 @@ def candidates() -> Iterator[str]:
 def find_labels(tokenizer: Any, count: int) -> Labels:
     """The first `count` candidates that are single, distinct tokens of the tokenizer after the policy's prompt.
 
+    The labels for few actions are the first of those for many, so prompts of either kind can share a batch.
+
     Raises:
         UserError: the tokenizer has fewer such labels.
     """
-    best = max((_single_tokens(tokenizer, gap, count) for gap in ("", " ")), key=len)
-    if len(best) < count:
+    gap = _gap(tokenizer)
+    found = list(islice(_single_tokens(tokenizer, gap), count))
+    if len(found) < count:
         raise UserError(
-            f"the tokenizer has {len(best)} single-token choice labels, but {count} actions are to be listed;"
+            f"the tokenizer has {len(found)} single-token choice labels, but {count} actions are to be listed;"
             " use another model, or an environment that lists fewer actions"
         )
-    gap = best[0][2]
-    return Labels(tuple(text for text, _, _ in best), tuple(token for _, token, _ in best), gap)
+    return Labels(tuple(text for text, _ in found), tuple(token for _, token in found), gap)
 
 
-def _single_tokens(tokenizer: Any, gap: str, count: int) -> list[tuple[str, int, str]]:
-    """(label, token id, gap) of the candidates that add exactly one token to `STEM + gap`."""
+def _gap(tokenizer: Any, enough: int = 9) -> str:
+    """The gap under which there are more labels; where there are enough under both, none."""
+    merged, apart = (sum(1 for _ in islice(_single_tokens(tokenizer, gap), enough)) for gap in ("", " "))
+    return "" if merged >= apart else " "
+
+
+def _single_tokens(tokenizer: Any, gap: str) -> Iterator[tuple[str, int]]:
+    """(label, token id) of the candidates that add exactly one token to `STEM + gap`."""
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
     stem = encode(STEM + gap)
-    found: list[tuple[str, int, str]] = []
     taken: set[int] = set()
     for label in candidates():
-        if len(found) == count:
-            break
         ids = encode(f"{STEM} {label}")
         if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem and ids[-1] not in taken:
-            found.append((label, ids[-1], gap))
             taken.add(ids[-1])
-    return found
+            yield label, ids[-1]

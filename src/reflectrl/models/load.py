@@ -18,18 +18,19 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.precision import FLOAT32_ATTENTION, Mixed, autocast
 from reflectrl.plugins import one_line
-from reflectrl.types import UserError
+from reflectrl.types import UserError, named_seed
 
 CARD = "reflectrl.json"
 
 
 def pick_device(name: str) -> torch.device:
-    """"auto" → the best device at hand; anything else as torch names it (UserError if torch does not know it)."""
+    """The best device at hand for "auto"; anything else as torch names it (UserError if torch does not know it)."""
     if name != "auto":
         try:
             return torch.device(name)
@@ -82,13 +83,24 @@ class LanguageModel:
         """What a learner may change: every weight, or this player's adapter."""
         if self.adapter is None:
             return list(self.model.parameters())
-        self.activate()
         return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
 
     def activate(self) -> None:
-        """Make this player's adapter the one that computes; only its weights then require gradients."""
+        """Make this player's adapter the one that computes.
+
+        PEFT's own switch also freezes every other adapter, and gradients of a forward pass that another player has
+        already made would be lost; here what may be trained stays as it is.
+        """
         if self.adapter is not None and self.model.active_adapter != self.adapter:
+            trainable = [p for p in self.model.parameters() if p.requires_grad]
             self.model.set_adapter(self.adapter)
+            self._require_gradients(trainable)
+
+    def _require_gradients(self, parameters: list[nn.Parameter]) -> None:
+        """Of these weights, and of no others."""
+        self.model.requires_grad_(False)
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -129,7 +141,8 @@ class LanguageModel:
         if self.adapter is None:
             self.model.save_pretrained(folder)
         else:
-            self.model.save_pretrained(folder, selected_adapters=[self.adapter])
+            # "auto" would ask the hub whether the backbone's vocabulary has changed.
+            self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
             self._flatten(folder)
         self.tokenizer.save_pretrained(folder)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
@@ -148,11 +161,10 @@ class LanguageModel:
         if self.adapter is None:
             twin = copy.deepcopy(self.model).requires_grad_(False).eval()
             return replace(self, model=twin)
-        if name not in self.model.peft_config:
-            self.model.add_adapter(name, self.model.peft_config[self.adapter])
-        twin_lm = replace(self, adapter=name)
+        twin_lm = second_player(self, name)
         twin_lm.load_weights(self.weights())
-        self.activate()
+        for parameter in twin_lm.parameters():
+            parameter.requires_grad_(False)
         return twin_lm
 
     def weights(self) -> dict[str, Tensor]:
@@ -173,9 +185,12 @@ class LanguageModel:
 
 
 def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None) -> LanguageModel:
-    """Load a causal language model by folder or hub name, with a fresh LoRA adapter where the recipe asks for one.
+    """Load a causal language model by folder, or by the name of a hub model that is already on this machine.
 
-    A folder that holds a saved adapter is loaded onto its backbone.
+    Nothing is downloaded. A folder that holds a saved adapter is loaded onto its backbone.
+
+    Args:
+        adapter: name of the player's adapter: a fresh one where `config.lora_rank` asks for LoRA.
 
     Raises:
         UserError: nothing loadable is there, or the weights and the tokenizer do not belong together.
@@ -183,10 +198,8 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     folder = Path(source)
     if (folder / "adapter_config.json").is_file():
         return _load_adapter(folder, config, adapter or "policy")
-    tokenizer, model = _load_backbone(str(source), config)
-    _check_card(folder, tokenizer, model)
-    context = _context(model, config)
-    owner = LanguageModel(model, tokenizer, context, base=str(source), mixed=config.mixed_precision)
+    owner = _load_backbone(str(source), config)
+    _check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
     lora = LoraConfig(
@@ -194,66 +207,115 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in owner.model.modules()),  # GPT-2's linear layers
         task_type="CAUSAL_LM",
     )
-    peft = get_peft_model(model, lora, adapter_name=adapter).eval()
-    return replace(owner, model=peft, adapter=adapter)
+    with _adapter_seed(adapter):
+        return _player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
 
 
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None) -> LanguageModel:
-    """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder."""
+    """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder.
+
+    Raises:
+        UserError: what the folder holds does not fit the backbone.
+    """
     if first.adapter is None:
         raise ValueError("only adapters share a backbone")
     if folder is not None:
-        _check_card(folder, first.tokenizer, None)
-        first.model.load_adapter(str(folder), adapter, is_trainable=True)
+        _check_card(folder, first.tokenizer)
+        with _fitting(folder, first.base):
+            first.model.load_adapter(str(folder), adapter, is_trainable=True)
     elif adapter not in first.model.peft_config:
-        first.model.add_adapter(adapter, first.model.peft_config[first.adapter])
-    first.model.eval()
-    return replace(first, adapter=adapter)
+        with _adapter_seed(adapter):
+            first.model.add_adapter(adapter, copy.deepcopy(first.model.peft_config[first.adapter]))
+    return _player(first, first.model, adapter)
 
 
-def _load_backbone(source: str, config: ModelConfig) -> tuple[Any, Any]:
-    options = {"trust_remote_code": config.trust_remote_code}
+def _player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
+    """The player that an adapter makes of a backbone; its weights may be trained."""
+    player = replace(first, model=peft.eval(), adapter=adapter)
+    for parameter in player.parameters():
+        parameter.requires_grad_(True)
+    return player
+
+
+@contextmanager
+def _adapter_seed(adapter: str) -> Iterator[None]:
+    """Fresh adapters are the same in every process, and drawing them moves no other stream of random numbers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed("adapter", adapter))
+        yield
+
+
+def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
+    device = pick_device(config.device)
+    options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    if not Path(source).exists():
+        about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
+    else:
+        about = "cannot be loaded as a Hugging Face model"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+        model.to(device)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
-        raise UserError(f"model {source!r} cannot be loaded: {one_line(error)[:300]}") from error
+        raise UserError(f"model {source!r} {about}: {one_line(error)[:200]}") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    device = pick_device(config.device)
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     if device.type == "cpu" and model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(FLOAT32_ATTENTION)
-    return tokenizer, model.to(device).eval()
+    return LanguageModel(
+        model.eval(), tokenizer, _context(model.config, config), base=source, mixed=config.mixed_precision
+    )
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
-    base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    tokenizer, model = _load_backbone(base, config)
-    _check_card(folder, tokenizer, None)
+    base = _read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    owner = _load_backbone(str(base), config)
+    _check_card(folder, owner.tokenizer)
+    with _fitting(folder, owner.base):
+        peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
+    return _player(owner, peft, adapter)
+
+
+@contextmanager
+def _fitting(folder: Path, base: str) -> Iterator[None]:
+    """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
     try:
-        peft = PeftModel.from_pretrained(model, str(folder), adapter_name=adapter, is_trainable=True).eval()
+        yield
     except Exception as error:
-        raise UserError(f"adapter {folder} does not fit {base!r}: {one_line(error)[:300]}") from error
-    return LanguageModel(peft, tokenizer, _context(model, config), adapter, base, config.mixed_precision)
+        raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
 
 
-def _check_card(folder: Path, tokenizer: Any, model: Any) -> None:
+def _check_card(folder: Path, tokenizer: Any) -> None:
     """Refuse weights that were trained with another tokenizer than the one at hand."""
-    card = folder / CARD
-    if card.is_file():
-        wanted = json.loads(card.read_text(encoding="utf-8")).get("tokenizer")
-        if wanted != fingerprint(tokenizer):
-            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
-    if model is not None and len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-        rows = model.get_input_embeddings().weight.shape[0]
-        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
+    if not (folder / CARD).is_file():
+        return
+    wanted = _read_json(folder / CARD).get("tokenizer")
+    if wanted != fingerprint(tokenizer):
+        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return found
 
 
 def _context(model: Any, config: ModelConfig) -> int:
-    longest = AutoConfig.for_model(model.config.model_type).to_dict().get("max_position_embeddings")
-    own = getattr(model.config, "max_position_embeddings", None) or longest or config.context
-    return min(config.context, int(own))
+    """The longest sequence: the recipe's, within the model's positions and within a sliding window if it has one.
+
+    A window counts places in the batch, padding included, so beyond it a row would depend on its company.
+    """
+    limits = (getattr(model, name, None) for name in ("max_position_embeddings", "sliding_window"))
+    return min([config.context, *(int(limit) for limit in limits if limit)])

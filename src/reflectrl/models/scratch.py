@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -26,23 +27,25 @@ def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTr
 
     Args:
         texts: what the players will read and write.
-        vocab: the largest number of tokens (256 bytes included).
-        choices: how many numbers must be single tokens, so that they can label actions.
+        vocab: the largest number of tokens, bytes and end-of-text included; there are always at least those 257.
+        choices: how many numbers must be single tokens, so that they can label actions; those that did not become
+            tokens by themselves are added on top of `vocab`.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(PIECES, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    numbers = [AddedToken(str(i), single_word=True, normalized=False) for i in range(10, min(choices, 199) + 1)]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab - len(numbers),
+        vocab_size=vocab,
         special_tokens=[END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens(numbers)
+    numbers = [f" {i}" for i in range(1, min(choices, 199) + 1)]  # as they follow "Choice:" and "; "
+    missing = [number for number in numbers if len(tokenizer.encode(number).ids) > 1]
+    tokenizer.add_tokens([AddedToken(number, single_word=True, normalized=False) for number in missing])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=None)
 
 
@@ -50,12 +53,12 @@ def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: in
     """A randomly initialised model of the configured family and size; dropout is off everywhere."""
     shared = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     if config.family == "gpt2":
-        shape = {"n_layer": config.layers, "n_embd": config.width, "n_head": config.heads, "n_positions": config.context}
-        shape |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        shape: dict[str, Any] = {"n_layer": config.layers, "n_embd": config.width, "n_head": config.heads}
+        shape |= {"n_positions": config.context, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         shape["activation_function"] = "gelu_pytorch_tanh"  # the same function as GPT-2's, fused
     else:
         shape = {"num_hidden_layers": config.layers, "hidden_size": config.width, "num_attention_heads": config.heads}
-        shape |= {"num_key_value_heads": config.heads, "intermediate_size": 8 * config.width // 3 // 8 * 8}
+        shape |= {"num_key_value_heads": config.heads, "intermediate_size": max(8, 8 * config.width // 3 // 8 * 8)}
         shape |= {"max_position_embeddings": config.context, "tie_word_embeddings": True, "attention_dropout": 0.0}
     with torch.random.fork_rng():
         torch.manual_seed(seed % 2**63)

@@ -16,7 +16,7 @@ from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.load import LanguageModel
 from reflectrl.players.base import Seat
 from reflectrl.prompts import Prompt, policy_prompt
-from reflectrl.types import Observation, Sampling, Turn
+from reflectrl.types import Observation, Sampling, Turn, UserError
 
 CHUNK = 256
 """Prompts per forward pass."""
@@ -28,7 +28,7 @@ class Policy:
     Args:
         sampling: temperature 0 takes the most probable action.
         shuffle_labels: list the actions in a random order at every step.
-        memory: how many action distributions are kept. Call `forget` whenever the weights change.
+        memory: how many prompts' logits are kept. Call `forget` whenever the weights change.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Policy:
     def labels(self, count: int) -> Labels:
         """The tokenizer's choice labels for that many actions (UserError if it has too few)."""
         if self._labels is None or len(self._labels.texts) < count:
-            self._labels = find_labels(self.lm.tokenizer, max(count, 9))
+            self._labels = find_labels(self.lm.tokenizer, count)
         return self._labels
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
@@ -55,7 +55,7 @@ class Policy:
         return tokenize(self.lm, Prompt(text.history, text.rest + labels.gap))
 
     def forget(self) -> None:
-        """Drop remembered distributions, because the weights have changed."""
+        """Drop remembered logits, because the weights have changed."""
         self._known.clear()
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
@@ -64,15 +64,15 @@ class Policy:
             (self.prompt(seat.observation, seat.reflection, order), len(seat.observation.actions))
             for seat, order in zip(seats, orders, strict=True)
         ]
-        logp = self._logprobs(asked)
-        return [self._turn(seat, order, logp[key]) for seat, order, key in zip(seats, orders, asked, strict=True)]
+        logits = self._logits(asked)
+        return [self._turn(seat, order, logits[key]) for seat, order, key in zip(seats, orders, asked, strict=True)]
 
     def _order(self, seat: Seat) -> tuple[int, ...]:
         count = len(seat.observation.actions)
         return tuple(int(i) for i in seat.rng.permutation(count)) if self.shuffle_labels else ()
 
-    def _logprobs(self, asked: Sequence[tuple[Ids, int]]) -> dict[tuple[Ids, int], np.ndarray]:
-        """Log-probabilities over the listed actions; identical prompts are computed once."""
+    def _logits(self, asked: Sequence[tuple[Ids, int]]) -> dict[tuple[Ids, int], np.ndarray]:
+        """Logits of the listed actions; identical prompts are computed once."""
         found = {key: self._known[key] for key in asked if key in self._known}
         new = [key for key in dict.fromkeys(asked) if key not in found]
         for start in range(0, len(new), CHUNK):
@@ -86,15 +86,18 @@ class Policy:
     def _score(self, part: Sequence[tuple[Ids, int]]) -> list[np.ndarray]:
         most = max(count for _, count in part)
         logits_NA = choice_logits(self.lm, [ids for ids, _ in part], self.labels(most).token_ids[:most])
-        scaled = (logits_NA / (self.sampling.temperature or 1.0)).cpu()
-        return [row[:count].double().log_softmax(-1).numpy() for row, (_, count) in zip(scaled, part, strict=True)]
+        if not logits_NA.isfinite().all():
+            raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
+        return [row[:count] for row, (_, count) in zip(logits_NA.cpu().double().numpy(), part, strict=True)]
 
-    def _turn(self, seat: Seat, order: tuple[int, ...], logp: np.ndarray) -> Turn:
+    def _turn(self, seat: Seat, order: tuple[int, ...], logits: np.ndarray) -> Turn:
         """Draw a label; one number of the episode's generator is used even when greedy, so both replay alike."""
+        scaled = logits / (self.sampling.temperature or 1.0)
+        logp = scaled - np.logaddexp.reduce(scaled)
         probs = np.exp(logp)
-        uniform = seat.rng.random()
-        label = int(np.argmax(logp)) if self.sampling.greedy else int(np.searchsorted(np.cumsum(probs), uniform))
-        label = min(label, len(probs) - 1)
+        uniform = seat.rng.random() * probs.sum()
+        sampled = int(np.searchsorted(np.cumsum(probs), uniform, side="right"))
+        label = int(np.argmax(logp)) if self.sampling.greedy else min(sampled, len(probs) - 1)
         listed = np.asarray(order or range(len(probs)))
         aligned = np.empty_like(probs)
         aligned[listed] = probs

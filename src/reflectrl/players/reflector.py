@@ -41,10 +41,12 @@ class Reflector:
         if not self.sampling.greedy:
             written = generate(self.lm, prompts, self.max_new_tokens, self.sampling, [seat.rng for seat in seats])
             return [self._turn(one) for one in written]
-        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._known]
+        found = {prompt: self._recall(prompt) for prompt in prompts if prompt in self._known}
+        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in found]
         self.remembered += len(prompts) - len(new)
-        turns = self._decode(new, seats[: len(new)]) if new else {}
-        return [self._turn(turns[p] if p in turns else self._recall(p)) for p in prompts]
+        if new:
+            found |= self._decode(new, seats[: len(new)])
+        return [self._turn(found[prompt]) for prompt in prompts]
 
     def _prompt(self, seat: Seat) -> Ids:
         return tokenize(self.lm, reflector_prompt(seat.observation), reserve=self.max_new_tokens)
