@@ -70,7 +70,7 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: 
 
 
 def base_source(recipe: Recipe, run: RunFolder, seed: int) -> str:
-    """The model that players start from: a folder (whole, since adapters remember it) or a name."""
+    """The model that players start from: a folder or a name. Adapters remember it, so they get the whole path."""
     source = recipe.model.source
     folder = run.checkpoint(seed, "base") if source == "scratch" else Path(source)
-    return str(folder.resolve()) if folder.is_dir() else source
+    return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

@@ -17,10 +17,6 @@ from reflectrl.pipeline.layout import RunFolder
 from reflectrl.types import Episode, Step
 
 
-ROOM = 70
-"""Characters that names and descriptions of the arms need beside the numbers."""
-
-
 def results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
     """Success of every arm: a table per split and sampling, a column per stage."""
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
