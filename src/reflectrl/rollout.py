@@ -18,7 +18,7 @@ import numpy as np
 from reflectrl.envs.base import TextEnv
 from reflectrl.players.base import Player, Seat
 from reflectrl.plugins import one_line
-from reflectrl.types import Episode, Step, Task, UserError, named_seed
+from reflectrl.types import Episode, Step, Task, Turn, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -62,21 +62,15 @@ def rollout(
                 live.append((_seat(env, job), job))
             if not live:
                 return
-            _tick([seat for seat, _ in live], player, reflector, reflect_probability)
-            finished = [(seat, job) for seat, job in live if seat.env.done]
+            seats = [seat for seat, _ in live]
+            if reflector is not None:
+                _reflect(seats, reflector, reflect_probability)
+            for (seat, job), turn in zip(live, player.turns(seats), strict=True):
+                _step(seat, turn)
+                if seat.env.done:  # handed over at once: the next environment may raise
+                    yield _episode(seat, job)
+                    free.append(seat.env)
             live = [(seat, job) for seat, job in live if not seat.env.done]
-            for seat, job in finished:
-                yield _episode(seat, job)
-                free.append(seat.env)
-
-
-def _tick(seats: list[Seat], player: Player, reflector: Player | None, reflect_probability: float) -> None:
-    """One step of every episode."""
-    if reflector is not None:
-        _reflect(seats, reflector, reflect_probability)
-    for seat, turn in zip(seats, player.turns(seats), strict=True):
-        seat.turns.append(turn)
-        _step(seat)
 
 
 def _seat(env: TextEnv, job: Job) -> Seat:
@@ -96,9 +90,10 @@ def _reflect(seats: list[Seat], reflector: Player, probability: float) -> None:
             seat.turns.append(turn)
 
 
-def _step(seat: Seat) -> None:
-    choice = seat.turns[-1].choice
+def _step(seat: Seat, turn: Turn) -> None:
+    choice = turn.choice
     assert choice is not None, "the acting player took a turn without a choice"
+    seat.turns.append(turn)
     try:
         _, reward, _, seat.truncated, info = seat.env.step(choice)
         if not math.isfinite(reward):

@@ -1,0 +1,76 @@
+"""Players without a model."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer, ScriptedPlayer, Seat
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Observation, UserError
+
+
+def taxi() -> TextEnv:
+    return make({"name": "taxi"})
+
+
+def seat(seed: int = 0, actions: tuple[str, ...] | None = None) -> Seat:
+    env = taxi()
+    task = env.tasks("train")[seed]
+    env.reset(options={"task": task})
+    observation = env.observe() if actions is None else Observation("", "", actions)
+    return Seat(env, task, seed, np.random.default_rng(seed), observation)
+
+
+def test_the_expert_takes_the_best_action_with_certainty() -> None:
+    for one in (seat(0), seat(1)):
+        [turn] = ExpertPlayer().turns([one])
+        assert turn.choice == one.env.expert_action()
+        assert turn.text == one.observation.actions[turn.choice]
+        assert turn.probs == tuple(float(i == turn.choice) for i in range(6))
+
+
+def test_the_expert_wins() -> None:
+    jobs = [Job(task, 0) for task in taxi().tasks("test")[:20]]
+    assert all(episode.success for episode in rollout(jobs, taxi, ExpertPlayer()))
+
+
+def test_the_analyst_says_what_the_environment_knows_and_does_not_act() -> None:
+    one = seat()
+    [turn] = AnalystPlayer().turns([one])
+    assert (turn.text, turn.choice) == (one.env.analyse(), None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_random_is_uniform_over_the_legal_actions(count: int) -> None:
+    one = seat(actions=tuple("abcdef"[:count]))
+    turns = [RandomPlayer().turns([one])[0] for _ in range(3000)]
+    assert all(turn.probs == (1 / count,) * count for turn in turns)
+    counts = np.bincount([turn.choice or 0 for turn in turns], minlength=count)
+    assert len(counts) == count
+    assert count == 1 or chisquare(counts).pvalue > 1e-3
+
+
+def test_random_draws_from_the_seat_alone() -> None:
+    first, second = ([turn.choice for turn in RandomPlayer().turns([seat(s) for s in (3, 4, 5)])] for _ in range(2))
+    assert first == second
+    assert RandomPlayer().turns([seat(4)])[0].choice == first[1]
+
+
+def test_a_script_is_played_by_text() -> None:
+    task = taxi().tasks("train")[0]
+    script = [
+        step.observation.actions[step.action] for step in next(rollout([Job(task, 0)], taxi, ExpertPlayer())).steps
+    ]
+    [episode] = rollout([Job(task, 0)], taxi, ScriptedPlayer(script))
+    assert episode.success
+    assert [step.turns[0].text for step in episode.steps] == script
+
+
+def test_a_script_that_is_too_short_or_illegal_is_refused() -> None:
+    jobs = [Job(taxi().tasks("train")[0], 0)]
+    with pytest.raises(UserError, match="has 0 actions, but the episode goes on"):
+        list(rollout(jobs, taxi, ScriptedPlayer([])))
+    with pytest.raises(UserError, match=r"'fly' is not legal at step 0 \(legal: south, "):
+        list(rollout(jobs, taxi, ScriptedPlayer(["fly"])))
