@@ -19,7 +19,7 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     Raises:
         UserError: the folder belongs to another recipe, or something the user gave is wrong.
     """
-    from reflectrl.pipeline.run import run as run_stages  # torch is slow to import, lists and help do without
+    from reflectrl.pipeline.stages import run as run_stages  # torch is slow to import; lists and help do without
 
     run_stages(recipe, folder, until)
 
