@@ -1,0 +1,31 @@
+"""The episode log, one JSON line per episode, and the views of it: pure functions from episodes to training rows."""
+
+from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
+from reflectrl.episodes.schema import SCHEMA, from_line, to_line
+from reflectrl.episodes.views import (
+    ChoiceRow,
+    ReflectionRow,
+    check_disjoint,
+    export,
+    sft,
+    sft_policy,
+    sft_reflection,
+)
+
+__all__ = [
+    "SCHEMA",
+    "ChoiceRow",
+    "EpisodeLog",
+    "ReflectionRow",
+    "check_disjoint",
+    "drop_half_line",
+    "export",
+    "from_line",
+    "merge",
+    "read_episodes",
+    "sft",
+    "sft_policy",
+    "sft_reflection",
+    "task_key",
+    "to_line",
+]
