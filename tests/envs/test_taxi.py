@@ -279,14 +279,18 @@ def test_the_analyst_says_what_the_last_action_did():
     assert "wrong stop" in env.analyse() and env.analyse().endswith("Next pickup.")
 
 
-def test_the_route_names_open_rows_and_crossings_that_the_map_has():
+def test_the_route_counts_the_steps_left_and_names_the_borders_that_the_map_has():
     city = City(frozenset({(0, 1), (1, 1)}), STANDARD.landmarks)
-    ride = Ride(0, 0, 1, 2)  # the passenger waits in the north-east, behind a wall in rows 0 and 1
     env = TaxiEnv()
     env.reset(seed=0)
-    env.set_state((city, ride, None, None, False, ""))
-    assert "Go east, open rows 0 1 2 3 4; 2 3 4; 0 1 2 3 4; 0 1 2 3 4." in env.analyse()
-    assert "end at row 0" in env.analyse()
+    # The passenger waits in the north-east at column 4; the taxi stands at column 1, west of a wall in rows 0 and 1.
+    env.set_state((city, Ride(0, 1, 1, 2), None, None, False, ""))
+    assert (
+        "Go east: column 4 steps 0 1 2 3 4, border o o o o o, column 3 steps 1 2 3 4 5, border o o o o o,"
+        " column 2 steps 2 3 4 5 6, border x x o o o, column 1 steps 7 6 5 6 7. Next south."
+    ) in env.analyse()
+    env.set_state((city, Ride(3, 4, 1, 2), None, None, False, ""))
+    assert "Same column." in env.analyse()
 
 
 # ---- the promises of an environment --------------------------------------------------------------------------------

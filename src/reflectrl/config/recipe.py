@@ -88,12 +88,16 @@ class SFTConfig:
     """Rows per optimiser step."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """"adamw" for every weight, or "muon" for hidden matrices and AdamW for the rest (small models from scratch)."""
     lr: Positive = 2e-3
     """Peak learning rate of AdamW."""
+    muon_lr: Positive = 0.02
+    """Peak learning rate of Muon."""
     warmup: Share = 0.05
     """Share of the steps in which the learning rate rises linearly; it then falls along a cosine to a tenth."""
     weight_decay: NonNegative = 0.01
-    """AdamW weight decay."""
+    """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0
     """Gradient-norm clip."""
     eval_every: Count = 200

@@ -88,21 +88,23 @@ def load_meta(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: "optimizer.<parameter index>.<name>"."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "optimizer") -> dict[str, Tensor]:
+    """An optimiser's state as named tensors: "<prefix>.<parameter index>.<name>"."""
     state = optimizer.state_dict()["state"]
     return {
-        f"optimizer.{index}.{name}": torch.as_tensor(value)
+        f"{prefix}.{index}.{name}": torch.as_tensor(value)
         for index, values in state.items()
         for name, value in values.items()
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str = "optimizer"
+) -> None:
     """Give an optimiser the state that `optimizer_tensors` named."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        if key.startswith("optimizer."):
+        if key.startswith(prefix + "."):
             _, index, name = key.split(".", 2)
             state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

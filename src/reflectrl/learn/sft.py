@@ -27,6 +27,7 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import completion_nll
+from reflectrl.learn.optim import set_rate, sft_optimizers
 from reflectrl.models.engine import Ids, pad, tokenize
 from reflectrl.models.load import LanguageModel
 from reflectrl.players.policy import Policy
@@ -106,19 +107,20 @@ def train_sft(
     count = min(config.eval_rows, len(validation))
     examined = [validation[i * len(validation) // count] for i in range(count)]
     parameters = lm.parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.95))
+    optimizers = sft_optimizers(lm, config)
     best_loss, best_weights, stale, step = float("inf"), lm.weights(), 0, 0
     losses: list[float] = []
     if state_folder is not None and (saved := load_state(state_folder)) is not None:
         tensors, meta = saved
         lm.load_weights(without_prefix("weights", tensors))
         best_weights = without_prefix("best", tensors)
-        restore_optimizer(optimizer, tensors)
+        for i, optimizer in enumerate(optimizers):
+            restore_optimizer(optimizer, tensors, f"optimizer{i}")
         best_loss, stale, step = meta["best_loss"], meta["stale"], meta["step"]
     batches = _batches(len(train), config.batch_size, seed, skip=step)
     while step < config.steps and stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", step))  # anew at each step, as after a kill
-        optimizer.param_groups[0]["lr"] = config.lr * schedule(step, config)
+        set_rate(optimizers, schedule(step, config))
         rows = [train[i] for i in next(batches)]
         tokens = sum(len(row.ids) - row.start for row in rows)
         losses.append(0.0)
@@ -129,8 +131,9 @@ def train_sft(
                     loss.backward()
                     losses[-1] += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         step += 1
         if step % config.eval_every and step < config.steps:
             continue
@@ -140,7 +143,9 @@ def train_sft(
         if eval_loss < best_loss:
             best_loss, best_weights, stale = eval_loss, lm.weights(), 0
         if state_folder is not None:
-            tensors = prefixed("weights", lm.weights()) | prefixed("best", best_weights) | optimizer_tensors(optimizer)
+            tensors = prefixed("weights", lm.weights()) | prefixed("best", best_weights)
+            for i, optimizer in enumerate(optimizers):
+                tensors |= optimizer_tensors(optimizer, f"optimizer{i}")
             save_state(state_folder, tensors, {"step": step, "best_loss": best_loss, "stale": stale})
     lm.load_weights(best_weights)
 

@@ -1,7 +1,10 @@
 """The taxi analyst: what a good reflector would say about a state, from what its text shows.
 
-Walls stand only between columns, so a route is told by the row in which each column border is crossed. Saying which
-rows are open before saying where to cross turns one hard step of reasoning into several easy ones.
+Walls stand only between columns, so a shortest way crosses the columns between taxi and target once each. The analysis
+counts backwards from the target: the steps left from every row of a column, then the border to the next column row by
+row (o open, x wall), then the steps left from every row of that column. Each list follows from the one before it, which
+turns one hard step of reasoning into several easy ones; and every list has the same length, so that each number stands
+where a small model can learn to look for it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from reflectrl.envs.taxi.world import ABOARD, MOVES, OPPOSITE, SIZE, Cell, City,
 
 
 def analyse(city: City, ride: Ride, before: Ride | None, last: str | None) -> str:
-    """One line: positions, open borders on the way, the planned route, what the last action did, what to do next.
+    """One line: positions, steps left along the way, what the last action did, what to do next.
 
     Args:
         before: the ride before the last action; None at the start.
@@ -33,28 +36,19 @@ def place(cell: Cell) -> str:
 
 
 def route(city: City, ride: Ride, target: Cell) -> str:
-    """The borders to cross with their open rows, the rows where the best path crosses them, and the final row."""
+    """Steps left from rows 0 to 4 of each column between target and taxi (9 means 9 or more), and the borders."""
     if ride.column == target[1]:
-        return f"Same column, end at row {target[0]}."
+        return "Same column."
     heading = "east" if target[1] > ride.column else "west"
     step = MOVES[heading][1]
-    columns = range(ride.column, target[1], step)
-    open_rows = "; ".join(
-        " ".join(str(row) for row in range(SIZE) if city.can_move((row, column), heading)) for column in columns
-    )
-    crossings = " ".join(str(row) for row in crossing_rows(city, ride, target))
-    return f"Go {heading}, open rows {open_rows}. Cross at {crossings}, end at row {target[0]}."
-
-
-def crossing_rows(city: City, ride: Ride, target: Cell) -> list[int]:
-    """The row in which the best path leaves each column on its way to the target."""
-    rows = []
-    while ride.cell != target:
-        move = city.best_action(ride)
-        if move in ("east", "west"):
-            rows.append(ride.row)
-        ride = city.next_ride(ride, move)
-    return rows
+    parts = []
+    for column in range(target[1], ride.column - step, -step):
+        if column != target[1]:
+            ways = ("o" if city.can_move((row, column), heading) else "x" for row in range(SIZE))
+            parts.append(f"border {' '.join(ways)}")
+        left = (min(9, city.distances[target][row, column]) for row in range(SIZE))
+        parts.append(f"column {column} steps {' '.join(map(str, left))}")
+    return f"Go {heading}: {', '.join(parts)}."
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:

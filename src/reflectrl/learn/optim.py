@@ -1,0 +1,44 @@
+"""The optimisers of SFT: AdamW for every weight, or Muon for the hidden matrices and AdamW for the rest.
+
+Muon (Jordan et al. 2024; `torch.optim.Muon`) orthogonalises the momentum of each matrix. Small models made from scratch
+learn their reflections with it in about half as many steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from reflectrl.config import SFTConfig
+from reflectrl.models.load import LanguageModel
+
+
+def sft_optimizers(lm: LanguageModel, config: SFTConfig) -> list[torch.optim.Optimizer]:
+    """One or two optimisers over `lm.parameters()`; each group remembers its peak rate as "initial_lr"."""
+    hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
+    chosen = {id(p) for p in hidden}
+    rest = [p for p in lm.parameters() if id(p) not in chosen]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(rest, lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.95))
+    ]
+    if hidden:
+        optimizers.append(torch.optim.Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
+
+
+def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
+    """Set every group's learning rate to a share of its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * share
+
+
+def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
+    """Trainable matrices between the embeddings and the LM head, both of which look tokens up rather than mix them."""
+    tables = {id(p) for module in lm.model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    head = lm.core.get_output_embeddings()  # type: ignore[operator]
+    tables |= {id(p) for p in head.parameters()}
+    return [p for p in lm.parameters() if p.ndim == 2 and id(p) not in tables]
