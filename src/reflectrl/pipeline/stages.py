@@ -47,10 +47,11 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
                 _mark(place, MADE[: MADE.index(stage)], only=True)
                 make_all(recipe, place, units, board)
                 metrics.collect(place)
+            if stage == "eval":
+                write_results(recipe, place)
             _mark(place, (stage,))
             if stage == until:
                 return
-    write_results(recipe, place)
     page = write_report(place.path)
     _mark(place, ("report",))
     show.results(console, place.path, chosen(recipe.arms))
