@@ -144,6 +144,8 @@ class RLConfig:
     """PPO passes over a batch."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
+    critic_lr: Positive = 3e-3
+    """Learning rate of the value head."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01

@@ -69,8 +69,10 @@ def train_online(
         torch.manual_seed(named_seed(seed, "critic"))
         critic = ValueHead(policy.lm.hidden_size, config.critic).to(policy.lm.device)
     use_critic = config.baseline == "critic"
-    parameters = policy.lm.parameters() + (list(critic.parameters()) if use_critic else [])
-    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    groups = [{"params": policy.lm.parameters(), "lr": config.lr}]
+    if use_critic:
+        groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
     curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
     replay = ReplayBuffer(config.replay)
     examined = evenly(env.tasks("validation"), config.eval_episodes)
@@ -163,15 +165,14 @@ def learn(
     advantages_N = compute_advantages(batch, config, baseline, values_N)
     if config.normalise:
         advantages_N = normalise(advantages_N)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    slices = _slices(batch, config.minibatch, rng)
+    with torch.no_grad():  # the reference does not change, so one pass over the batch serves all of the policy's
+        ref_logps = [policy_pass(reference, batch, index)[0] for index in slices] if reference is not None else []
     device = policy.lm.device
     for _ in range(passes):
         totals: dict[str, float] = {}
-        for index in _slices(batch, config.minibatch, rng):
+        for number, index in enumerate(slices):
             share = len(index) / len(batch)
-            if reference is not None:  # before the policy's pass: adapters share a backbone, and only one is trainable
-                with torch.no_grad():
-                    ref_logp_NA, _ = policy_pass(reference, batch, index)
             logp_NA, hidden_ND = policy_pass(policy, batch, index)
             chosen_N = logp_NA.gather(1, batch.labels_N[index].to(device)[:, None])[:, 0]
             advantage_N, old_N = advantages_N[index].to(device), batch.old_logp_N[index].to(device)
@@ -182,7 +183,7 @@ def learn(
                 terms["policy_loss"] = reinforce_loss(chosen_N, advantage_N)
             loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
             if reference is not None:
-                terms["kl"] = categorical_kl(logp_NA, ref_logp_NA).mean()
+                terms["kl"] = categorical_kl(logp_NA, ref_logps[number]).mean()
                 loss = loss + config.kl_coef * terms["kl"]
             if use_critic:
                 # The critic reads a detached hidden state, so it never pulls at the policy's backbone.
@@ -192,7 +193,10 @@ def learn(
             (loss * share).backward()
             for name, term in terms.items():
                 totals[name] = totals.get(name, 0.0) + share * float(term.detach())
-        totals["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+        norms = [  # clipped apart: a critic far off must not starve the policy
+            torch.nn.utils.clip_grad_norm_(group["params"], config.max_grad_norm) for group in optimizer.param_groups
+        ]
+        totals["grad_norm"] = float(norms[0])
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     if values_N is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
@@ -36,27 +35,26 @@ def make_all(recipe: Recipe, run: RunFolder, units: list[Unit], board: Board) ->
         return
     context = multiprocessing.get_context("spawn")
     with _deaf_children():
-        manager = context.Manager()
-        ticks = manager.Queue()
-        pool = ProcessPoolExecutor(min(recipe.processes, len(units)), context, prepare_child)
-        futures = {pool.submit(_make_in_child, recipe, run, unit, ticks) for unit in units}
-    with manager:
-        try:
-            while futures:
-                done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-                _drain(ticks, board)
-                for future in done:
-                    note_timings(run, future.result())
-        except BaseException as error:
-            for child in list((pool._processes or {}).values()):
-                child.terminate()  # a part is made from files to files, so nothing finished is lost
-            pool.shutdown(wait=True, cancel_futures=True)
-            if isinstance(error, BrokenProcessPool):
-                raise UserError(
-                    "a process that made a part was killed (out of memory?); the same command goes on"
-                ) from error
-            raise
-        pool.shutdown()
+        news: Any = context.SimpleQueue()
+        pool = ProcessPoolExecutor(min(recipe.processes, len(units)), context, prepare_child, (news,))
+        futures = {pool.submit(_make_in_child, recipe, run, unit) for unit in units}
+    try:
+        while futures:
+            done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+            while not news.empty():
+                board.tick(*news.get())
+            for future in done:
+                note_timings(run, future.result())
+    except BaseException as error:
+        for child in list((pool._processes or {}).values()):
+            child.terminate()  # a part is made from files to files, so nothing finished is lost
+        pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise UserError(
+                "a process that made a part was killed (out of memory?); the same command goes on"
+            ) from error
+        raise
+    pool.shutdown()
 
 
 def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:
@@ -77,20 +75,26 @@ def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:
     return [*(timings or ()), {"stage": unit.stage, "part": unit.name, "seed": unit.seed, "seconds": seconds}]
 
 
-def _make_in_child(recipe: Recipe, run: RunFolder, unit: Unit, ticks: Any) -> Timings:
+_news: Any = None
+"""In a child: the queue that tells the parent how parts go on."""
+
+
+def _make_in_child(recipe: Recipe, run: RunFolder, unit: Unit) -> Timings:
     said = 0.0
 
     def tick(done: int, total: int, note: str) -> None:
         nonlocal said
         if done == total or time.monotonic() - said > 0.5:
-            ticks.put((str(unit), done, total, note))
+            _news.put((str(unit), done, total, note))
             said = time.monotonic()
 
     return _make(recipe, run, unit, tick)
 
 
-def prepare_child() -> None:
+def prepare_child(news: Any) -> None:
     """Children leave Ctrl-C to the parent, say nothing themselves, and do not outlive the parent."""
+    global _news
+    _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -121,14 +125,6 @@ def _deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _drain(ticks: Any, board: Board) -> None:
-    while True:
-        try:
-            board.tick(*ticks.get_nowait())
-        except queue.Empty:
-            return
 
 
 def note_timings(run: RunFolder, timings: Timings) -> None:
