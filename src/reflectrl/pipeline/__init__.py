@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.pipeline.arms import ARMS, Arm
-from reflectrl.players.base import Player
+
+if TYPE_CHECKING:  # players bring torch, which lists and help do without
+    from reflectrl.players.base import Player
 
 STAGES = ("teach", "sft", "rl", "eval", "report")
 

@@ -17,7 +17,7 @@ from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.plan import MADE, missing, refuse_leaks
 from reflectrl.pipeline.progress import Board
 from reflectrl.pipeline.results import write_results
-from reflectrl.pipeline.workers import make_all, silence
+from reflectrl.pipeline.workers import Workers, silence
 from reflectrl.plugins import suggestion
 from reflectrl.report import write_report
 from reflectrl.types import UserError
@@ -40,12 +40,12 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
     console = Console(emoji=False)
     if not console.is_terminal:
         console.width = 120  # a file or a pipe has room
-    with Board(console) as board:
+    with Board(console) as board, Workers(recipe, place, board) as workers:
         for stage in MADE:
             units = missing(recipe, place, stage)
             if units:
                 _mark(place, MADE[: MADE.index(stage)], only=True)
-                make_all(recipe, place, units, board)
+                workers.make(units)
                 metrics.collect(place)
             if stage == "eval":
                 write_results(recipe, place)

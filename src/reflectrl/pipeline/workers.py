@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,34 +28,47 @@ from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.types import UserError, named_seed
 
 
-def make_all(recipe: Recipe, run: RunFolder, units: list[Unit], board: Board) -> None:
-    """Make units one after another, or in several processes; what is finished when one fails is kept."""
-    if recipe.processes == 1 or len(units) < 2:
-        for unit in units:
-            note_timings(run, _make(recipe, run, unit, lambda *news, part=str(unit): board.tick(part, *news)))
-        return
-    context = multiprocessing.get_context("spawn")
-    with _deaf_children():
-        news: Any = context.SimpleQueue()
-        pool = ProcessPoolExecutor(min(recipe.processes, len(units)), context, prepare_child, (news,))
-        futures = {pool.submit(_make_in_child, recipe, run, unit) for unit in units}
-    try:
-        while futures:
-            done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-            while not news.empty():
-                board.tick(*news.get())
-            for future in done:
-                note_timings(run, future.result())
-    except BaseException as error:
-        for child in list((pool._processes or {}).values()):
-            child.terminate()  # a part is made from files to files, so nothing finished is lost
-        pool.shutdown(wait=True, cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
+class Workers:
+    """Makes units one after another, or in processes that are started once and stay for the whole run."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, board: Board) -> None:
+        self.recipe, self.run, self.board = recipe, run, board
+        self._pool: ProcessPoolExecutor | None = None
+        self._context = multiprocessing.get_context("spawn")
+        self._news: Any = self._context.SimpleQueue()
+
+    def make(self, units: list[Unit]) -> None:
+        """Make all units; what is finished when one of them fails is kept."""
+        if self.recipe.processes == 1 or len(units) < 2:
+            for unit in units:
+                tick = partial(self.board.tick, str(unit))
+                note_timings(self.run, _make(self.recipe, self.run, unit, tick))
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.recipe.processes, self._context, prepare_child, (self._news,))
+        with _deaf_children():
+            futures = {self._pool.submit(_make_in_child, self.recipe, self.run, unit) for unit in units}
+        try:
+            while futures:
+                done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+                while not self._news.empty():
+                    self.board.tick(*self._news.get())
+                for future in done:
+                    note_timings(self.run, future.result())
+        except BrokenProcessPool as error:
             raise UserError(
                 "a process that made a part was killed (out of memory?); the same command goes on"
             ) from error
-        raise
-    pool.shutdown()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop at once: a part is made from files to files, so nothing finished is lost."""
+        if self._pool is not None:
+            for child in list((self._pool._processes or {}).values()):
+                child.terminate()
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:

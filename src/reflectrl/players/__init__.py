@@ -1,8 +1,25 @@
-"""Anything that can act: policy, reflector, expert, analyst, random, scripted."""
+"""Anything that can act: policy, reflector, expert, analyst, random, scripted.
 
-from reflectrl.players.base import Player, Seat
-from reflectrl.players.policy import Policy
-from reflectrl.players.reflector import Reflector
-from reflectrl.players.simple import AnalystPlayer, ExpertPlayer, RandomPlayer, ScriptedPlayer
+Players are imported when they are first asked for, since those with a model bring torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reflectrl.players.base import Player, Seat
+    from reflectrl.players.policy import Policy
+    from reflectrl.players.reflector import Reflector
+    from reflectrl.players.simple import AnalystPlayer, ExpertPlayer, RandomPlayer, ScriptedPlayer
 
 __all__ = ["AnalystPlayer", "ExpertPlayer", "Player", "Policy", "RandomPlayer", "Reflector", "ScriptedPlayer", "Seat"]
+
+_HOMES = {"Player": "base", "Seat": "base", "Policy": "policy", "Reflector": "reflector"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'simple')}"), name)
