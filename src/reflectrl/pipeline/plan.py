@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,11 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
         return run.checkpoint(unit.seed, "base").is_dir()
     if unit.stage == "eval":
         return all(not part.left() for part in evaluations(recipe, run, env, unit.seed, unit.name))
-    return run.trained(unit.seed, f"rl-{unit.name}" if unit.stage == "rl" else unit.name)
+    part = f"rl-{unit.name}" if unit.stage == "rl" else unit.name
+    if not run.trained(unit.seed, part):
+        return False
+    shutil.rmtree(run.learner(unit.seed, part), ignore_errors=True)  # a kill may have come just before this
+    return True
 
 
 def planned_lessons(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Lesson]:

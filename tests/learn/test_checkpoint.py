@@ -1,0 +1,156 @@
+"""Checkpoints are written whole or not at all, whenever the writer is killed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from reflectrl.learn.checkpoint import (
+    load_meta,
+    load_state,
+    optimizer_tensors,
+    prefixed,
+    recover,
+    restore_optimizer,
+    save_state,
+    without_prefix,
+    write_folder,
+    write_text,
+)
+
+
+class Killed(Exception):
+    """Stands for a kill between two steps."""
+
+
+def holding(text: str) -> Callable[[Path], None]:
+    def fill(folder: Path) -> None:
+        (folder / "a.txt").write_text(text, encoding="utf-8")
+
+    return fill
+
+
+def content(folder: Path) -> str:
+    recover(folder)
+    assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".writing")) == [folder.name]
+    return (folder / "a.txt").read_text(encoding="utf-8")
+
+
+def test_a_folder_replaces_the_one_before_it(tmp_path: Path) -> None:
+    for text in ("one", "two", "three"):
+        write_folder(tmp_path / "part", holding(text))
+        assert content(tmp_path / "part") == text
+    assert [path.name for path in tmp_path.iterdir()] == ["part"]
+
+
+def test_a_kill_while_it_is_filled_keeps_the_old_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "part", holding("old"))
+
+    def half(folder: Path) -> None:
+        holding("ne")(folder)
+        raise Killed
+
+    with pytest.raises(Killed):
+        write_folder(tmp_path / "part", half)
+    assert content(tmp_path / "part") == "old"
+    write_folder(tmp_path / "part", holding("new"))
+    assert content(tmp_path / "part") == "new"
+
+
+def test_a_kill_while_the_first_one_is_filled_leaves_none(tmp_path: Path) -> None:
+    def half(folder: Path) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        write_folder(tmp_path / "part", half)
+    recover(tmp_path / "part")
+    assert not (tmp_path / "part").exists()
+
+
+@pytest.mark.parametrize(("renames", "kept"), [(0, "old"), (1, "new")])
+def test_a_kill_at_either_rename_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int, kept: str
+) -> None:
+    write_folder(tmp_path / "part", holding("old"))
+    rename, done = Path.rename, []
+
+    def counted(self: Path, target: Path) -> Path:
+        if len(done) == renames:
+            raise Killed
+        done.append(target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", counted)
+    with pytest.raises(Killed):
+        write_folder(tmp_path / "part", holding("new"))
+    monkeypatch.undo()
+    assert content(tmp_path / "part") == kept
+
+
+def test_a_kill_before_the_old_one_is_removed_keeps_the_new_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "part", holding("new"))
+    (tmp_path / "part.old").mkdir()
+    holding("old")(tmp_path / "part.old")
+    assert content(tmp_path / "part") == "new"
+
+
+def test_an_old_folder_alone_is_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "part.old").mkdir()
+    holding("old")(tmp_path / "part.old")
+    assert content(tmp_path / "part") == "old"
+
+
+def test_text_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "half \ud800")
+    assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_a_state_comes_back_with_exact_numbers(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4), "b": torch.arange(5), "c": torch.tensor(2.5, dtype=torch.bfloat16)}
+    tensors["shared"] = tensors["a"]  # tied weights
+    save_state(tmp_path / "state", tensors, {"step": 3, "best": [0.1, 0.2]})
+    assert load_meta(tmp_path / "state") == {"step": 3, "best": [0.1, 0.2]}
+    loaded = load_state(tmp_path / "state")
+    assert loaded is not None and loaded[0].keys() == tensors.keys()
+    assert all(torch.equal(loaded[0][name], tensor) for name, tensor in tensors.items())
+    assert sorted(path.suffix for path in (tmp_path / "state").iterdir()) == [".json", ".safetensors"]
+
+
+def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save_state(tmp_path / "state", {"a": torch.tensor(float(step))}, {"step": step})
+    (tmp_path / "state").rename(tmp_path / "state.writing")
+    (tmp_path / "state.old").mkdir()
+    (tmp_path / "state.old" / "state.json").write_text(json.dumps({"step": 1}), encoding="utf-8")
+    loaded = load_state(tmp_path / "state")
+    assert loaded is not None and loaded[1] == {"step": 2}
+
+
+def test_no_state_is_none(tmp_path: Path) -> None:
+    assert load_state(tmp_path / "absent") is None
+    assert load_meta(tmp_path / "absent") is None
+
+
+def test_an_optimiser_goes_on_where_it_was() -> None:
+    def trained(steps: int, after: dict[str, torch.Tensor] | None, start: torch.Tensor) -> tuple[torch.Tensor, dict]:
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = torch.optim.AdamW([weight], lr=0.1)
+        if after is not None:
+            restore_optimizer(optimizer, after)
+        for _ in range(steps):
+            (weight**2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return weight.detach(), prefixed("x", optimizer_tensors(optimizer))
+
+    start = torch.tensor([1.0, -2.0])
+    whole, _ = trained(6, None, start)
+    half, state = trained(3, None, start)
+    assert set(state) == {"x.optimizer.0.step", "x.optimizer.0.exp_avg", "x.optimizer.0.exp_avg_sq"}
+    resumed, _ = trained(3, without_prefix("x", state), half)
+    assert torch.equal(whole, resumed)

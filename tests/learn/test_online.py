@@ -1,0 +1,267 @@
+"""Online RL: it learns, its gradient is the plain one, and a killed training goes on as if it had not been."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reflectrl.config import RLConfig
+from reflectrl.episodes import from_line
+from reflectrl.learn.batch import Batch, make_batch
+from reflectrl.learn.checkpoint import load_meta
+from reflectrl.learn.online import learn, mean_return, success_rate, train_online
+from reflectrl.learn.value import ValueHead
+from reflectrl.models.load import LanguageModel
+from reflectrl.players import AnalystPlayer, Policy
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Sampling
+
+Tiny = Callable[..., LanguageModel]
+
+QUICK = RLConfig(
+    updates=4, episodes=6, lr=1e-2, eval_every=2, eval_episodes=2, replay_episodes=2, curriculum="none", kl_coef=0.0
+)
+Metrics = list[dict[str, Any]]
+
+
+def train(lm: LanguageModel, make_env: Any, config: RLConfig, seed: int = 0, **more: Any) -> Metrics:
+    log: Metrics = []
+    train_online(Policy(lm), None, make_env, config, seed, more.pop("log", log.append), **more)
+    return log
+
+
+def same_weights(one: LanguageModel, other: LanguageModel) -> bool:
+    weights = other.weights()
+    return all(torch.equal(tensor, weights[name]) for name, tensor in one.weights().items())
+
+
+class TestLearning:
+    @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
+    @pytest.mark.parametrize("baseline", ["none", "mean", "leave-one-out", "critic"])
+    def test_it_finds_the_action_that_pays(self, tiny: Tiny, make_rooms: Any, algorithm: Any, baseline: Any) -> None:
+        lm = tiny()
+        config = replace(QUICK, algorithm=algorithm, baseline=baseline, updates=12, episodes=12, group=3, eval_every=6)
+        log = train(lm, make_rooms, config)
+        jobs = [Job(task, i) for i in range(10) for task in make_rooms().tasks("test")]
+        after = list(rollout(jobs, make_rooms, Policy(lm)))
+        assert log[0]["success"] < 0.5 and success_rate(after) > 0.8
+
+    def test_the_reflector_is_part_of_the_environment(self, tiny: Tiny, make_rooms: Any) -> None:
+        lm, log = tiny(), []
+        config = replace(QUICK, reflect_probability=0.5)
+        train_online(Policy(lm), AnalystPlayer(), make_rooms, config, 0, log.append)
+        assert [line["step"] for line in log] == [0, 1, 2, 3, 4]
+
+    def test_it_ends_with_the_weights_that_did_best_on_validation(self, tiny: Tiny, make_rooms: Any) -> None:
+        lm = tiny()
+        log = train(lm, make_rooms, replace(QUICK, updates=8, lr=0.3, eval_every=1, normalise=False))
+        scores = [(line["eval_success"], line["eval_return"]) for line in log]
+        jobs = [Job(task, 0) for task in make_rooms().tasks("validation")]
+        judged = list(rollout(jobs, make_rooms, Policy(lm, Sampling(0.0))))
+        assert (success_rate(judged), mean_return(judged)) == max(scores)
+        assert len(set(scores)) > 1
+
+    def test_the_entropy_bonus_is_in_no_return(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, entropy_coef=100.0))
+        assert all(-0.5 <= line["return"] <= 1.0 for line in log[:-1])
+        assert all(-0.5 <= line[key] <= 1.0 for line in log for key in line if key == "eval_return")
+        assert log[1]["entropy"] > 0.5 and log[1]["loss"] < -50  # it is in the loss
+
+
+class TestCurriculum:
+    def stages(self, log: Metrics) -> list[str]:
+        return [line["stage"] for line in log]
+
+    def test_thirds_visits_every_stage(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, curriculum="thirds"))
+        assert self.stages(log) == ["one", "one", "full", "full", "full"]
+
+    def test_none_stays_at_the_last(self, tiny: Tiny, make_rooms: Any) -> None:
+        assert set(self.stages(train(tiny(), make_rooms, QUICK))) == {"full"}
+
+    @pytest.mark.parametrize(("gate", "expected"), [(0.0, ["one"] * 5 + ["full"] * 3), (1.0, ["one"] * 8)])
+    def test_a_gate_opens_at_its_rate(self, tiny: Tiny, make_rooms: Any, gate: float, expected: list[str]) -> None:
+        config = replace(QUICK, curriculum="gate", gate=gate, updates=7, lr=1e-9)
+        assert self.stages(train(tiny(), make_rooms, config)) == expected
+
+    def test_the_buffer_holds_successes_of_the_present_stage(self, tiny: Tiny, make_rooms: Any, tmp_path: Path) -> None:
+        kept: list[list[Any]] = []
+
+        def look(line: dict[str, Any]) -> None:
+            meta = load_meta(tmp_path / "learner")
+            assert meta is not None
+            kept.append([from_line(text) for text in meta["replay"]])
+
+        config = replace(QUICK, curriculum="thirds", updates=6, eval_every=1, replay=4)
+        log = train(tiny(), make_rooms, config, log=look, state_folder=tmp_path / "learner")
+        assert log == []
+        assert kept[0] == [] and kept[3] == []  # at the change of stage
+        assert max(map(len, kept)) == 4
+        for update, episodes in enumerate(kept):
+            assert all(episode.success for episode in episodes)
+            assert {episode.task.stage for episode in episodes} <= {"one" if update < 3 else "full"}
+
+
+class TestResuming:
+    CONFIG = replace(
+        QUICK, algorithm="ppo", baseline="critic", curriculum="thirds", kl_coef=0.1, passes=2, updates=5, eval_every=2
+    )
+
+    @pytest.mark.parametrize(
+        ("kill", "settings"), [*((kill, {}) for kill in range(6)), (1, {"lora_rank": 2}), (4, {"lora_rank": 2})]
+    )
+    def test_after_a_kill_it_ends_as_if_uninterrupted(
+        self, tiny: Tiny, make_rooms: Any, tmp_path: Path, kill: int, settings: dict[str, Any]
+    ) -> None:
+        whole = tiny(**settings)
+        expected = train(whole, make_rooms, self.CONFIG)
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == kill:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            train(tiny(**settings), make_rooms, self.CONFIG, log=until_killed, state_folder=tmp_path / "learner")
+        resumed = tiny(**settings)
+        rest = train(resumed, make_rooms, self.CONFIG, state_folder=tmp_path / "learner")
+        assert rest == expected[rest[0]["step"] :] and rest[0]["step"] == (kill if kill == 5 else kill // 2 * 2)
+        assert same_weights(resumed, whole)
+
+    def test_the_seed_decides(self, tiny: Tiny, make_rooms: Any) -> None:
+        lms = [tiny() for _ in range(3)]
+        logs = [train(lm, make_rooms, self.CONFIG, seed) for lm, seed in zip(lms, (0, 0, 1), strict=True)]
+        assert logs[0] == logs[1] != logs[2]
+        assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])
+
+
+HUGE = 1e9
+PLAIN = RLConfig(normalise=False, max_grad_norm=HUGE, entropy_coef=0.0, kl_coef=0.0, baseline="mean")
+
+
+def batch_of(lm: LanguageModel, make_rooms: Any, temperature: float = 1.3, count: int = 12) -> tuple[Policy, Batch]:
+    policy = Policy(lm, Sampling(temperature))
+    tasks = make_rooms().tasks("train")
+    played = rollout([Job(tasks[i % 2], i) for i in range(count)], make_rooms, policy)  # two tasks: equal prompts
+    batch = make_batch(policy, list(played), 1.0)
+    assert len(set(batch.prompts)) < len(batch)
+    return policy, batch
+
+
+def gradient(
+    policy: Policy, batch: Batch, config: RLConfig, reference: Policy | None = None, critic: Any = None
+) -> Any:
+    """What `learn` subtracts from each weight with plain gradient descent at rate 1, and what it reports."""
+    before = policy.lm.weights()
+    optimizer = torch.optim.SGD(policy.lm.parameters(), lr=1.0)
+    critic = critic or ValueHead(policy.lm.hidden_size)
+    terms = learn(policy, reference, critic, optimizer, batch, 0.2, config, 1, np.random.default_rng(0))
+    moved = {name: before[name] - now for name, now in policy.lm.weights().items()}
+    policy.lm.load_weights(before)
+    return moved, terms
+
+
+def perturbed(lm: LanguageModel) -> Policy:
+    reference = Policy(lm.frozen_copy(), Sampling(1.3))
+    generator = torch.Generator().manual_seed(0)
+    noisy = {n: p + 0.05 * torch.randn(p.shape, generator=generator) for n, p in reference.lm.weights().items()}
+    reference.lm.load_weights(noisy)
+    return reference
+
+
+class TestGradient:
+    @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}], ids=["weights", "adapter"])
+    @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
+    def test_it_is_that_of_the_plain_computation(
+        self, tiny: Tiny, make_rooms: Any, algorithm: Any, settings: dict[str, Any]
+    ) -> None:
+        """One forward pass per step, written out, with entropy, KL and ratios away from 1."""
+        policy, batch = batch_of(tiny(**settings), make_rooms)
+        reference = perturbed(policy.lm)
+        batch.old_logp_N = batch.old_logp_N + torch.linspace(-0.3, 0.3, len(batch))
+        config = replace(PLAIN, algorithm=algorithm, entropy_coef=0.3, kl_coef=0.7, normalise=True, minibatch=5)
+        moved, terms = gradient(policy, batch, config, reference)
+
+        advantages = batch.returns_N - 0.2
+        advantages = advantages / advantages.square().mean().sqrt()
+        loss = torch.zeros(())
+        for i, prompt in enumerate(batch.prompts):
+            with torch.no_grad():
+                ref = self.logp(reference, prompt, batch.counts[i])
+            logp = self.logp(policy, prompt, batch.counts[i])
+            chosen = logp[batch.labels_N[i]]
+            if algorithm == "reinforce":
+                surrogate = advantages[i] * chosen
+            else:
+                ratio = (chosen - batch.old_logp_N[i]).exp()
+                surrogate = torch.minimum(ratio * advantages[i], ratio.clamp(0.9, 1.1) * advantages[i])
+            entropy = -(logp.exp() * logp).sum()
+            divergence = (logp.exp() * (logp - ref)).sum()
+            loss = loss + (-surrogate - 0.3 * entropy + 0.7 * divergence) / len(batch)
+        parameters = policy.lm.parameters()
+        expected = torch.autograd.grad(loss, parameters)
+        names = [name for name, _ in policy.lm.model.named_parameters()]
+        by_name = self.named(policy.lm, parameters, expected, names)
+        assert by_name and max(float(g.abs().max()) for g in by_name.values()) > 1e-3
+        for name, grad in by_name.items():
+            torch.testing.assert_close(moved[name], grad, atol=1e-5, rtol=0, msg=name)
+        assert terms["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+
+    def logp(self, policy: Policy, prompt: Any, count: int) -> torch.Tensor:
+        policy.lm.activate()
+        logits = policy.lm.model(torch.tensor([prompt])).logits[0, -1]
+        return (logits[list(policy.labels(count).token_ids[:count])] / 1.3).log_softmax(-1)
+
+    def named(self, lm: LanguageModel, parameters: Any, grads: Any, names: list[str]) -> dict[str, torch.Tensor]:
+        places = {id(parameter): grad for parameter, grad in zip(parameters, grads, strict=True)}
+        found = {name: places[id(p)] for name, p in lm.model.named_parameters() if id(p) in places}
+        return {name.replace(f".{lm.adapter}.", ".adapter."): grad for name, grad in found.items()}
+
+    @pytest.mark.parametrize("minibatch", [1, 5])
+    def test_slices_change_nothing(self, tiny: Tiny, make_rooms: Any, minibatch: int) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        config = replace(PLAIN, entropy_coef=0.1, algorithm="ppo")
+        whole, terms = gradient(policy, batch, replace(config, minibatch=1000))
+        sliced, other = gradient(policy, batch, replace(config, minibatch=minibatch))
+        for name, grad in whole.items():
+            torch.testing.assert_close(sliced[name], grad, atol=1e-6, rtol=0, msg=name)
+        assert other == pytest.approx(terms, abs=1e-5)
+
+    def test_at_the_start_ratios_are_one_and_the_divergence_is_zero(self, tiny: Tiny, make_rooms: Any) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        reference = Policy(policy.lm.frozen_copy(), policy.sampling)
+        moved, terms = gradient(policy, batch, replace(PLAIN, algorithm="ppo", kl_coef=0.5), reference)
+        assert terms["clip_fraction"] == 0 and terms["kl"] == pytest.approx(0, abs=1e-7)
+        assert terms["policy_loss"] == pytest.approx(-float((batch.returns_N - 0.2).mean()), abs=1e-5)
+        plain, _ = gradient(policy, batch, PLAIN)
+        for name, grad in plain.items():
+            torch.testing.assert_close(moved[name], grad, atol=1e-5, rtol=0, msg=name)
+
+    def test_the_clip_fraction_is_the_share_of_ratios_outside(self, tiny: Tiny, make_rooms: Any) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        batch.old_logp_N[:3] += 1.0
+        _, terms = gradient(policy, batch, replace(PLAIN, algorithm="ppo", minibatch=2))
+        assert terms["clip_fraction"] == pytest.approx(3 / len(batch))
+
+    def test_the_critic_does_not_pull_at_the_policy(self, tiny: Tiny, make_rooms: Any) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        critic = ValueHead(policy.lm.hidden_size, "mlp")
+        with torch.no_grad():
+            critic.out.weight.normal_()
+        config = replace(PLAIN, baseline="critic", critic_coef=0.0)
+        without, _ = gradient(policy, batch, config, critic=critic)
+        critic.zero_grad()
+        pulled, terms = gradient(policy, batch, replace(config, critic_coef=50.0), critic=critic)
+        assert terms["value_loss"] > 0 and any(p.grad is not None for p in critic.parameters())
+        for name, grad in without.items():
+            torch.testing.assert_close(pulled[name], grad, atol=1e-6, rtol=0, msg=name)
+
+    def test_the_norm_is_clipped(self, tiny: Tiny, make_rooms: Any) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        moved, terms = gradient(policy, batch, replace(PLAIN, max_grad_norm=1e-3))
+        unique = {name: grad for name, grad in moved.items() if name in dict(policy.lm.model.named_parameters())}
+        norm = sum(float(grad.square().sum()) for grad in unique.values()) ** 0.5
+        assert terms["grad_norm"] > 1e-2 and norm == pytest.approx(1e-3, rel=1e-2)

@@ -1,0 +1,210 @@
+"""SFT: what the loss is on, that batching changes nothing, early stopping, and going on after a kill."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import get_cosine_with_min_lr_schedule_with_warmup
+
+from reflectrl.config import SFTConfig
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import ChoiceRow, ReflectionRow
+from reflectrl.learn.sft import (
+    Example,
+    choice_examples,
+    evaluate_loss,
+    reflection_examples,
+    schedule,
+    train_sft,
+)
+from reflectrl.models.load import LanguageModel
+from reflectrl.players import Policy
+from reflectrl.prompts import reflection_completion, reflector_prompt
+from reflectrl.types import Observation, UserError
+
+Tiny = Callable[..., LanguageModel]
+
+QUICK = SFTConfig(steps=6, batch_size=4, lr=1e-2, eval_every=2, eval_rows=4, patience=10)
+
+
+def observations(make_rooms: Callable[[], TextEnv]) -> list[Observation]:
+    env, found = make_rooms(), []
+    for split in ("train", "validation", "test"):
+        for task in env.tasks(split):
+            env.reset(seed=0, options={"task": task})
+            found.append(env.observe())
+    return found
+
+
+@pytest.fixture
+def rows(make_rooms: Callable[[], TextEnv]) -> list[ReflectionRow]:
+    """A reflection per colour, of different lengths."""
+    return [
+        ReflectionRow(reflector_prompt(seen), reflection_completion("go left " * (i % 3 + 1)))
+        for i, seen in enumerate(observations(make_rooms))
+    ]
+
+
+def train(lm: LanguageModel, rows: Any, config: SFTConfig = QUICK, **more: Any) -> list[dict[str, float]]:
+    log: list[dict[str, float]] = []
+    examples = reflection_examples(lm, rows)
+    train_sft(lm, examples, examples, config, 0, more.pop("log", log.append), **more)
+    return log
+
+
+def same_weights(one: LanguageModel, other: LanguageModel) -> bool:
+    weights = other.weights()
+    return all(torch.equal(tensor, weights[name]) for name, tensor in one.weights().items())
+
+
+class TestExamples:
+    def test_a_reflection_ends_with_end_of_text(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        lm = tiny()
+        for example, row in zip(reflection_examples(lm, rows), rows, strict=True):
+            completion = example.ids[example.start :]
+            assert completion[-1] == lm.tokenizer.eos_token_id
+            assert lm.tokenizer.decode(completion[:-1]) == row.completion
+            assert lm.tokenizer.decode(example.ids[: example.start]) == row.prompt.history + row.prompt.rest
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_a_choice_is_the_label_of_the_target(self, tiny: Tiny, make_rooms: Any, shuffle: bool) -> None:
+        policy = Policy(tiny(), shuffle_labels=shuffle)
+        rows = [ChoiceRow(seen, None, 1) for seen in observations(make_rooms)]
+        examples = choice_examples(policy, rows, seed=3)
+        said = []
+        for example in examples:
+            text = policy.lm.tokenizer.decode(example.ids[: example.start])
+            label = policy.lm.tokenizer.decode(example.ids[example.start :]).strip()
+            assert f"{label}: left" in text
+            said.append(label)
+        second = {policy.labels(len(row.observation.actions)).texts[1] for row in rows}
+        assert len(set(said)) > 1 if shuffle else set(said) == second
+        assert list(choice_examples(policy, rows, seed=3)) == list(examples)
+
+
+class TestLoss:
+    def test_it_is_on_the_completion_only(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        """Loss and gradient are those of the plain model whose labels are masked in the prompt."""
+        lm, examples = tiny(), list(reflection_examples(tiny(), rows))
+        tokens = sum(len(row.ids) - row.start for row in examples)
+        expected = torch.zeros(())
+        for row in examples:
+            labels = torch.tensor([-100] * row.start + list(row.ids[row.start :]))[1:]
+            logits = lm.model(torch.tensor([row.ids])).logits[0, :-1]
+            expected = expected + torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / tokens
+        assert evaluate_loss(lm, examples, batch_size=3) == pytest.approx(float(expected.detach()), abs=1e-5)
+
+        expected.backward()
+        plain = {name: p.grad.clone() for name, p in lm.model.named_parameters()}
+        before = lm.weights()
+        step = replace(QUICK, steps=1, batch_size=len(rows), warmup=0.0, lr=1e-3, weight_decay=0.0)
+        train_sft(lm, examples, examples, step, 0, lambda _: None)
+        for name, parameter in lm.model.named_parameters():  # AdamW's first step is lr in the gradient's direction
+            moved, clear = before[name] - parameter.detach(), plain[name].abs() > 1e-4
+            assert torch.equal(moved[clear].sign(), plain[name][clear].sign())
+
+    def test_other_targets_in_the_prompt_change_nothing(self, tiny: Tiny) -> None:
+        lm = tiny()
+        logits = []
+        hook = lm.core.get_output_embeddings().register_forward_hook(lambda *call: logits.append(call[2]))
+        evaluate_loss(lm, [Example((5, 6, 7, 8, 9), 3), Example((5, 6), 1)], batch_size=2)
+        hook.remove()
+        assert [tuple(one.shape) for one in logits] == [(3, len(lm.tokenizer))]  # 2 + 1 completion tokens, no more
+
+    def test_batching_changes_nothing(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        config = replace(QUICK, batch_size=7, steps=4, lr=1e-3)
+        lms = [tiny("llama") for _ in range(3)]
+        logs = [train(lm, rows, replace(config, accumulate=a)) for lm, a in zip(lms, (1, 2, 7), strict=True)]
+        for log in logs[1:]:
+            for one, other in zip(logs[0], log, strict=True):
+                assert one == pytest.approx(other, rel=1e-6)
+        for lm in lms[1:]:
+            for name, tensor in lms[0].weights().items():
+                torch.testing.assert_close(lm.weights()[name], tensor, atol=1e-5, rtol=0, msg=name)
+
+    def test_evaluation_does_not_depend_on_the_batch_size(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        lm = tiny()
+        examples = reflection_examples(lm, rows)
+        assert evaluate_loss(lm, examples, 1) == pytest.approx(evaluate_loss(lm, examples, 8), abs=1e-6)
+
+
+class TestTraining:
+    def test_a_tiny_set_is_learned_by_heart(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        lm = tiny()
+        log = train(lm, rows[:1], replace(QUICK, steps=60, batch_size=1, eval_every=20, lr=3e-2))
+        assert log[0]["loss"] > 1 and log[-1]["eval_loss"] < 0.05
+
+    def test_the_loss_that_is_logged_is_the_mean_since_the_last_evaluation(
+        self, tiny: Tiny, rows: list[ReflectionRow]
+    ) -> None:
+        config = replace(QUICK, steps=5, batch_size=len(rows), warmup=0.0)
+        each = [line["loss"] for line in train(tiny(), rows, replace(config, eval_every=1))]
+        assert [line["loss"] for line in train(tiny(), rows, replace(config, eval_every=2))] == pytest.approx(
+            [sum(each[:2]) / 2, sum(each[2:4]) / 2, each[4]]
+        )
+
+    def test_it_stops_early_and_ends_with_the_best_weights(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        lm = tiny()
+        train_rows, other = reflection_examples(lm, rows[:1]), reflection_examples(lm, rows[3:])
+        log: list[dict[str, float]] = []
+        config = replace(QUICK, steps=400, batch_size=1, lr=3e-2, eval_every=5, patience=2)
+        train_sft(lm, train_rows, other, config, 0, log.append)
+        losses = [line["eval_loss"] for line in log]
+        best = losses.index(min(losses))
+        assert len(losses) == best + 3 and log[-1]["step"] < 400
+        assert evaluate_loss(lm, [other[i] for i in range(4)], 4) == pytest.approx(losses[best], abs=1e-6)
+
+    @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (10, 0.0), (10, 0.3), (7, 0.5), (3, 1.0), (2, 0.2)])
+    def test_the_schedule_is_the_usual_cosine_to_a_tenth(self, steps: int, warmup: float) -> None:
+        config = SFTConfig(steps=steps, warmup=warmup)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        usual = get_cosine_with_min_lr_schedule_with_warmup(optimizer, round(warmup * steps), steps, min_lr_rate=0.1)
+        for step in range(steps):
+            assert schedule(step, config) == pytest.approx(usual.get_last_lr()[0]), step
+            optimizer.step()
+            usual.step()
+
+    @pytest.mark.parametrize("missing", ["train", "validation"])
+    def test_nothing_to_learn_from_is_said(self, tiny: Tiny, rows: list[ReflectionRow], missing: str) -> None:
+        lm = tiny()
+        given = {name: reflection_examples(lm, [] if name == missing else rows) for name in ("train", "validation")}
+        with pytest.raises(UserError, match="no training or no validation rows"):
+            train_sft(lm, given["train"], given["validation"], QUICK, 0, lambda _: None)
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+class TestResuming:
+    @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2, "lora_dropout": 0.3}], ids=["weights", "adapter"])
+    @pytest.mark.parametrize("kill", [0, 1, 2])
+    def test_after_a_kill_it_ends_as_if_uninterrupted(
+        self, tiny: Tiny, rows: list[ReflectionRow], tmp_path: Path, settings: dict[str, Any], kill: int
+    ) -> None:
+        whole = tiny(**settings)
+        expected = train(whole, rows)
+
+        seen: list[dict[str, float]] = []
+
+        def until_killed(line: dict[str, float]) -> None:
+            if len(seen) == kill:
+                raise Killed
+            seen.append(line)
+
+        with pytest.raises(Killed):
+            train(tiny(**settings), rows, log=until_killed, state_folder=tmp_path / "learner")
+        resumed = tiny(**settings)
+        rest = train(resumed, rows, state_folder=tmp_path / "learner")
+        assert seen + rest == expected
+        assert same_weights(resumed, whole)
+
+    def test_the_seed_decides(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
+        lms = [tiny() for _ in range(3)]
+        for lm, seed in zip(lms, (0, 0, 1), strict=True):
+            examples = reflection_examples(lm, rows)
+            train_sft(lm, examples, examples, QUICK, seed, lambda _: None)
+        assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])

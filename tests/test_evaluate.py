@@ -1,0 +1,76 @@
+"""Results by hand: rows with Wilson's interval, milestones read off whole episodes, seeds pooled."""
+
+import pytest
+
+from reflectrl.envs import make
+from reflectrl.evaluate import rows_of, summarise
+from reflectrl.statistics import mean_interval, wilson
+from reflectrl.types import Episode, Observation, Step, Task
+
+ENV = make({"name": "taxi", "train": 3, "validation": 3, "test": 3})
+SEEN = Observation("", "", ("go",))
+
+
+def episode(number: int, success: bool, rewards: list[float], picked: bool = False, stage: str = "full") -> Episode:
+    events = [("pickup",) if picked and i == 0 else () for i in range(len(rewards))]
+    steps = tuple(Step(SEEN, (), 0, reward, event) for reward, event in zip(rewards, events, strict=True))
+    about = {"arm": "sft", "seed": 3, "split": "test", "sampling": "greedy"}
+    return Episode(Task(str(number), "taxi", {}, "test", stage), steps, success, not success, 0, about)
+
+
+FOUR = [
+    episode(1, True, [1.0, 1.0], picked=True),
+    episode(2, False, [1.0], picked=True),
+    episode(3, False, [-0.5, 0.0, 0.0]),
+    episode(4, False, [-0.5], picked=True),
+]
+
+
+def test_rows_by_hand() -> None:
+    rows = rows_of(FOUR, ENV, 0.95)
+    assert [row["stage"] for row in rows] == ["pickup", "full"]
+    for row in rows:
+        assert {key: row[key] for key in ("arm", "env", "split", "sampling", "seed", "episodes")} == {
+            "arm": "sft", "env": "taxi", "split": "test", "sampling": "greedy", "seed": 3, "episodes": 4,
+        }  # fmt: skip
+        assert (row["return"], row["steps"]) == (2 / 4, 7 / 4)
+    assert [row["success"] for row in rows] == [0.75, 0.25]
+    # Wilson's interval for 1 of 4 at z = 1.96: (0.25 + z²/8 ± z √(0.25·0.75/4 + z²/64)) / (1 + z²/4)
+    assert (rows[1]["low"], rows[1]["high"]) == pytest.approx((0.0456, 0.6994), abs=1e-4)
+    assert (rows[0]["low"], rows[0]["high"]) == pytest.approx((1 - 0.6994, 1 - 0.0456), abs=1e-4)
+
+
+def test_episodes_of_an_earlier_stage_have_no_milestones() -> None:
+    rows = rows_of([episode(1, True, [1.0], picked=True, stage="pickup")], ENV, 0.95)
+    assert [(row["stage"], row["success"]) for row in rows] == [("pickup", 1.0)]
+
+
+def test_no_episodes_no_numbers() -> None:
+    assert rows_of([], ENV, 0.95) == []
+    assert summarise([], 0.95) == []
+
+
+def row(seed: int, success: float, episodes: int = 20, arm: str = "sft") -> dict[str, object]:
+    shared = {"arm": arm, "env": "taxi", "split": "test", "stage": "full", "sampling": "greedy"}
+    return {**shared, "seed": seed, "episodes": episodes, "success": success, "return": 2 * success, "steps": 10 + seed}
+
+
+def test_seeds_are_pooled() -> None:
+    summary = summarise([row(0, 0.5), row(1, 0.7), row(2, 0.9), row(0, 0.1, arm="random")], 0.95)
+    assert [(line["arm"], line["seeds"], line["episodes"]) for line in summary] == [("sft", 3, 60), ("random", 1, 20)]
+    sft, random = summary
+    assert (sft["success"], sft["return"], sft["steps"]) == pytest.approx((0.7, 1.4, 11.0))
+    assert (random["low"], random["high"]) == wilson(2, 20, 0.95)
+    assert "seed" not in sft
+
+
+def test_the_wider_interval_counts() -> None:
+    apart = summarise([row(0, 0.5), row(1, 0.9)], 0.95)[0]  # two seeds far apart: Student's t covers everything
+    assert (apart["low"], apart["high"]) == (0.0, 1.0)
+    near = summarise([row(seed, 0.7) for seed in range(3)], 0.95)[0]  # equal seeds: only the episodes say how sure
+    assert (near["low"], near["high"]) == wilson(42, 60, 0.95)
+    between = [0.65, 0.7, 0.75]
+    student = mean_interval(between, 0.95)
+    assert student is not None
+    some = summarise([row(seed, rate, 200) for seed, rate in enumerate(between)], 0.95)[0]
+    assert (some["low"], some["high"]) == pytest.approx(student)
