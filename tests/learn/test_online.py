@@ -13,7 +13,8 @@ from reflectrl.config import RLConfig
 from reflectrl.episodes import from_line
 from reflectrl.learn.batch import Batch, make_batch
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.online import learn, mean_return, success_rate, train_online
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.online import draw_tasks, learn, mean_return, success_rate, train_online
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.load import LanguageModel
 from reflectrl.players import AnalystPlayer, Policy
@@ -96,7 +97,7 @@ class TestCurriculum:
             assert meta is not None
             kept.append([from_line(text) for text in meta["replay"]])
 
-        config = replace(QUICK, curriculum="thirds", updates=6, eval_every=1, replay=4)
+        config = replace(QUICK, curriculum="thirds", updates=6, eval_every=1, replay=4, rehearsal=0.0)
         log = train(tiny(), make_rooms, config, log=look, state_folder=tmp_path / "learner")
         assert log == []
         assert kept[0] == [] and kept[3] == []  # at the change of stage
@@ -104,6 +105,14 @@ class TestCurriculum:
         for update, episodes in enumerate(kept):
             assert all(episode.success for episode in episodes)
             assert {episode.task.stage for episode in episodes} <= {"one" if update < 3 else "full"}
+
+    @pytest.mark.parametrize(("kind", "rehearsed"), [("thirds", 3), ("none", 0)])
+    def test_a_share_of_the_tasks_rehearses_the_other_stages(self, make_rooms: Any, kind: Any, rehearsed: int) -> None:
+        env = make_rooms()
+        curriculum = Curriculum(env.stages, kind, updates=9, gate=1.0)
+        tasks = draw_tasks(env, curriculum, 12, 0.25, np.random.default_rng(0))
+        assert len(tasks) == 12
+        assert sum(task.stage != curriculum.stage for task in tasks) == rehearsed
 
 
 class TestResuming:

@@ -166,6 +166,8 @@ class RLConfig:
     """Episodes drawn from the buffer per iteration."""
     curriculum: Literal["none", "thirds", "gate"] = "thirds"
     """"none": the last stage only; "thirds": equal shares of the updates per stage; "gate": on at a success rate."""
+    rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
+    """Share of an update's episodes that come from the other stages, lest they be forgotten."""
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
     eval_every: Count = 10

@@ -45,6 +45,13 @@ class Curriculum:
         """The name of the stage being learned."""
         return self.stages[self._index]
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The stages that are not being learned, the last first; none where there is no curriculum."""
+        if self._kind == "none":
+            return ()
+        return tuple(stage for stage in reversed(self.stages) if stage != self.stage)
+
     def advance(self, success_rate: float) -> bool:
         """Take note of an update's success rate (in [0, 1]); True when the stage changes with it.
 

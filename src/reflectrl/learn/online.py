@@ -115,16 +115,17 @@ def train_online(
 
         # ---- play ----------------------------------------------------------------------------------------------------
         rng = np.random.default_rng(named_seed(seed, "update", update))
-        tasks = draw_tasks(env.tasks("train", curriculum.stage), config.episodes // config.group, rng)
+        tasks = draw_tasks(env, curriculum, config.episodes // config.group, config.rehearsal, rng)
         places = [(task, i, k) for i, task in enumerate(tasks) for k in range(config.group)]
         jobs = [Job(task, named_seed(seed, "rollout", update, i, k)) for task, i, k in places]
         order = {job.seed: i for i, job in enumerate(jobs)}
         played = rollout(jobs, make_env, policy, reflector, config.episodes, config.reflect_probability)
         fresh = sorted(played, key=lambda episode: order[episode.seed])
         replay.add(fresh)
-        success = success_rate(fresh)
-        metrics |= {"success": success, "return": mean_return(fresh)}
-        metrics["steps"] = float(np.mean([len(episode.steps) for episode in fresh]))
+        current = [episode for episode in fresh if episode.task.stage == curriculum.stage]
+        success = success_rate(current)
+        metrics |= {"success": success, "return": mean_return(current)}
+        metrics["steps"] = float(np.mean([len(episode.steps) for episode in current]))
 
         # ---- learn from the fresh batch, then from a sample of past successes --------------------------------------
         batch = make_batch(policy, fresh, config.gamma)
@@ -218,7 +219,22 @@ def _slices(batch: Batch, minibatch: int, rng: np.random.Generator) -> list[list
     return [[int(i) for i in order[start : start + minibatch]] for start in range(0, len(order), minibatch)]
 
 
-def draw_tasks(tasks: Sequence[Task], count: int, rng: np.random.Generator) -> list[Task]:
+def draw_tasks(
+    env: TextEnv, curriculum: Curriculum, count: int, rehearsal: float, rng: np.random.Generator
+) -> list[Task]:
+    """Training tasks of an update: those of the curriculum's stage, and a share `rehearsal` from the other stages.
+
+    A stage shows only a part of the whole task, and a policy trained on nothing else forgets the rest within a few
+    updates: on the pickup stage of taxi it soon tries to pick up where it should drop off.
+    """
+    rehearsed = int(rehearsal * count) if curriculum.others else 0
+    tasks = _draw(env.tasks("train", curriculum.stage), count - rehearsed, rng)
+    for i in range(rehearsed):
+        tasks += _draw(env.tasks("train", curriculum.others[i % len(curriculum.others)]), 1, rng)
+    return tasks
+
+
+def _draw(tasks: Sequence[Task], count: int, rng: np.random.Generator) -> list[Task]:
     """`count` tasks drawn without replacement (with, where there are fewer)."""
     chosen = rng.choice(len(tasks), size=count, replace=count > len(tasks))
     return [tasks[int(i)] for i in chosen]
