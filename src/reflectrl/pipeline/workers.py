@@ -34,8 +34,7 @@ class Workers:
     def __init__(self, recipe: Recipe, run: RunFolder, board: Board) -> None:
         self.recipe, self.run, self.board = recipe, run, board
         self._pool: ProcessPoolExecutor | None = None
-        self._context = multiprocessing.get_context("spawn")
-        self._news: Any = self._context.SimpleQueue()
+        self._news: Any = None
 
     def make(self, units: list[Unit]) -> None:
         """Make all units; what is finished when one of them fails is kept."""
@@ -44,10 +43,9 @@ class Workers:
                 tick = partial(self.board.tick, str(unit))
                 note_timings(self.run, _make(self.recipe, self.run, unit, tick))
             return
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.recipe.processes, self._context, prepare_child, (self._news,))
         with _deaf_children():
-            futures = {self._pool.submit(_make_in_child, self.recipe, self.run, unit) for unit in units}
+            pool = self._pool or self._open()
+            futures = {pool.submit(_make_in_child, self.recipe, self.run, unit) for unit in units}
         try:
             while futures:
                 done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -59,6 +57,12 @@ class Workers:
             raise UserError(
                 "a process that made a part was killed (out of memory?); the same command goes on"
             ) from error
+
+    def _open(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        self._news = context.SimpleQueue()
+        self._pool = ProcessPoolExecutor(self.recipe.processes, context, prepare_child, (self._news,))
+        return self._pool
 
     def __enter__(self) -> Workers:
         return self
