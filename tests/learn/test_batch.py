@@ -9,7 +9,7 @@ import torch
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.learn.batch import Batch, compute_advantages, make_batch, policy_pass
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling

@@ -16,7 +16,7 @@ from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum
 from reflectrl.learn.online import draw_tasks, learn, mean_return, success_rate, train_online
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Sampling

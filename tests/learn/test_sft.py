@@ -20,7 +20,7 @@ from reflectrl.learn.sft import (
     schedule,
     train_sft,
 )
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Policy
 from reflectrl.prompts import reflection_completion, reflector_prompt
 from reflectrl.types import Observation, UserError

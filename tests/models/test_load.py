@@ -17,7 +17,8 @@ from reflectrl.learn.online import learn
 from reflectrl.learn.sft import choice_examples, evaluate_loss, reflection_examples, train_sft
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.engine import generate
-from reflectrl.models.load import LanguageModel, load_model, second_player
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model, second_player
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout

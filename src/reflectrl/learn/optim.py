@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from reflectrl.config import SFTConfig
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 
 
 def sft_optimizers(lm: LanguageModel, config: SFTConfig) -> list[torch.optim.Optimizer]:

@@ -29,7 +29,7 @@ from reflectrl.learn.checkpoint import (
 from reflectrl.learn.losses import completion_nll
 from reflectrl.learn.optim import set_rate, sft_optimizers
 from reflectrl.models.engine import Ids, pad, tokenize
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import Policy
 from reflectrl.types import UserError, named_seed
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
 

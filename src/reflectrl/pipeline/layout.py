@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.learn.checkpoint import recover
-from reflectrl.models.load import CARD
+from reflectrl.models.lm import CARD
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.models.load import LanguageModel, load_model, second_player
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.players import ExpertPlayer, Player, Policy, RandomPlayer, Reflector

@@ -13,7 +13,7 @@ import torch
 
 from reflectrl.models.engine import Ids, choice_logits, tokenize
 from reflectrl.models.labels import Labels, find_labels
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players.base import Seat
 from reflectrl.prompts import Prompt, policy_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from reflectrl.models.engine import Ids, generate, tokenize
-from reflectrl.models.load import LanguageModel
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players.base import Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Sampling, Turn

@@ -1,0 +1,191 @@
+"""`LanguageModel`: one player's view of a backbone.
+
+The whole model when every weight is trained, or one adapter among several on a shared backbone.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reflectrl.models.precision import Mixed, autocast
+from reflectrl.types import named_seed
+
+CARD = "reflectrl.json"
+"""The file beside saved weights that names the tokenizer they belong to."""
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Identifies a tokenizer by its vocabulary."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+@dataclass
+class LanguageModel:
+    """One player's language model.
+
+    Attributes:
+        model: a `PreTrainedModel`, or the `PeftModel` that carries several players' adapters.
+        adapter: the adapter of this player; None when the player owns every weight.
+        context: the longest sequence in tokens.
+        base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
+        mixed: whether `training` computes matrix products in bfloat16.
+    """
+
+    model: Any
+    tokenizer: Any
+    context: int
+    adapter: str | None = None
+    base: str = ""
+    mixed: Mixed = "off"
+
+    @property
+    def core(self) -> nn.Module:
+        """The Hugging Face model without the PEFT wrapper."""
+        return self.model.get_base_model() if self.adapter else self.model
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.core.get_input_embeddings().weight.shape[1])  # type: ignore[operator]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What a learner may change: every weight, or this player's adapter."""
+        if self.adapter is None:
+            return list(self.model.parameters())
+        return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
+
+    def activate(self) -> None:
+        """Make this player's adapter the one that computes.
+
+        PEFT's own switch also freezes every other adapter, and gradients of a forward pass that another player has
+        already made would be lost; here what may be trained stays as it is.
+        """
+        if self.adapter is not None and self.model.active_adapter != self.adapter:
+            trainable = [p for p in self.model.parameters() if p.requires_grad]
+            self.model.set_adapter(self.adapter)
+            self._require_gradients(trainable)
+
+    def _require_gradients(self, parameters: list[nn.Parameter]) -> None:
+        """Of these weights, and of no others."""
+        self.model.requires_grad_(False)
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Training mode within the block (dropout on, mixed precision); elsewhere the model is in evaluation mode."""
+        self.model.train()
+        try:
+            with autocast(self.device, self.mixed):
+                yield
+        finally:
+            self.model.eval()
+
+    def hidden(self, ids_BT: Tensor, **cache: Any) -> Tensor:
+        """Hidden states of the last layer, (B, T, D). Right padding needs no mask, since attention is causal.
+
+        Args:
+            cache: `past_key_values`, `attention_mask`, `position_ids`, `use_cache` for decoding.
+        """
+        self.activate()
+        cache.setdefault("use_cache", False)
+        output: Tensor = self.core.base_model(input_ids=ids_BT, **cache).last_hidden_state  # type: ignore[operator]
+        return output
+
+    def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits (N, V), or only the rows of the LM head asked for, (N, A): the rest of the head is never computed."""
+        head = self.core.get_output_embeddings()  # type: ignore[operator]
+        if rows is None:
+            logits: Tensor = head(hidden_ND)
+            return logits
+        bias = None if getattr(head, "bias", None) is None else head.bias[rows]
+        return torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def save(self, folder: Path, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to."""
+        if self.adapter is None:
+            self.model.save_pretrained(folder)
+        else:
+            # "auto" would ask the hub whether the backbone's vocabulary has changed.
+            self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
+            self._flatten(folder)
+        self.tokenizer.save_pretrained(folder)
+        about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
+        (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+    def _flatten(self, folder: Path) -> None:
+        """PEFT saves a named adapter in a sub-folder; other tools expect it at the top."""
+        nested = folder / str(self.adapter)
+        if nested.is_dir():
+            for file in nested.iterdir():
+                file.replace(folder / file.name)
+            nested.rmdir()
+
+    def frozen_copy(self, name: str = "reference") -> LanguageModel:
+        """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
+        if self.adapter is None:
+            twin = copy.deepcopy(self.model).requires_grad_(False).eval()
+            return replace(self, model=twin)
+        twin_lm = fresh_adapter(self, name)
+        twin_lm.load_weights(self.weights())
+        for parameter in twin_lm.parameters():
+            parameter.requires_grad_(False)
+        return twin_lm
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of this player's own weights, under names that do not contain the adapter's."""
+        if self.adapter is None:
+            return {name: p.detach().clone() for name, p in self.model.state_dict().items()}
+        mine = ((n, p) for n, p in self.model.state_dict().items() if f".{self.adapter}." in n)
+        return {n.replace(f".{self.adapter}.", ".adapter."): p.detach().clone() for n, p in mine}
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Set what `weights` returned."""
+        if self.adapter is not None:
+            weights = {n.replace(".adapter.", f".{self.adapter}."): p for n, p in weights.items()}
+        with torch.no_grad():
+            own = self.model.state_dict()
+            for name, value in weights.items():
+                own[name].copy_(value)
+
+
+def fresh_adapter(first: LanguageModel, adapter: str) -> LanguageModel:
+    """A further player on the backbone of `first`, with an adapter of the same shape."""
+    if adapter not in first.model.peft_config:
+        with adapter_seed(adapter):
+            first.model.add_adapter(adapter, copy.deepcopy(first.model.peft_config[first.adapter]))
+    return as_player(first, first.model, adapter)
+
+
+def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
+    """The player that an adapter makes of a backbone; its weights may be trained."""
+    player = replace(first, model=peft.eval(), adapter=adapter)
+    for parameter in player.parameters():
+        parameter.requires_grad_(True)
+    return player
+
+
+@contextmanager
+def adapter_seed(adapter: str) -> Iterator[None]:
+    """Fresh adapters are the same in every process, and drawing them moves no other stream of random numbers."""
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed("adapter", adapter))
+        yield
