@@ -4,6 +4,7 @@ import io
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +309,7 @@ def test_ctrl_c_is_one_line(plugin: Path, tmp_path: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         while ">" not in (shown := process.stdout.read(1)) and shown:
             pass
+        time.sleep(0.5)  # a signal between the prompt and the read is noticed only with the next key
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "reflectrl: interrupted; the same command goes on\n"
         assert process.wait(20) == 130

@@ -167,10 +167,10 @@ class LanguageModel:
                 own[name].copy_(value)
 
 
-def fresh_adapter(first: LanguageModel, adapter: str) -> LanguageModel:
+def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:
     """A further player on the backbone of `first`, with an adapter of the same shape."""
     if adapter not in first.model.peft_config:
-        with adapter_seed(adapter):
+        with adapter_seed(adapter, seed):
             first.model.add_adapter(adapter, copy.deepcopy(first.model.peft_config[first.adapter]))
     return as_player(first, first.model, adapter)
 
@@ -184,8 +184,8 @@ def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
 
 
 @contextmanager
-def adapter_seed(adapter: str) -> Iterator[None]:
+def adapter_seed(adapter: str, seed: int) -> Iterator[None]:
     """Fresh adapters are the same in every process, and drawing them moves no other stream of random numbers."""
     with torch.random.fork_rng():
-        torch.manual_seed(named_seed("adapter", adapter))
+        torch.manual_seed(named_seed(seed, "adapter", adapter))
         yield

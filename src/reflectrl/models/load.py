@@ -32,13 +32,14 @@ def pick_device(name: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None) -> LanguageModel:
+def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None, seed: int = 0) -> LanguageModel:
     """Load a causal language model by folder, or by the name of a hub model that is already on this machine.
 
     Nothing is downloaded. A folder that holds a saved adapter is loaded onto its backbone.
 
     Args:
         adapter: name of the player's adapter: a fresh one where `config.lora_rank` asks for LoRA.
+        seed: decides the weights of a fresh adapter.
 
     Raises:
         UserError: nothing loadable is there, or the weights and the tokenizer do not belong together.
@@ -58,7 +59,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in owner.model.modules()),  # GPT-2's linear layers
         task_type="CAUSAL_LM",
     )
-    with adapter_seed(adapter):
+    with adapter_seed(adapter, seed):
         return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
 
 

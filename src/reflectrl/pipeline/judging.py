@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,28 @@ def eval_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) 
     env, arm, timings = make(recipe.env), ARMS[name], []
     models = load_models(recipe, run, seed, name)
     planned = list(evaluations(recipe, run, env, seed, name))
+    origin = provenance(recipe, name)
     for number, log in enumerate(planned):
-        about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling}
+        about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
         start, count = time.perf_counter(), 0
         for _ in _play(recipe, log, about, partial(seat_players, recipe, arm, models)):
             count += 1
             tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
         if count:
             seconds = (time.perf_counter() - start) / count
-            timings.append({**about, "stage": log.stage, "episodes": count, "seconds": seconds})
+            shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
+            timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds})
         tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
     return timings
+
+
+def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Where an arm's episodes come from: the model, the parts that were trained on it, and the versions at work."""
+    arm = ARMS[name]
+    policy = f"rl-{name}" if arm.rl else arm.policy_part
+    model = recipe.model.source if arm.player == "policy" else None
+    versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
+    return {"model": model, "policy": policy, "reflector": arm.reflector_part, "versions": versions}
 
 
 def _play(

@@ -77,7 +77,8 @@ def _corpus(path: Path) -> tuple[list[str], int]:
 def sft_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -> None:
     """Fine-tune one player: "reflector", "policy", "plain" (a policy without reflections), or "...-positive"."""
     kind = part.removesuffix("-positive")
-    lm = load_model(base_source(recipe, run, seed), recipe.model, "reflector" if kind == "reflector" else "policy")
+    adapter = "reflector" if kind == "reflector" else "policy"
+    lm = load_model(base_source(recipe, run, seed), recipe.model, adapter, named_seed(seed, part))
     negatives = recipe.sft.negatives and not part.endswith("-positive")
     train, validation = (
         _sft_examples(recipe, lm, kind, run.teach(seed, split), negatives, seed) for split in ("train", "validation")

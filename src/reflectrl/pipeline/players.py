@@ -10,7 +10,7 @@ from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.players import ExpertPlayer, Player, Policy, RandomPlayer, Reflector
-from reflectrl.types import Sampling, UserError
+from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
 """Policy and reflector."""
@@ -61,7 +61,7 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: 
     for part in filter(None, (start, arm.reflector_part)):
         if not run.trained(seed, part):
             raise UserError(f"{run.checkpoint(seed, part)} is not trained yet; run the recipe first")
-    policy_lm = load_model(policy_source, recipe.model, "policy")
+    policy_lm = load_model(policy_source, recipe.model, "policy", named_seed(seed, "policy"))
     if arm.reflector_part is None:
         return policy_lm, None
     folder = run.checkpoint(seed, arm.reflector_part)
