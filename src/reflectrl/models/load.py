@@ -82,16 +82,15 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     device = pick_device(config.device)
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
-    if not Path(source).exists():
-        about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
-    else:
-        about = "cannot be loaded as a Hugging Face model"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
         model.to(device)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
-        raise UserError(f"model {source!r} {about}: {one_line(error)[:200]}") from error
+        if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
+            about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
+            raise UserError(f"model {source!r} {about}") from error
+        raise UserError(f"model {source!r} cannot be loaded: {one_line(error)[:200]}") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
