@@ -174,6 +174,8 @@ class RLConfig:
     """Updates between evaluations on validation tasks; the best checkpoint is kept."""
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
+    eval_sampling: Literal["greedy", "sampled"] = "greedy"
+    """How the policy plays them: "sampled" judges what RL optimises, "greedy" its most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector speaks at a step while the policy learns."""
 

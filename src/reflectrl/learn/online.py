@@ -95,7 +95,9 @@ def train_online(
 
         # ---- judge the present policy on validation tasks, and keep the best -------------------------------------
         if update % config.eval_every == 0 or update == config.updates:
-            judge = Policy(policy.lm, Sampling(0.0), policy.shuffle_labels)
+            judge = Policy(
+                policy.lm, Sampling(1.0 if config.eval_sampling == "sampled" else 0.0), policy.shuffle_labels
+            )
             jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in examined]
             judged = list(rollout(jobs, make_env, judge, reflector))
             score = (success_rate(judged), mean_return(judged))
