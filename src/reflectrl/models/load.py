@@ -90,7 +90,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
             raise UserError(f"model {source!r} {about}") from error
-        raise UserError(f"model {source!r} cannot be loaded: {one_line(error)[:200]}") from error
+        raise UserError(
+            f"model {source!r} cannot be loaded as a Hugging Face model: {one_line(error)[:200]}"
+        ) from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
