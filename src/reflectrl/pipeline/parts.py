@@ -88,6 +88,7 @@ def sft_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -
     learner = run.learner(seed, part)
     shared = {"part": name, "seed": seed, "arm": None, "of": part}
     last: dict[str, float] = {}
+    tick(0, budget.steps, "")
     with MetricsFile(run.part_metrics(seed, part), learner, shared) as log:
 
         def note(metrics: dict[str, float]) -> None:

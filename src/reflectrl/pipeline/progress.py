@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 Tick = Callable[[int, int, str], None]
 """Called with (done, total, what is known) as a part goes on."""
@@ -24,12 +25,11 @@ class Board:
         self._bars: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
         self._progress = Progress(
-            TextColumn("{task.description:<34}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.completed:>6.0f}/{task.total:<6.0f}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             disable=not console.is_terminal,
         )
