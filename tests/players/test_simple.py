@@ -6,7 +6,8 @@ from scipy.stats import chisquare
 
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
-from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer, ScriptedPlayer, Seat
+from reflectrl.envs.taxi import TaxiEnv
+from reflectrl.players import AnalystPlayer, ExpertPlayer, Player, RandomPlayer, ScriptedPlayer, Seat
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, UserError
 
@@ -74,3 +75,14 @@ def test_a_script_that_is_too_short_or_illegal_is_refused() -> None:
         list(rollout(jobs, taxi, ScriptedPlayer([])))
     with pytest.raises(UserError, match=r"'fly' is not legal at step 0 \(legal: south, "):
         list(rollout(jobs, taxi, ScriptedPlayer(["fly"])))
+
+
+@pytest.mark.parametrize(("player", "lacks"), [(ExpertPlayer(), "no expert"), (AnalystPlayer(), "no analyst")])
+def test_an_environment_without_the_hook_is_answered_in_one_line(player: Player, lacks: str) -> None:
+    class Unaided(TaxiEnv):
+        expert_action = TextEnv.expert_action
+        analyse = TextEnv.analyse
+
+    env = Unaided()
+    with pytest.raises(UserError, match=f"Unaided has {lacks}"):
+        list(rollout([Job(env.tasks("test")[0], 0)], Unaided, player))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from reflectrl.players.base import Seat
 from reflectrl.types import Turn, UserError
+
+Known = TypeVar("Known")
 
 
 def choose(player: str, seat: Seat, action: int) -> Turn:
@@ -14,18 +17,26 @@ def choose(player: str, seat: Seat, action: int) -> Turn:
     return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
+def _known(hook: Callable[[], Known]) -> Known:
+    """What an optional hook of the environment says; UserError where the environment does not have it."""
+    try:
+        return hook()
+    except NotImplementedError as error:
+        raise UserError(str(error)) from error
+
+
 class ExpertPlayer:
     """Takes the environment's best action."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [choose("expert", seat, seat.env.expert_action()) for seat in seats]
+        return [choose("expert", seat, _known(seat.env.expert_action)) for seat in seats]
 
 
 class AnalystPlayer:
     """Writes the environment's own analysis: the teacher of reflectors, and the upper bound of what one can say."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [Turn("analyst", seat.env.analyse()) for seat in seats]
+        return [Turn("analyst", _known(seat.env.analyse)) for seat in seats]
 
 
 class RandomPlayer:
