@@ -1,24 +1,24 @@
 """Many environments × players → episodes.
 
 The environments advance in lock-step: at each tick the reflector speaks for every seat, then the player chooses for
-every seat, then every environment steps. A finished seat is given to the next job at once.
+every seat, then every environment steps, side by side where they live in worker processes. A finished seat is given to
+the next job at once.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from reflectrl.envs.base import TextEnv
+from reflectrl.envs.pool import EnvPool, Moment, advance, begin
 from reflectrl.players.base import Player, Seat
-from reflectrl.plugins import one_line
-from reflectrl.types import Episode, Step, Task, Turn, UserError, named_seed
+from reflectrl.types import Episode, Step, Task, Turn, named_seed
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ def rollout(
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
-    An episode depends on its job and the players' weights only, not on `batch` or on the other jobs (but for the
-    rounding of matrix products, which differs with their shape).
+    An episode depends on its job and the players' weights only, not on `batch`, on the other jobs (but for the rounding
+    of matrix products, which differs with their shape), or on where the environments live.
 
     Args:
-        make_env: called once for each seat that is needed; the environments are closed in the end.
+        make_env: called once for each seat that is needed; the environments are closed in the end. An `EnvPool` lends
+            those that it has, in worker processes if it has any, and keeps them.
         batch: most episodes that are played at the same time.
         reflector: speaks before the player, or None.
         reflect_probability: chance that the reflector speaks at a step.
@@ -53,34 +54,41 @@ def rollout(
         UserError: an environment raised; names the environment, the task and the exception.
     """
     with ExitStack() as closing:
+        pool = make_env if isinstance(make_env, EnvPool) else closing.enter_context(EnvPool(make_env))
         waiting = iter(jobs)
         free: list[TextEnv] = []
         live: list[tuple[Seat, Job]] = []
         while True:
-            while len(live) < batch and (job := next(waiting, None)) is not None:
-                env = free.pop() if free else closing.enter_context(contextlib.closing(make_env()))
-                live.append((_seat(env, job), job))
+            fresh = list(islice(waiting, batch - len(live)))
+            envs = [free.pop() if free else closing.enter_context(pool.lend()) for _ in fresh]
+            live += zip(_seats(pool, envs, fresh), fresh, strict=True)
             if not live:
                 return
             seats = [seat for seat, _ in live]
             if reflector is not None:
                 _reflect(seats, reflector, reflect_probability)
-            for (seat, job), turn in zip(live, player.turns(seats), strict=True):
-                _step(seat, turn)
-                if seat.env.done:  # handed over at once: the next environment may raise
-                    yield _episode(seat, job)
+            turns = player.turns(seats)
+            moments = pool.each(advance, [seat.env for seat in seats], map(_choice, turns))
+            playing = []
+            for (seat, job), turn, moment in zip(live, turns, moments, strict=True):
+                _step(seat, turn, moment)
+                if moment.done:  # handed over at once: the next environment may raise
+                    yield Episode(
+                        job.task, tuple(seat.steps), moment.success, seat.truncated, job.seed, dict(job.provenance)
+                    )
                     free.append(seat.env)
-            live = [(seat, job) for seat, job in live if not seat.env.done]
+                else:
+                    playing.append((seat, job))
+            live = playing
 
 
-def _seat(env: TextEnv, job: Job) -> Seat:
-    """Begin an episode. Environment and players draw from separate streams of the job's seed."""
-    try:
-        env.reset(seed=named_seed(job.seed, "env") % 2**32, options={"task": job.task})
-        rng = np.random.default_rng(named_seed(job.seed, "players"))
-        return Seat(env, job.task, job.seed, rng, env.observe())
-    except Exception as error:
-        raise _blame(env, job.task, error) from error
+def _seats(pool: EnvPool, envs: Sequence[TextEnv], jobs: Sequence[Job]) -> list[Seat]:
+    """Begin episodes. Environment and players draw from separate streams of a job's seed."""
+    seeds = [named_seed(job.seed, "env") % 2**32 for job in jobs]
+    moments = pool.each(begin, envs, [job.task for job in jobs], seeds)
+    rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in jobs]
+    begun = zip(envs, jobs, rngs, moments, strict=True)
+    return [Seat(env, job.task, job.seed, rng, moment.observation) for env, job, rng, moment in begun]
 
 
 def _reflect(seats: list[Seat], reflector: Player, probability: float) -> None:
@@ -90,26 +98,13 @@ def _reflect(seats: list[Seat], reflector: Player, probability: float) -> None:
             seat.turns.append(turn)
 
 
-def _step(seat: Seat, turn: Turn) -> None:
-    choice = turn.choice
-    assert choice is not None, "the acting player took a turn without a choice"
-    seat.turns.append(turn)
-    try:
-        _, reward, _, seat.truncated, info = seat.env.step(choice)
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward must be a finite number, not {reward}")
-        seat.steps.append(Step(seat.observation, tuple(seat.turns), choice, reward, tuple(info["events"])))
-        seat.turns = []
-        seat.observation = seat.env.observe()
-    except Exception as error:
-        raise _blame(seat.env, seat.task, error) from error
+def _choice(turn: Turn) -> int:
+    assert turn.choice is not None, "the acting player took a turn without a choice"
+    return turn.choice
 
 
-def _blame(env: TextEnv, task: Task, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    return UserError(f"environment {type(env).__name__} raised on task {task.id!r}: {one_line(error)}")
-
-
-def _episode(seat: Seat, job: Job) -> Episode:
-    return Episode(job.task, tuple(seat.steps), seat.env.success, seat.truncated, job.seed, dict(job.provenance))
+def _step(seat: Seat, turn: Turn, moment: Moment) -> None:
+    """Write down a step that was taken."""
+    turns = (*seat.turns, turn)
+    seat.steps.append(Step(seat.observation, turns, _choice(turn), moment.reward, moment.events))
+    seat.turns, seat.observation, seat.truncated = [], moment.observation, moment.truncated

@@ -214,8 +214,13 @@ class PlayConfig:
     """Longest reflection in new tokens; it ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
     """0 reflects greedily (and identical prompts are reflected on once)."""
+    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    """How the policy chooses: by the labels of listed actions, or by the actions' texts: their probability ("sum"),
+    that per "token" or "word", or free writing that only legal actions allow ("trie")."""
     memory: Natural = 50_000
-    """Greedy reflections kept in memory."""
+    """Greedy reflections, and prompts of the policy, whose results are remembered."""
+    cache_mib: Natural = 4096
+    """Most memory (MiB) per player for keys and values of histories kept between steps; 0 encodes all anew."""
     shuffle_labels: bool = False
     """List the actions in a random order at every step, in SFT, RL and evaluation."""
 
@@ -234,6 +239,8 @@ class Recipe:
     """Threads of a process; 0 leaves it to torch."""
     processes: Count = 1
     """Arms and seeds trained side by side."""
+    env_workers: Natural = 0
+    """Worker processes per part that step the environments; 0 steps them in the part's own process."""
     env: Mapping[str, Any] = field(default_factory=lambda: {"name": "taxi"})
     """`name` of the environment and the keyword arguments of its class."""
     model: ModelConfig = field(default_factory=ModelConfig)

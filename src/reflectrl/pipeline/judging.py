@@ -13,6 +13,7 @@ from typing import Any
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
+from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, drop_half_line, read_episodes
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
@@ -66,17 +67,18 @@ def eval_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) 
     models = load_models(recipe, run, seed, name)
     planned = list(evaluations(recipe, run, env, seed, name))
     origin = provenance(recipe, name)
-    for number, log in enumerate(planned):
-        about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
-        start, count = time.perf_counter(), 0
-        for _ in _play(recipe, log, about, partial(seat_players, recipe, arm, models)):
-            count += 1
-            tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
-        if count:
-            seconds = (time.perf_counter() - start) / count
-            shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
-            timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds})
-        tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
+    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        for number, log in enumerate(planned):
+            about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
+            start, count = time.perf_counter(), 0
+            for _ in _play(recipe, log, about, envs, partial(seat_players, recipe, arm, models)):
+                count += 1
+                tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
+            if count:
+                seconds = (time.perf_counter() - start) / count
+                shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
+                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds})
+            tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
     return timings
 
 
@@ -90,7 +92,11 @@ def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
 
 
 def _play(
-    recipe: Recipe, log: Evaluation, about: dict[str, Any], players: Callable[[float], tuple[Player, Player | None]]
+    recipe: Recipe,
+    log: Evaluation,
+    about: dict[str, Any],
+    envs: EnvPool,
+    players: Callable[[float], tuple[Player, Player | None]],
 ) -> Iterator[Episode]:
     """Play what is missing of a log, and write it there."""
     left = log.left()
@@ -103,7 +109,7 @@ def _play(
                 continue
             jobs = [Job(task, named_seed(about["seed"], "eval", task.id, log.sampling), about) for task in tasks]
             batch = min(recipe.eval.batch, len(jobs))
-            for episode in rollout(jobs, lambda: make(recipe.env), *players(temperature), batch):
+            for episode in rollout(jobs, envs, *players(temperature), batch):
                 if episode.task.id in left:
                     file.append(episode)
                 yield episode

@@ -15,6 +15,7 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.envs import make
+from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, read_episodes, sft, sft_policy, sft_reflection
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.learn.online import train_online
@@ -26,9 +27,8 @@ from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.plan import finished_lines, planned_lessons
-from reflectrl.pipeline.players import base_source, load_pair, make_reflector
+from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
-from reflectrl.players import Policy
 from reflectrl.prompts import policy_prompt
 from reflectrl.teach import teach
 from reflectrl.types import named_seed
@@ -109,8 +109,7 @@ def _sft_examples(
     if kind == "reflector":
         return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
     view = sft if kind == "plain" else sft_policy
-    policy = Policy(lm, shuffle_labels=recipe.play.shuffle_labels)
-    return choice_examples(policy, view(read_episodes(path), negatives), seed)
+    return choice_examples(make_policy(recipe, lm), view(read_episodes(path), negatives), seed)
 
 
 def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) -> None:
@@ -118,7 +117,7 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
     part = f"rl-{name}"
     arm = ARMS[name]
     policy_lm, reflector_lm = load_pair(recipe, run, seed, arm, None)
-    policy = Policy(policy_lm, shuffle_labels=recipe.play.shuffle_labels, memory=recipe.play.memory)
+    policy = make_policy(recipe, policy_lm)
     reflector = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
     learner = run.learner(seed, part)
     with MetricsFile(run.part_metrics(seed, part), learner, {"part": "rl", "seed": seed, "arm": name}) as log:
@@ -128,6 +127,7 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
             judged = metrics.get("eval_success")
             tick(metrics["step"], recipe.rl.updates, "" if judged is None else f"validation {judged:.0%}")
 
-        train_online(policy, reflector, lambda: make(recipe.env), recipe.rl, named_seed(seed, part), note, learner)
+        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+            train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner)
     write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     shutil.rmtree(learner, ignore_errors=True)

@@ -1,0 +1,171 @@
+"""Environments for rollouts: in the player's own process or, where they are slow, in worker processes.
+
+At each tick every worker is sent one list of calls, and the answers are collected in order, so that environments of
+different workers work at the same time. What an environment does depends on its task and seed alone, hence not on where
+it lives.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing.util import Finalize
+from typing import Any, TypeVar, cast
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.envs.workers import MakeEnv, RemoteEnv, Worker
+from reflectrl.plugins import one_line
+from reflectrl.types import Observation, Task, UserError
+
+Answer = TypeVar("Answer")
+
+
+# ---- what a rollout asks of an environment -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where an episode stands after its reset or a step; `reward`, `truncated` and `events` are the step's."""
+
+    observation: Observation
+    done: bool
+    success: bool
+    reward: float = 0.0
+    truncated: bool = False
+    events: tuple[str, ...] = ()
+
+
+def begin(env: TextEnv, task: Task, seed: int) -> Moment:
+    """Start an episode; UserError, naming environment and task, for whatever the environment raises."""
+    try:
+        env.reset(seed=seed, options={"task": task})
+        return Moment(env.observe(), env.done, env.success)
+    except Exception as error:
+        raise _blame(env, task, error) from error
+
+
+def advance(env: TextEnv, action: int) -> Moment:
+    """Carry out the legal action of that index; UserError for whatever the environment raises, or a reward of NaN."""
+    try:
+        _, reward, _, truncated, info = env.step(action)
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward must be a finite number, not {reward}")
+        return Moment(env.observe(), env.done, env.success, reward, truncated, tuple(info["events"]))
+    except Exception as error:
+        raise _blame(env, env.task, error) from error
+
+
+def _blame(env: TextEnv, task: Task, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    return UserError(f"environment {type(env).__name__} raised on task {task.id!r}: {one_line(error)}")
+
+
+# ---- the pool ------------------------------------------------------------------------------------------------------
+
+
+class EnvPool:
+    """Environments that are lent to one rollout after another, and closed in the end.
+
+    Use it as a context manager. Wherever a function that makes an environment is asked for, a pool may be given; called
+    as one, it makes an environment in this process, which is the caller's own.
+
+    Args:
+        make_env: makes one environment. Workers need one that can be pickled: a class, a function of a module, or
+            `functools.partial` of either.
+        workers: how many processes host the environments; 0 keeps them in this process. They are started when they are
+            first needed, and ignore Ctrl-C, which is the parent's to answer.
+
+    Raises:
+        UserError: `make_env` cannot be pickled, and there are to be workers.
+    """
+
+    def __init__(self, make_env: MakeEnv, workers: int = 0) -> None:
+        if workers:
+            _require_picklable(make_env)
+        self.make_env, self.workers = make_env, workers
+        self._idle: list[TextEnv] = []
+        self._made = 0
+        self._local = ExitStack()
+        self._workers: list[Worker] = []
+        self._end_workers = Finalize(self, _end, (self._workers,), exitpriority=10)  # also at exit, should nobody close
+
+    def __call__(self) -> TextEnv:
+        """One more environment in this process; the caller closes it."""
+        return self.make_env()
+
+    @contextmanager
+    def lend(self) -> Iterator[TextEnv]:
+        """An environment that nobody else has; one that lives in a worker is a `RemoteEnv`.
+
+        Raises:
+            RuntimeError: the pool is closed.
+        """
+        if not self._end_workers.still_active():
+            raise RuntimeError("the pool of environments is closed")
+        env = self._idle.pop() if self._idle else self._make()
+        try:
+            yield env
+        finally:
+            self._idle.append(env)
+
+    def _make(self) -> TextEnv:
+        self._made += 1
+        if not self.workers:
+            return self._local.enter_context(closing(self.make_env()))
+        if len(self._workers) < self.workers:
+            self._workers.append(Worker(self.make_env))
+        worker = self._workers[(self._made - 1) % self.workers]
+        return cast("TextEnv", RemoteEnv(worker, self._made))
+
+    def each(
+        self, function: Callable[..., Answer], envs: Sequence[TextEnv], *columns: Iterable[Any]
+    ) -> Iterator[Answer]:
+        """Like `map(function, envs, *columns)` for lent environments, those of different workers at the same time.
+
+        `function` is a module's own. What it raises is raised when its turn comes, after all answers before it.
+
+        Raises:
+            UserError: a worker died; names the environment and the task that it was playing.
+        """
+        if not self.workers:
+            return map(function, envs, *columns)
+        return self._asked(function, cast("Sequence[RemoteEnv]", envs), *columns)
+
+    def _asked(self, function: Callable[..., Any], envs: Sequence[RemoteEnv], *columns: Iterable[Any]) -> Iterator[Any]:
+        awaited = [env._ask(function, *given) for env, *given in zip(envs, *columns, strict=True)]
+        for worker in self._workers:
+            worker.send()
+        for env, answer in zip(envs, awaited, strict=True):
+            yield env._worker.wait(answer)
+
+    def close(self) -> None:
+        """Close every environment and end the workers."""
+        self._end_workers()
+        self._local.close()
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _require_picklable(make_env: MakeEnv) -> None:
+    try:
+        pickle.dumps(make_env)
+    except Exception as error:
+        raise UserError(
+            "worker processes need a picklable function to make environments (a class, a function of a module,"
+            f" or functools.partial of either): {one_line(error)}"
+        ) from error
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.dismiss()
+    for worker in workers:
+        worker.bury()

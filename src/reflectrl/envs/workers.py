@@ -1,0 +1,215 @@
+"""Worker processes that host environments, for `reflectrl.envs.pool`.
+
+A worker hosts several environments, and answers calls in the order in which they were asked. Its pipe carries calls and
+answers, never an environment. Nothing here, nor what a worker imports, needs torch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.plugins import one_line
+from reflectrl.types import Task, UserError
+
+MakeEnv = Callable[[], TextEnv]
+
+PATIENCE = 5.0
+"""Seconds that a worker is given to close its environments before it is killed."""
+
+
+class RemoteEnv:
+    """Stands in for an environment that lives in a worker: all its public attributes and methods can be used here."""
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self._worker, self._number = worker, number
+        self._task: Task | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        is_method, value = self._now(_look_up, name)
+        return partial(self._now, _call, name) if is_method else value
+
+    def _ask(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
+        self._task = next((given for given in arguments if isinstance(given, Task)), self._task)
+        return self._worker.ask(self, function, arguments, named)
+
+    def _now(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        answer = self._ask(function, *arguments, **named)
+        self._worker.send()
+        return self._worker.wait(answer)
+
+
+def _look_up(env: TextEnv, name: str) -> tuple[bool, Any]:
+    """Whether an attribute is a method, and its value if it is not."""
+    value = getattr(env, name)
+    return (True, None) if callable(value) else (False, value)
+
+
+def _call(env: TextEnv, name: str, *arguments: Any, **named: Any) -> Any:
+    return getattr(env, name)(*arguments, **named)
+
+
+# ---- a worker, seen by its parent ----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that hosts environments. It is started at once; only answers are waited for."""
+
+    def __init__(self, make_env: MakeEnv) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=host, args=(theirs,), daemon=False)  # an environment may have children
+        with deaf_children():
+            self._process.start()
+        theirs.close()
+        self._unsent: list[tuple[Any, ...]] = []
+        self._awaited: deque[tuple[RemoteEnv, Future[Any]]] = deque()
+        self._post(make_env)
+
+    def ask(self, env: RemoteEnv, function: Callable[..., Any], arguments: Any, named: Any) -> Future[Any]:
+        """Note a call for the next `send`; `wait` gives its answer."""
+        answer: Future[Any] = Future()
+        self._unsent.append(((env._number, function, arguments, named), env, answer))
+        return answer
+
+    def send(self) -> None:
+        """Send what was asked.
+
+        Answers that nobody fetched yet are taken in before: a worker that cannot get rid of its answers reads nothing.
+        """
+        while self._awaited:
+            self._receive()
+        if self._unsent:
+            self._awaited.extend((env, answer) for _, env, answer in self._unsent)
+            calls, self._unsent = [call for call, _, _ in self._unsent], []
+            self._post(calls)
+
+    def wait(self, answer: Future[Any]) -> Any:
+        """The answer to a call that was sent; raises what the call raised."""
+        while not answer.done():
+            self._receive()
+        return answer.result()
+
+    def _post(self, message: Any) -> None:
+        with suppress(OSError), self._in_one_piece():  # it has died, which whoever waits for an answer is told
+            self._pipe.send(message)
+
+    def _receive(self) -> None:
+        try:
+            with self._in_one_piece():
+                value, error = self._pipe.recv()
+                _, answer = self._awaited.popleft()
+        except (EOFError, OSError):
+            return self._mourn()
+        return answer.set_result(value) if error is None else answer.set_exception(error)
+
+    @contextmanager
+    def _in_one_piece(self) -> Iterator[None]:
+        """Ctrl-C may leave half a message in the pipe, after which nothing could be understood."""
+        try:
+            yield
+        except (EOFError, OSError):
+            raise
+        except BaseException:
+            self._process.kill()
+            raise
+
+    def _mourn(self) -> None:
+        """Tell all who wait. The first of them has the environment that was at work."""
+        self._process.join(PATIENCE)
+        code = self._process.exitcode or 0
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}{', out of memory?' if code == -9 else ''}"
+        task = self._awaited[0][0]._task
+        whose = f"environment {task.env!r}: its worker process ended on task {task.id!r}" if task else "a worker ended"
+        for _, answer in self._awaited:
+            answer.set_exception(UserError(f"{whose} ({how})"))
+        self._awaited.clear()
+
+    def dismiss(self) -> None:
+        """Let it close its environments and end."""
+        self._pipe.close()
+
+    def bury(self) -> None:
+        """Wait until it has ended, or end it."""
+        self._process.join(PATIENCE)
+        self._process.kill()
+        self._process.join()
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes started in the block ignore Ctrl-C from their first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---- a worker, seen from inside ------------------------------------------------------------------------------------
+
+
+def host(pipe: Connection) -> None:
+    """The work of a worker: receive `make_env`, then lists of calls, and answer each, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    envs: dict[int, TextEnv] = {}
+    with ExitStack() as stack, pipe, suppress(EOFError, OSError):  # the parent is done, or dead
+        make_env = _received(pipe)
+        while True:
+            for number, function, arguments, named in pipe.recv():
+                try:
+                    if number not in envs:
+                        envs[number] = stack.enter_context(closing(make_env()))
+                    pipe.send((function(envs[number], *arguments, **named), None))
+                except Exception as error:  # an answer that cannot be pickled included
+                    pipe.send((None, _portable(error)))
+
+
+def _received(pipe: Connection) -> MakeEnv:
+    """The function that makes environments, or one that says why it could not be found here."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        raise
+    except Exception as error:
+        return partial(_refuse, f"environments cannot be made in a worker process: {one_line(error)}")
+
+
+def _refuse(why: str) -> TextEnv:
+    raise UserError(why)
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception that surely survives the pipe, with the worker's traceback as a note if it is a bug."""
+    if isinstance(error, UserError):
+        return UserError(str(error))
+    whole = error if type(error).__module__ == "builtins" else RuntimeError(one_line(error))
+    whole.add_note(f"in a worker process:\n{traceback.format_exc()}")
+    return whole
+
+
+def _end_with_parent() -> None:
+    """Should the parent be killed in the middle of a long step: leave time to close, then go."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    time.sleep(PATIENCE)
+    os._exit(1)
