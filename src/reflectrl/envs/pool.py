@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from multiprocessing.util import Finalize
 from typing import Any, TypeVar, cast
 
 from reflectrl.envs.base import TextEnv
-from reflectrl.envs.workers import MakeEnv, RemoteEnv, Worker
+from reflectrl.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
 from reflectrl.plugins import one_line
 from reflectrl.types import Observation, Task, UserError
 
@@ -167,5 +168,6 @@ def _require_picklable(make_env: MakeEnv) -> None:
 def _end(workers: list[Worker]) -> None:
     for worker in workers:
         worker.dismiss()
+    end = time.monotonic() + PATIENCE
     for worker in workers:
-        worker.bury()
+        worker.bury(max(0.0, end - time.monotonic()))

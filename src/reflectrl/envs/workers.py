@@ -26,8 +26,8 @@ from reflectrl.types import Task, UserError
 
 MakeEnv = Callable[[], TextEnv]
 
-PATIENCE = 5.0
-"""Seconds that a worker is given to close its environments before it is killed."""
+PATIENCE = 3.0
+"""Seconds in which workers close their environments, before they are killed."""
 
 
 class RemoteEnv:
@@ -143,9 +143,9 @@ class Worker:
         """Let it close its environments and end."""
         self._pipe.close()
 
-    def bury(self) -> None:
+    def bury(self, patience: float) -> None:
         """Wait until it has ended, or end it."""
-        self._process.join(PATIENCE)
+        self._process.join(patience)
         self._process.kill()
         self._process.join()
 
