@@ -1,0 +1,227 @@
+"""Instruments: the GEMM rate, counted FLOPs, interleaved seconds, peak memory, and tables of what was found."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+# ---- speed ---------------------------------------------------------------------------------------------------------
+
+
+def gemm_rate(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seconds: float = 0.2) -> float:
+    """FLOP/s of a large square matrix product: the median of as many as fit `seconds`, and of three at least.
+
+    It runs with the threads that torch has now, so it is the ceiling for whatever else runs with as many.
+    """
+    size = 1024 if torch.device(device).type == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = a @ b
+    taken: list[float] = []
+    while sum(taken) < seconds or len(taken) < 3:
+        taken.append(timed(lambda: torch.mm(a, b, out=out)))
+    return 2 * size**3 / statistics.median(taken)
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds of one call, a GPU's work included; if the call returns a float, that is its own measure of itself."""
+    _wait_for_gpu()
+    start = time.perf_counter()
+    own = function()
+    _wait_for_gpu()
+    return own if isinstance(own, float) else time.perf_counter() - start
+
+
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], float | None]], repetitions: int, warm_up: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of each call of each function.
+
+    The order alternates (AB BA AB ...), so that neither a machine that slows down nor a place in the order favours
+    one of them; garbage is collected before each call.
+
+    Args:
+        functions: by name; one that returns a float is believed to have measured itself (seconds).
+        warm_up: call each once before, unmeasured.
+    """
+    names = list(functions)
+    if warm_up:
+        for name in names:
+            functions[name]()
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for repetition in range(repetitions):
+        for name in names if repetition % 2 == 0 else reversed(names):
+            gc.collect()
+            taken[name].append(timed(functions[name]))
+    return taken
+
+
+# ---- floating-point operations -------------------------------------------------------------------------------------
+
+
+def _visible(query: Tensor, key: Tensor, causal: bool, mask: Tensor | None) -> float:
+    """Share of query-key pairs that the kernel computes: it skips what causality hides, but not what a mask hides."""
+    if not causal or mask is not None:
+        return 1.0
+    rows, columns = query.shape[-2], key.shape[-2]
+    return sum(min(row + 1, columns) for row in range(rows)) / (rows * columns)
+
+
+def _attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    **_: Any,
+) -> int:
+    """Two products, q·k and p·v."""
+    share = _visible(query, key, is_causal, attn_mask)
+    return round(share * sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    **_: Any,
+) -> int:
+    """Five products: q·k again, and the gradients of p, v, q and k."""
+    share = _visible(query, key, is_causal, attn_mask)
+    return round(share * sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape))
+
+
+def _matrix_vector(matrix: Tensor, vector: Tensor, **_: Any) -> int:
+    return 2 * matrix.numel()
+
+
+def _raw(formula: Callable[..., int]) -> Callable[..., int]:
+    """Marks a formula that reads its operator's own arguments; others are handed shapes in the place of tensors."""
+    formula._get_raw = True  # type: ignore[attr-defined]
+    return formula
+
+
+aten = torch.ops.aten
+FORMULAS = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _raw(_attention_forward),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _raw(_attention_backward),
+    aten.mv: _raw(_matrix_vector),
+}
+"""What torch's counter leaves out: fused attention on CPUs (it counts 0), and matrix-vector products."""
+
+
+def count_flops(function: Callable[[], Any]) -> int:
+    """FLOPs of the matrix products and of the attention in one call, forwards and backwards.
+
+    A multiply-add is 2. Element-wise work (normalisation, activations, softmax) is not counted. The count is the same
+    with gradients, under `no_grad`, under `inference_mode` and under autocast. Causal attention without a mask counts
+    the visible half only, since the kernel skips the other; attention under a mask counts in full.
+
+    Only what this process runs in this thread is seen.
+    """
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        function()
+    return int(counter.get_total_flops())
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def peak_memory(function: Callable[..., Any], *args: Any, prepare: Callable[..., Any] | None = None) -> int | None:
+    """Bytes by which a fresh process grows beyond what it held right before `function` was called, at the peak.
+
+    With `prepare`, `prepare(*args)` comes first, unmeasured, and `function` receives what it returned (a model, say).
+    Both must be importable by name. The process has as many threads as torch has here.
+
+    The kernel's own high-water mark is read (VmHWM), after it was set back to the present size: a sampling thread
+    would miss short peaks, and `ru_maxrss` can neither be set back nor trusted, for Linux hands a process's mark down
+    to the programs that it starts.
+
+    Returns:
+        None where there is no such mark (systems other than Linux): not measured.
+    """
+    if not CLEAR.exists():
+        return None
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_growth, function, prepare, args, torch.get_num_threads()).result()
+
+
+def _growth(function: Callable[..., Any], prepare: Callable[..., Any] | None, args: Sequence[Any], threads: int) -> int:
+    torch.set_num_threads(threads)
+    given = args if prepare is None else (prepare(*args),)
+    gc.collect()
+    CLEAR.write_text("5", encoding="ascii")  # "5": set the mark back to the present size
+    before = _status_bytes("VmRSS")
+    function(*given)
+    return max(0, _status_bytes("VmHWM") - before)
+
+
+def _status_bytes(name: str) -> int:
+    found = re.search(rf"^{name}:\s*(\d+) kB$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    assert found is not None, f"{STATUS} has no {name}"
+    return int(found[1]) * 1024
+
+
+# ---- what is printed -----------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as aligned text, one line each: names to the left, numbers to the right, "-" for what is missing."""
+    drawn = Table(box=None, pad_edge=False, header_style="")
+    for name in columns:
+        numbers = any(isinstance(row.get(name), (int, float)) for row in rows)
+        drawn.add_column(name, justify="right" if numbers else "left", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*(_cell(row.get(name)) for name in columns))
+    width = (
+        80 + sum(len(name) for name in columns) + 20 * len(columns) + max((len(str(row)) for row in rows), default=0)
+    )
+    text = StringIO()
+    Console(file=text, width=width, markup=False, highlight=False, color_system=None).print(drawn)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def _cell(value: Any) -> str:
+    """Numbers with three digits that matter; large ones whole."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def report(rows: Sequence[Mapping[str, Any]], as_json: bool) -> str:
+    """The rows as a JSON list, or as a table whose columns are the rows' keys in the order in which they occur."""
+    if as_json:
+        return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
+    return table(rows, list(dict.fromkeys(key for row in rows for key in row)))

@@ -1,0 +1,183 @@
+"""What is played and learnt in the benchmarks: three workloads of natural length, and the models that play them.
+
+Whatever action is chosen, the expert's is carried out: a model with random weights plays full episodes, and every
+implementation reads the same text.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import ModelConfig
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.taxi import TaxiEnv
+from reflectrl.envs.taxi.world import ACTIONS, STANDARD, Ride
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model
+from reflectrl.models.scratch import make_model, train_tokenizer
+from reflectrl.prompts import policy_prompt, reflection_completion
+from reflectrl.teach.trajectories import Lesson, teach
+from reflectrl.types import Episode, Task, UserError, named_seed
+
+from .household import LISTED, Household
+
+TASKS = 64
+"""Tasks of a workload: as many as the largest batch."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is played.
+
+    Attributes:
+        make_env: makes an environment; called once per seat.
+        horizon: the longest episode in steps.
+        context: tokens that hold the longest prompt and its reflection, however they are cut.
+        choices: the most actions that are ever listed.
+    """
+
+    name: str
+    make_env: Callable[[], TextEnv]
+    tasks: tuple[Task, ...]
+    horizon: int
+    context: int
+    choices: int
+
+
+class GuidedTaxi(TaxiEnv):
+    """The real taxi on the standard map; the expert's action is carried out in the place of the chosen one."""
+
+    def apply(self, action: str) -> Outcome:
+        return super().apply(ACTIONS[self.expert_action()])
+
+
+class GuidedTaxiHistory(GuidedTaxi):
+    """The same, with the past maps and actions shown."""
+
+    def __init__(self, horizon: int = 0) -> None:
+        super().__init__(history=True, horizon=horizon)
+
+
+def _longest_rides() -> tuple[Task, ...]:
+    """The starts whose shortest solutions are longest (15 to 18 actions)."""
+    env = TaxiEnv()
+    rides = [task for split in ("train", "validation", "test") for task in env.tasks(split)]
+    return tuple(sorted(rides, key=lambda task: -STANDARD.actions_left(Ride(*task.payload["ride"])))[:TASKS])
+
+
+def workload(name: str, horizon: int = 0) -> Workload:
+    """A workload by name: "taxi", "taxi-history" or "alfworld".
+
+    Args:
+        horizon: cut episodes after so many steps; 0 leaves them their natural length.
+
+    Raises:
+        UserError: there is no such workload.
+    """
+    if name in ("taxi", "taxi-history"):
+        taxi, context = (GuidedTaxi, 256) if name == "taxi" else (GuidedTaxiHistory, 2048)
+        steps = horizon or 20
+        return Workload(name, partial(taxi, horizon=steps), _longest_rides(), steps, context, len(ACTIONS))
+    if name == "alfworld":
+        steps = horizon or 50
+        tasks = tuple(Household().tasks("train"))[:TASKS]
+        return Workload(name, partial(Household, horizon=steps), tasks, steps, 2560, LISTED)
+    raise UserError(f"unknown workload {name!r}; there are taxi, taxi-history and alfworld")
+
+
+def records(workload: Workload, episodes: int, seed: int = 0) -> list[Episode]:
+    """Recorded episodes: at every step the analyst's reflection, the expert's choice and the expert as target.
+
+    The tasks are taken in order, and again from the first when they run out.
+    """
+    env = workload.make_env()
+    tasks = (workload.tasks[i % len(workload.tasks)] for i in range(episodes))
+    return [teach(env, Lesson(task, named_seed(seed, "records", i), "trajectory")) for i, task in enumerate(tasks)]
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+SIZES = {"4x256": (4, 256, 4), "gpt2-small": (12, 768, 12), "gpt2-xl": (48, 1600, 25)}
+"""Layers, width and heads."""
+VOCAB = {"4x256": 512}
+"""Rows of the embedding table, where it is not GPT-2's."""
+GPT2_VOCAB = 50_257
+TOKENS = 512
+"""Most tokens of the tokenizer, at every size: prompts have the same length for all models."""
+
+
+def bench_model(
+    size: str,
+    workload: Workload,
+    vocab: int | None = None,
+    context: int | None = None,
+    family: str = "gpt2",
+    seed: int = 0,
+    adapter: str | None = None,
+    **settings: Any,
+) -> LanguageModel:
+    """A model with random weights in evaluation mode, loaded as every model is: float32, and attention as on CPUs.
+
+    Args:
+        size: "4x256", "gpt2-small" or "gpt2-xl".
+        workload: the tokenizer is trained on its text.
+        vocab: rows of the embedding table; more than the tokenizer has tokens cost time and memory, as in a model that
+            was not made for this text. None: 512 for "4x256", else GPT-2's 50257.
+        context: positions; None takes the workload's.
+        adapter: the player's name, where `settings` ask for LoRA.
+        settings: further fields of `ModelConfig` (`lora_rank`, `dtype`, `device`, `mixed_precision` ...).
+
+    Raises:
+        UserError: no such size, or fewer rows than the tokenizer has tokens.
+    """
+    if size not in SIZES:
+        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    layers, width, heads = SIZES[size]
+    vocab, context = vocab or VOCAB.get(size, GPT2_VOCAB), context or workload.context
+    shape = {"family": family, "layers": layers, "width": width, "heads": heads, "context": context}
+    config = ModelConfig(**shape, **({"device": "cpu", "mixed_precision": "off"} | settings))  # type: ignore[arg-type]
+    return make_bench_model(config, workload, vocab, seed, adapter)
+
+
+def make_bench_model(
+    config: ModelConfig, workload: Workload, vocab: int, seed: int = 0, adapter: str | None = None
+) -> LanguageModel:
+    """The same of any shape: `config` gives family, layers, width, heads and context."""
+    tokenizer = make_tokenizer(workload.name)
+    if vocab < len(tokenizer):
+        raise UserError(f"a vocabulary of {vocab} does not hold the tokenizer's {len(tokenizer)} tokens")
+    model = make_model(replace(config, vocab=len(tokenizer)), tokenizer, seed)
+    model.resize_token_embeddings(vocab, mean_resizing=False)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        del model
+        return load_model(Path(folder), config, adapter, seed)
+
+
+@lru_cache(maxsize=8)
+def make_tokenizer(name: str) -> Any:
+    """The tokenizer of a workload, at most `TOKENS` tokens, each choice label one of them."""
+    made = workload(name)
+    return train_tokenizer(_texts(made), TOKENS - made.choices, made.choices)
+
+
+def _texts(made: Workload) -> Iterator[str]:
+    """All that the players of a few episodes read and write."""
+    labels = [str(i) for i in range(1, made.choices + 1)]
+    for episode in records(made, 8):
+        yield episode.steps[-1].observation.history
+        for step in islice(episode.steps, made.horizon):
+            prompt = policy_prompt(step.observation, step.reflection, labels)
+            yield f"{prompt.rest} {labels[step.action]}"
+
+
+def reflection_lengths(lm: LanguageModel, reflections: Sequence[str]) -> list[int]:
+    """Tokens that a reflector decodes to write each of these, end-of-text included."""
+    return [len(lm.encode(reflection_completion(text))) + 1 for text in reflections]
