@@ -43,8 +43,8 @@ class TestBatch:
         assert [batch.prompts[span][0] for span in batch.spans()] != []
         for i, step in enumerate(steps):
             text = policy.lm.tokenizer.decode(batch.prompts[i])
-            label = policy.labels(batch.counts[i]).texts[int(batch.labels_N[i])]
-            assert step.observation.state.strip() in text and batch.counts[i] == len(step.observation.actions)
+            label = policy.labels(len(batch.actions[i])).texts[int(batch.labels_N[i])]
+            assert step.observation.state.strip() in text and len(batch.actions[i]) == len(step.observation.actions)
             assert f"{label}: {step.observation.actions[step.action]}" in text
         for episode, span in zip(episodes, batch.spans(), strict=True):
             rewards = [step.reward for step in episode.steps]
@@ -70,9 +70,9 @@ class TestPass:
 
     def test_an_action_that_is_not_listed_has_probability_zero(self, policy: Policy, make_rooms: Any) -> None:
         batch = make_batch(policy, play(policy, make_rooms, 30), 1.0)
-        assert set(batch.counts) == {2, 3}
+        assert set(map(len, batch.actions)) == {2, 3}
         logp_NA, _ = policy_pass(policy, batch, range(len(batch)))
-        for row, count in zip(logp_NA, batch.counts, strict=True):
+        for row, count in zip(logp_NA, map(len, batch.actions), strict=True):
             assert row[count:].isneginf().all() and row[:count].isfinite().all()
             assert float(row.detach().exp().sum()) == pytest.approx(1.0)
 
@@ -81,7 +81,7 @@ class TestPass:
         whole, _ = policy_pass(policy, batch, range(len(batch)))
         for i in range(len(batch)):
             alone, _ = policy_pass(policy, batch, [i])
-            torch.testing.assert_close(alone[0], whole[i, : batch.counts[i]], atol=1e-6, rtol=0)
+            torch.testing.assert_close(alone[0], whole[i, : len(batch.actions[i])], atol=1e-6, rtol=0)
 
 
 class TestAdvantages:

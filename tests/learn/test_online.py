@@ -167,7 +167,7 @@ def gradient(
     before = policy.lm.weights()
     optimizer = torch.optim.SGD(policy.lm.parameters(), lr=1.0)
     critic = critic or ValueHead(policy.lm.hidden_size)
-    terms = learn(policy, reference, critic, optimizer, batch, 0.2, config, 1, np.random.default_rng(0))
+    terms = learn(policy, reference, critic, optimizer, batch, 0.2, config, 1)
     moved = {name: before[name] - now for name, now in policy.lm.weights().items()}
     policy.lm.load_weights(before)
     return moved, terms
@@ -199,8 +199,8 @@ class TestGradient:
         loss = torch.zeros(())
         for i, prompt in enumerate(batch.prompts):
             with torch.no_grad():
-                ref = self.logp(reference, prompt, batch.counts[i])
-            logp = self.logp(policy, prompt, batch.counts[i])
+                ref = self.logp(reference, prompt, len(batch.actions[i]))
+            logp = self.logp(policy, prompt, len(batch.actions[i]))
             chosen = logp[batch.labels_N[i]]
             if algorithm == "reinforce":
                 surrogate = advantages[i] * chosen

@@ -15,6 +15,7 @@ from scipy.stats import chisquare
 from reflectrl.config import ModelConfig
 from reflectrl.models.engine import choice_logits, draw, generate, last_hidden, nucleus
 from reflectrl.models.load import LanguageModel, load_model
+from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
 from reflectrl.types import Sampling
 
@@ -153,7 +154,7 @@ def test_choice_logits_count_the_bias_of_a_head(models: dict[str, LanguageModel]
     head = lm.core.lm_head
     head.bias = torch.nn.Parameter(torch.arange(head.weight.shape[0], dtype=torch.float32))
     try:
-        hidden_ND = last_hidden(lm, prompts_of([4, 7]))
+        hidden_ND = last_hidden(lm, apart(prompts_of([4, 7])))
         rows = torch.tensor([5, 200])
         assert torch.allclose(lm.logits(hidden_ND, rows), lm.logits(hidden_ND)[:, rows], atol=1e-4)
     finally:

@@ -16,9 +16,10 @@ from reflectrl.learn.batch import make_batch
 from reflectrl.learn.online import learn
 from reflectrl.learn.sft import choice_examples, evaluate_loss, reflection_examples, train_sft
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.engine import generate
+from reflectrl.models.engine import generate, last_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
+from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
@@ -87,7 +88,7 @@ def rl_step(lm: LanguageModel, kl_coef: float = 0.1) -> None:
     config = RLConfig(baseline="critic", kl_coef=kl_coef, max_grad_norm=1.0)
     reference = Policy(lm.frozen_copy(), policy.sampling) if kl_coef else None
     optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=1e-3, weight_decay=0.0)
-    metrics = learn(policy, reference, critic, optimizer, batch, 0.0, config, 1, np.random.default_rng(0))
+    metrics = learn(policy, reference, critic, optimizer, batch, 0.0, config, 1)
     assert np.isfinite(list(metrics.values())).all()
 
 
@@ -201,10 +202,10 @@ def test_taking_turns_gives_each_player_its_own_output(base: Callable[[str], Pat
 
 def test_gradients_survive_another_players_turn(base: Callable[[str], Path]) -> None:
     policy, reflector = pair(base, "llama")
-    ids = torch.tensor([policy.encode("The lake")])
-    loss = policy.logits(policy.hidden(ids)[0]).square().mean()
+    prompts = apart([tuple(policy.encode("The lake"))])
+    loss = policy.logits(last_hidden(policy, prompts)).square().mean()
     with torch.no_grad():
-        reflector.hidden(ids)
+        last_hidden(reflector, prompts)
     loss.backward()
     assert sum(float(p.grad.abs().sum()) for p in policy.parameters() if p.grad is not None) > 0
     assert all(p.grad is None for p in reflector.parameters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reflectrl.config import RLConfig
 from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
-from reflectrl.models.engine import Ids, last_hidden
+from reflectrl.models.packing import Ids, Packing, pack
 from reflectrl.players.policy import Policy
 from reflectrl.types import Episode
 
@@ -22,7 +22,7 @@ class Batch:
 
     Attributes:
         prompts: token ids of each step's policy prompt.
-        counts: number of legal actions at each step.
+        actions: the legal actions at each step.
         labels_N: index of the chosen action in the order in which the actions were listed.
         old_logp_N: log-probability of the choice when it was sampled.
         returns_N: discounted reward-to-go (environment units).
@@ -31,7 +31,7 @@ class Batch:
     """
 
     prompts: list[Ids]
-    counts: list[int]
+    actions: list[tuple[str, ...]]
     labels_N: Tensor
     old_logp_N: Tensor
     rewards_N: Tensor
@@ -49,13 +49,13 @@ class Batch:
 
 def make_batch(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Batch:
     """Flatten episodes that the policy played; prompts are rendered as they were in play."""
-    prompts, counts, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
+    prompts, actions, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
     for episode in episodes:
         for step in episode.steps:
             turn = step.choice
             assert turn is not None and turn.choice is not None
             prompts.append(policy.prompt(step.observation, step.reflection, turn.order))
-            counts.append(len(step.observation.actions))
+            actions.append(step.observation.actions)
             labels.append(turn.order.index(turn.choice) if turn.order else turn.choice)
             old.append(turn.logprobs[0])
         rewards_T = torch.tensor([step.reward for step in episode.steps])
@@ -64,7 +64,7 @@ def make_batch(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Bat
         ends.append(len(prompts))
     tasks = [episode.task.id for episode in episodes]
     return Batch(
-        prompts, counts, torch.tensor(labels), torch.tensor(old), torch.cat(rewards), torch.cat(returns), ends, tasks
+        prompts, actions, torch.tensor(labels), torch.tensor(old), torch.cat(rewards), torch.cat(returns), ends, tasks
     )
 
 
@@ -97,19 +97,19 @@ def _leave_one_out(batch: Batch) -> Tensor:
     return advantages_N
 
 
-def policy_pass(policy: Policy, batch: Batch, index: Sequence[int]) -> tuple[Tensor, Tensor]:
+def policy_pass(
+    policy: Policy, batch: Batch, index: Sequence[int], packing: Callable[[list[Ids]], Packing] = pack
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
 
-    Identical prompts are computed once. Actions beyond a step's own count are -inf. The temperature is that of
-    sampling, so that ratios are 1 before the first update.
+    What their prompts share, the history of an episode above all, is encoded once. Actions beyond a step's own count
+    are -inf. The temperature is that of sampling, so that ratios are 1 before the first update.
+
+    Args:
+        packing: `pack`, or `apart` for the step-by-step reference.
     """
-    keys = [batch.prompts[i] for i in index]
-    unique = {prompt: i for i, prompt in enumerate(dict.fromkeys(keys))}
-    counts = torch.tensor([batch.counts[i] for i in index], device=policy.lm.device)
-    most = int(counts.max())
-    hidden_UD = last_hidden(policy.lm, list(unique))
-    rows = torch.tensor(policy.labels(most).token_ids[:most], device=policy.lm.device)
-    logits_UA = policy.lm.logits(hidden_UD, rows).float() / (policy.sampling.temperature or 1.0)
-    where = torch.tensor([unique[key] for key in keys], device=policy.lm.device)
-    legal_NA = torch.arange(most, device=policy.lm.device)[None] < counts[:, None]
-    return restricted_log_softmax(logits_UA[where], legal_NA), hidden_UD[where]
+    actions = [batch.actions[i] for i in index]
+    logits_NA, hidden_ND = policy.logits(packing([batch.prompts[i] for i in index]), actions)
+    counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
+    legal_NA = torch.arange(logits_NA.shape[1], device=policy.lm.device)[None] < counts[:, None]
+    return restricted_log_softmax(logits_NA / (policy.sampling.temperature or 1.0), legal_NA), hidden_ND

@@ -63,8 +63,8 @@ def train_online(
         state_folder: where the learner's state is kept, so that a killed training goes on.
     """
     env = make_env()
-    policy = Policy(policy.lm, Sampling(config.temperature), policy.shuffle_labels, policy.memory)
-    reference = Policy(policy.lm.frozen_copy(), policy.sampling) if config.kl_coef else None
+    policy = policy.with_sampling(Sampling(config.temperature))
+    reference = Policy(policy.lm.frozen_copy(), policy.sampling, scoring=policy.scoring) if config.kl_coef else None
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "critic"))
         critic = ValueHead(policy.lm.hidden_size, config.critic).to(policy.lm.device)
@@ -95,9 +95,7 @@ def train_online(
 
         # ---- judge the present policy on validation tasks, and keep the best -------------------------------------
         if update % config.eval_every == 0 or update == config.updates:
-            judge = Policy(
-                policy.lm, Sampling(1.0 if config.eval_sampling == "sampled" else 0.0), policy.shuffle_labels
-            )
+            judge = policy.with_sampling(Sampling(1.0 if config.eval_sampling == "sampled" else 0.0))
             jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in examined]
             judged = list(rollout(jobs, make_env, judge, reflector))
             score = (success_rate(judged), mean_return(judged))
@@ -133,10 +131,10 @@ def train_online(
         batch = make_batch(policy, fresh, config.gamma)
         baseline = float(batch.returns_N.mean())
         passes = config.passes if config.algorithm == "ppo" else 1
-        metrics |= learn(policy, reference, critic, optimizer, batch, baseline, config, passes, rng)
+        metrics |= learn(policy, reference, critic, optimizer, batch, baseline, config, passes)
         if config.replay_episodes and len(replay):
             remembered = make_batch(policy, replay.sample(config.replay_episodes, rng), config.gamma)
-            replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1, rng)
+            replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1)
             metrics["replay_loss"] = replayed["loss"]
         policy.forget()
         if curriculum.advance(success):
@@ -156,7 +154,6 @@ def learn(
     baseline: float,
     config: RLConfig,
     passes: int,
-    rng: np.random.Generator,
 ) -> dict[str, float]:
     """One optimiser step per pass over the batch, its gradient accumulated over slices of `config.minibatch` steps.
 
@@ -168,7 +165,7 @@ def learn(
     advantages_N = compute_advantages(batch, config, baseline, values_N)
     if config.normalise:
         advantages_N = normalise(advantages_N)
-    slices = _slices(batch, config.minibatch, rng)
+    slices = _slices(batch, config.minibatch)
     with torch.no_grad():  # the reference does not change, so one pass over the batch serves all of the policy's
         ref_logps = [policy_pass(reference, batch, index)[0] for index in slices] if reference is not None else []
     device = policy.lm.device
@@ -214,11 +211,10 @@ def _values(policy: Policy, critic: ValueHead, batch: Batch, minibatch: int) -> 
     return torch.cat([critic(policy_pass(policy, batch, index)[1]).cpu() for index in slices])
 
 
-def _slices(batch: Batch, minibatch: int, rng: np.random.Generator) -> list[list[int]]:
-    """Step indices in slices; equal prompts stand together, so that each is computed once."""
-    rank = {prompt: i for i, prompt in enumerate(dict.fromkeys(batch.prompts))}
-    order = sorted(rng.permutation(len(batch)), key=lambda i: rank[batch.prompts[i]])
-    return [[int(i) for i in order[start : start + minibatch]] for start in range(0, len(order), minibatch)]
+def _slices(batch: Batch, minibatch: int) -> list[list[int]]:
+    """Step indices in slices; prompts that begin alike stand together, so that what they share is encoded once."""
+    order = sorted(range(len(batch)), key=lambda i: batch.prompts[i])
+    return [order[start : start + minibatch] for start in range(0, len(order), minibatch)]
 
 
 def draw_tasks(

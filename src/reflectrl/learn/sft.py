@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +29,9 @@ from reflectrl.learn.checkpoint import (
 )
 from reflectrl.learn.losses import completion_nll
 from reflectrl.learn.optim import set_rate, sft_optimizers
-from reflectrl.models.engine import Ids, pad, tokenize
+from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, apart
 from reflectrl.players.policy import Policy
 from reflectrl.types import UserError, named_seed
 
@@ -70,7 +72,10 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 
 
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
-    """Rows of the policy as tokens; the completion is one label. Labels are shuffled where the policy shuffles them."""
+    """Rows of the policy as tokens; the completion is one label, or the action's text where the policy scores texts.
+
+    Labels are shuffled where the policy shuffles them.
+    """
 
     def encode(index: int) -> Example:
         row = rows[index]
@@ -78,8 +83,8 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Exa
         rng = np.random.default_rng(named_seed(seed, "label order", index))
         order = [int(i) for i in rng.permutation(count)] if policy.shuffle_labels else list(range(count))
         prompt = policy.prompt(row.observation, row.reflection, order)
-        label = policy.labels(count).token_ids[order.index(row.target)]
-        return Example((*prompt, label), len(prompt))
+        answer = policy.answer(row.observation.actions, row.target, order.index(row.target))
+        return Example((*prompt, *answer), len(prompt))
 
     return Examples(len(rows), encode)
 
@@ -168,12 +173,15 @@ def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: in
 
 
 def _loss_sum(lm: LanguageModel, rows: Sequence[Example]) -> Tensor:
-    """Summed loss over the completion tokens of a batch; logits are computed at those positions only."""
-    hidden_BTD = lm.hidden(pad([row.ids[:-1] for row in rows], lm.tokenizer.pad_token_id, lm.device))
-    batch = [b for b, row in enumerate(rows) for _ in range(row.start, len(row.ids))]
-    position = [t - 1 for row in rows for t in range(row.start, len(row.ids))]
+    """Summed loss over the completion tokens of a batch; logits are computed at those positions only.
+
+    The rows are packed one behind another, each seeing only itself, so no token is padding.
+    """
+    hidden_ND = packed_hidden(lm, apart([row.ids[:-1] for row in rows]))
+    starts = accumulate((len(row.ids) - 1 for row in rows), initial=0)
+    places = [s + t - 1 for s, row in zip(starts, rows, strict=False) for t in range(row.start, len(row.ids))]
     targets_N = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
-    logits_NV = lm.logits(hidden_BTD[batch, position]).float()
+    logits_NV = lm.logits(hidden_ND[places]).float()
     return completion_nll(logits_NV, targets_N) * len(targets_N)
 
 

@@ -1,31 +1,42 @@
-"""The engine: batched decoding and choice scoring for one player, on prompts that are lists of token ids.
+"""The engine: reading, scoring and writing for one player, on prompts that are lists of token ids.
 
-Rows are padded on the right: attention is causal, so padding behind a row cannot change it, and a score does not depend
-on the company it is computed in. Each row draws its randomness from a generator of its own.
+Tokens of all rows lie one behind another, so nothing is padded. A prompt that continues what its episode's `Prefix`
+holds is read from there on. A row's result does not depend on the company it is computed in, and each row draws its
+randomness from a generator of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, Packing, apart
+from reflectrl.models.prefix import Prefix
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
 
-Ids = tuple[int, ...]
+CUT = 4
+"""A history that does not fit is cut by multiples of a quarter of the context."""
+
+REUSE = 16
+"""Fewer kept tokens than this are not worth continuing from."""
+
+Written = tuple[Ids, tuple[float, ...]]
+"""New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
 
 def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
     """Token ids of a prompt, with room for `reserve` more in the context.
 
     The two parts are encoded apart, so that the history's tokens do not depend on what follows. A prompt that is too
-    long loses the oldest part of its history; the state, the reflection and the actions are never cut.
+    long loses the oldest part of its history, in pieces of a quarter of the context: were it cut to measure, every
+    step would shift all that follows, and nothing that is kept could be used again. The state, the reflection and the
+    actions are never cut.
 
     Raises:
         UserError: what may not be cut is already longer than the context.
@@ -39,49 +50,91 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
             f"{len(rest)} tokens of observation and {reserve} to be written do not fit the model's context of"
             f" {lm.context} (raise model.context, or shorten the environment's state)"
         )
-    return tuple(start + history[max(0, len(history) - room) :] + rest)
+    piece = max(1, lm.context // CUT)
+    excess = max(0, len(history) - room)
+    return tuple(start + history[-(-excess // piece) * piece :] + rest)
 
 
-def pad(rows: Sequence[Sequence[int]], value: int, device: torch.device) -> Tensor:
-    """Rows of ids as one tensor (B, T), padded on the right."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=device)
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def last_hidden(lm: LanguageModel, prompts: Sequence[Ids]) -> Tensor:
-    """Hidden state (N, D) at the last token of each prompt; gradients flow."""
-    ids_BT = pad(prompts, lm.tokenizer.pad_token_id, lm.device)
-    hidden_BTD = lm.hidden(ids_BT)
-    ends = torch.tensor([len(row) - 1 for row in prompts], device=lm.device)
-    return hidden_BTD[torch.arange(len(prompts), device=lm.device), ends]
+def packed_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
+    """Hidden states (N, D) of all tokens of a packing, in the order of its blocks; gradients flow."""
+    blocks = packing.blocks
+    ids = torch.tensor([token for block in blocks for token in block.ids], device=lm.device)
+    places = np.concatenate([block.places() for block in blocks])
+    attend = PackedAttention(packing)
+    lm.tally.encoded += len(ids)
+    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - len(ids)
+    lm.tally.pairs += attend.pairs
+    return lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
 
 
-def choice_logits(lm: LanguageModel, prompts: Sequence[Ids], label_ids: Sequence[int]) -> Tensor:
-    """Logits (N, A) of the choice labels after each prompt: one forward pass, A rows of the LM head."""
-    rows = torch.tensor(label_ids, device=lm.device)
-    return lm.logits(last_hidden(lm, prompts), rows).float()
+def last_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
+    """Hidden state (P, D) at the last token of each prompt of a packing; gradients flow."""
+    return packed_hidden(lm, packing)[torch.tensor(packing.ends(), device=lm.device)]
+
+
+@torch.no_grad()
+def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix]) -> Tensor:
+    """Hidden state (P, D) at the last token of each prompt; what its prefix already holds is not encoded again.
+
+    Afterwards each prefix holds its whole prompt.
+    """
+    kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
+    new = [prompt[start:] for prompt, start in zip(prompts, kept, strict=True)]
+    lengths = [len(ids) for ids in new]
+    for prefix, prompt in zip(prefixes, prompts, strict=True):
+        prefix.reserve(len(prompt))
+    ids = torch.tensor([token for row in new for token in row], device=lm.device)
+    places = np.concatenate([np.arange(start, start + n) for start, n in zip(kept, lengths, strict=True)])
+    attend = CachedAttention(prefixes, lengths)
+    hidden_ND = lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
+    for prefix, prompt in zip(prefixes, prompts, strict=True):
+        prefix.hold(prompt)
+    lm.tally.encoded += len(ids)
+    lm.tally.reused += sum(kept)
+    lm.tally.pairs += attend.pairs
+    return hidden_ND[torch.tensor(lengths, device=lm.device).cumsum(0) - 1]
+
+
+def choice_logits(
+    lm: LanguageModel, prompts: Sequence[Ids], label_ids: Sequence[int], prefixes: Sequence[Prefix] | None = None
+) -> Tensor:
+    """Logits (P, A) of the choice labels after each prompt: one forward pass, A rows of the LM head.
+
+    Gradients flow where no prefixes are given.
+    """
+    hidden_PD = last_hidden(lm, apart(prompts)) if prefixes is None else read(lm, prompts, prefixes)
+    return lm.logits(hidden_PD, torch.tensor(label_ids, device=lm.device)).float()
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def generate(
     lm: LanguageModel,
     prompts: Sequence[Ids],
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     sampling: Sampling,
     generators: Sequence[np.random.Generator],
-) -> list[tuple[Ids, tuple[float, ...]]]:
-    """Continue each prompt until end-of-text (not returned) or `max_new_tokens`.
+    prefixes: Sequence[Prefix] | None = None,
+) -> list[Written]:
+    """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
 
-    Returns, per prompt, the new token ids and their log-probabilities (nats) under the sampling distribution.
+    Args:
+        prefixes: what each prompt's episode has kept; they hold the prompts afterwards, not what is written.
     """
-    decoder = _Decoder(lm, len(prompts))
-    hidden = decoder.start(prompts)
-    for remaining in reversed(range(max_new_tokens)):
-        tokens, logprobs = draw(lm.logits(hidden).float(), sampling, [generators[i] for i in decoder.rows])
-        if not decoder.keep(tokens, logprobs) or not remaining:
-            break
-        hidden = decoder.step()
-    return decoder.finished()
+    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    prefixes = [Prefix() for _ in prompts] if prefixes is None else prefixes
+    writer = _Writer(lm, prefixes, limits)
+    hidden_PD = read(lm, prompts, prefixes)
+    while True:
+        chosen = draw(lm.logits(hidden_PD).float(), sampling, [generators[i] for i in writer.rows])
+        if not writer.keep(*chosen):
+            return writer.finished()
+        hidden_PD = writer.step()
 
 
 def draw(logits_BV: Tensor, sampling: Sampling, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
@@ -109,53 +162,47 @@ def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
     return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
 
 
-class _Decoder:
-    """The key/value cache of a batch that is being continued, and the rows of it that still run."""
+class _Writer:
+    """The rows that are being continued."""
 
-    def __init__(self, lm: LanguageModel, count: int) -> None:
-        self.lm = lm
-        self.rows = list(range(count))
+    def __init__(self, lm: LanguageModel, prefixes: Sequence[Prefix], limits: Sequence[int]) -> None:
+        self.lm, self.prefixes, self.limits = lm, prefixes, limits
+        self.rows = list(range(len(prefixes)))
         self.new: list[list[int]] = [[] for _ in self.rows]
         self.logprobs: list[list[float]] = [[] for _ in self.rows]
-        self.cache: Any = DynamicCache()
+        self._attend: SteppingAttention | None = None
 
-    def start(self, prompts: Sequence[Ids]) -> Tensor:
-        ids_BT = pad(prompts, self.lm.tokenizer.pad_token_id, self.lm.device)
-        self.lengths = torch.tensor([len(row) for row in prompts], device=self.lm.device)
-        self.mask = torch.arange(ids_BT.shape[1], device=self.lm.device)[None] < self.lengths[:, None]
-        hidden = self.lm.hidden(ids_BT, past_key_values=self.cache, use_cache=True)
-        return hidden[torch.arange(len(prompts), device=self.lm.device), self.lengths - 1]
-
-    def keep(self, tokens: Tensor, logprobs: Tensor) -> bool:
-        """Record one token per running row; rows at end-of-text leave. Returns whether any row still runs."""
+    def keep(self, tokens_R: Tensor, logprobs_R: Tensor) -> bool:
+        """Record one token per running row; rows that are done leave. Returns whether any still runs."""
         end, stay = self.lm.tokenizer.eos_token_id, []
-        for slot, (row, token, logprob) in enumerate(zip(self.rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+        drawn = zip(self.rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True)
+        for slot, (row, token, logprob) in enumerate(drawn):
             if token != end:
                 self.new[row].append(token)
                 self.logprobs[row].append(logprob)
-                stay.append(slot)
-        self.tokens = tokens
+                if len(self.new[row]) < self.limits[row]:
+                    stay.append(slot)
+        self.tokens_R = tokens_R
         if len(stay) < len(self.rows):
-            self._shrink(torch.tensor(stay, dtype=torch.long, device=self.lm.device))
+            self.rows = [self.rows[slot] for slot in stay]
+            self._leave(torch.tensor(stay, dtype=torch.long, device=tokens_R.device))
         return bool(self.rows)
 
-    def _shrink(self, stay: Tensor) -> None:
-        self.rows = [self.rows[i] for i in stay.tolist()]
-        if self.rows:
-            self.cache.batch_select_indices(stay)
-            self.mask, self.lengths, self.tokens = self.mask[stay], self.lengths[stay], self.tokens[stay]
+    def _leave(self, stay: Tensor) -> None:
+        self.tokens_R = self.tokens_R[stay]
+        if self._attend is not None and len(stay):
+            self._attend.select(stay)
 
     def step(self) -> Tensor:
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
-        hidden = self.lm.hidden(
-            self.tokens[:, None],
-            past_key_values=self.cache,
-            attention_mask=self.mask,
-            position_ids=self.lengths[:, None],
-            use_cache=True,
-        )
-        self.lengths = self.lengths + 1
-        return hidden[:, -1]
+        """Hidden state (R, D) of each running row after its latest token."""
+        if self._attend is None:
+            running = [self.prefixes[row] for row in self.rows]
+            self._attend = SteppingAttention(running, max(self.limits), self.lm.device)
+        self._attend.advance(self.lm.dtype)
+        hidden_RD = self.lm.hidden(self.tokens_R, self._attend.lengths - 1, self._attend)
+        self.lm.tally.decoded += len(self.rows)
+        self.lm.tally.pairs += self._attend.pairs
+        return hidden_RD
 
-    def finished(self) -> list[tuple[Ids, tuple[float, ...]]]:
+    def finished(self) -> list[Written]:
         return [(tuple(ids), tuple(lps)) for ids, lps in zip(self.new, self.logprobs, strict=True)]

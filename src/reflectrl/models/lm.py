@@ -10,14 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reflectrl.models.attention import Attend
+from reflectrl.models.forward import hidden_states
 from reflectrl.models.precision import Mixed, autocast
+from reflectrl.models.tally import Tally
 from reflectrl.types import named_seed
 
 CARD = "reflectrl.json"
@@ -40,6 +43,7 @@ class LanguageModel:
         context: the longest sequence in tokens.
         base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
         mixed: whether `training` computes matrix products in bfloat16.
+        tally: what this player has computed.
     """
 
     model: Any
@@ -48,6 +52,7 @@ class LanguageModel:
     adapter: str | None = None
     base: str = ""
     mixed: Mixed = "off"
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def core(self) -> nn.Module:
@@ -57,6 +62,19 @@ class LanguageModel:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.core.get_input_embeddings().weight.dtype  # type: ignore[operator]
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory of one token's keys and values in all layers."""
+        config = self.core.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads  # type: ignore[union-attr]
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads  # type: ignore
+        return 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize  # type: ignore
 
     @property
     def hidden_size(self) -> int:
@@ -95,20 +113,21 @@ class LanguageModel:
         finally:
             self.model.eval()
 
-    def hidden(self, ids_BT: Tensor, **cache: Any) -> Tensor:
-        """Hidden states of the last layer, (B, T, D). Right padding needs no mask, since attention is causal.
+    def hidden(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+        """Hidden states of the last layer, (N, D), of tokens that lie one behind another.
 
         Args:
-            cache: `past_key_values`, `attention_mask`, `position_ids`, `use_cache` for decoding.
+            positions_N: place of each token in its own sequence.
+            attend: attention, which knows what the sequences are.
         """
         self.activate()
-        cache.setdefault("use_cache", False)
-        output: Tensor = self.core.base_model(input_ids=ids_BT, **cache).last_hidden_state  # type: ignore[operator]
-        return output
+        self.tally.passes += 1
+        return hidden_states(self.core, ids_N, positions_N, attend)
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits (N, V), or only the rows of the LM head asked for, (N, A): the rest of the head is never computed."""
         head = self.core.get_output_embeddings()  # type: ignore[operator]
+        self.tally.logits += len(hidden_ND) * (head.weight.shape[0] if rows is None else len(rows))
         if rows is None:
             logits: Tensor = head(hidden_ND)
             return logits
@@ -143,7 +162,7 @@ class LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
         if self.adapter is None:
             twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-            return replace(self, model=twin)
+            return replace(self, model=twin, tally=Tally())
         twin_lm = fresh_adapter(self, name)
         twin_lm.load_weights(self.weights())
         for parameter in twin_lm.parameters():
@@ -177,7 +196,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """The player that an adapter makes of a backbone; its weights may be trained."""
-    player = replace(first, model=peft.eval(), adapter=adapter)
+    player = replace(first, model=peft.eval(), adapter=adapter, tally=Tally())
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

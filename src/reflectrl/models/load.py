@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.forward import fuse_activations
 from reflectrl.models.lm import CARD, LanguageModel, adapter_seed, as_player, fingerprint, fresh_adapter
-from reflectrl.models.precision import FLOAT32_ATTENTION
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -100,8 +100,7 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
-    if device.type == "cpu" and model.config._attn_implementation == "sdpa":
-        model.set_attn_implementation(FLOAT32_ATTENTION)
+    fuse_activations(model)
     return LanguageModel(
         model.eval(), tokenizer, _context(model.config, config), base=source, mixed=config.mixed_precision
     )

@@ -44,14 +44,21 @@ def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: f
     """The players of an arm, with empty memories."""
     if models is None:
         return (ExpertPlayer() if arm.player == "expert" else RandomPlayer()), None
-    policy = Policy(models[0], Sampling(temperature), recipe.play.shuffle_labels, recipe.play.memory)
+    policy = make_policy(recipe, models[0], Sampling(temperature))
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
+
+
+def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
+    """The policy that chooses through a model, as the recipe has it."""
+    play = recipe.play
+    return Policy(lm, sampling, play.shuffle_labels, play.memory, play.cache_mib * 2**20, play.scoring)
 
 
 def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """The reflector that speaks through a model, as the recipe has it."""
     sampling = Sampling(recipe.play.reflection_temperature)
-    return Reflector(lm, recipe.play.reflection_tokens, sampling, recipe.play.memory)
+    play = recipe.play
+    return Reflector(lm, play.reflection_tokens, sampling, play.memory, play.cache_mib * 2**20)
 
 
 def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: str | None) -> Models:

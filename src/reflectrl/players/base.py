@@ -12,9 +12,9 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.types import Observation, Step, Task, Turn
 
 
-@dataclass
+@dataclass(eq=False)
 class Seat:
-    """One live episode, as players see it.
+    """One live episode, as players see it. A player may keep things by seat: it lives as long as the episode.
 
     Attributes:
         observation: what is on the table now.

@@ -1,25 +1,34 @@
 """The policy: one forward pass over state, reflection and the numbered actions gives the probability of each action.
 
-Single-prompt action enumeration (Reflect-RL, section on techniques). Only the labels of legal actions are scored, so an
-illegal action cannot be sampled.
+Single-prompt action enumeration (Reflect-RL, section on techniques), or the actions' own texts. Only legal actions are
+scored, so an illegal one cannot be sampled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from reflectrl.models.engine import Ids, choice_logits, tokenize
+from reflectrl.models.choices import Scoring, Texts, action_texts, cached_text_logits, text_logits
+from reflectrl.models.engine import choice_logits, last_hidden, tokenize
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, Packing, apart
+from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
 from reflectrl.players.base import Seat
-from reflectrl.prompts import Prompt, policy_prompt
+from reflectrl.prompts import Prompt, policy_prompt, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
 CHUNK = 256
 """Prompts per forward pass."""
+
+Actions = tuple[str, ...]
+Asked = tuple[Ids, Actions]
+"""A prompt, and the actions among which it asks to choose."""
 
 
 class Policy:
@@ -27,8 +36,10 @@ class Policy:
 
     Args:
         sampling: temperature 0 takes the most probable action.
-        shuffle_labels: list the actions in a random order at every step.
+        shuffle_labels: list the actions in a random order at every step (enumeration only).
         memory: how many prompts' logits are kept. Call `forget` whenever the weights change.
+        cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
+        scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `models/choices.py`).
     """
 
     def __init__(
@@ -37,10 +48,21 @@ class Policy:
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         shuffle_labels: bool = False,
         memory: int = 50_000,
+        cache: int = CACHE,
+        scoring: Scoring = "enumeration",
     ) -> None:
-        self.lm, self.sampling, self.shuffle_labels, self.memory = lm, sampling, shuffle_labels, memory
+        self.lm, self.sampling, self.memory, self.scoring = lm, sampling, memory, scoring
+        self.shuffle_labels = shuffle_labels and scoring == "enumeration"
+        self.pool = PrefixPool(lm.token_bytes, cache)
+        self.asked = 0
+        self.remembered = 0
         self._labels: Labels | None = None
-        self._known: dict[tuple[Ids, int], np.ndarray] = {}
+        self._texts: dict[Actions, Texts] = {}
+        self._known: dict[Asked, np.ndarray] = {}
+
+    def with_sampling(self, sampling: Sampling) -> Policy:
+        """The same player with another way of drawing, and memories of its own."""
+        return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
 
     def labels(self, count: int) -> Labels:
         """The tokenizer's choice labels for that many actions (UserError if it has too few)."""
@@ -48,47 +70,96 @@ class Policy:
             self._labels = find_labels(self.lm.tokenizer, count)
         return self._labels
 
+    def texts(self, actions: Actions) -> Texts:
+        """The tokens of the actions' texts."""
+        if actions not in self._texts:
+            if len(self._texts) >= self.memory:
+                self._texts.clear()
+            self._texts[actions] = action_texts(self.lm, actions)
+        return self._texts[actions]
+
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
-        """Token ids of the prompt whose next token is the choice."""
+        """Token ids of the prompt that the choice follows."""
+        if self.scoring != "enumeration":
+            longest = max(map(len, self.texts(observation.actions).ids))
+            return tokenize(self.lm, words_prompt(observation, reflection), reserve=longest)
         labels = self.labels(len(observation.actions))
         text = policy_prompt(observation, reflection, labels.texts, order)
         return tokenize(self.lm, Prompt(text.history, text.rest + labels.gap))
 
+    def answer(self, actions: Actions, action: int, label: int) -> Ids:
+        """The tokens that take an action, listed under the label of that number."""
+        if self.scoring != "enumeration":
+            return self.texts(actions).ids[action]
+        return (self.labels(len(actions)).token_ids[label],)
+
     def forget(self) -> None:
-        """Drop remembered logits, because the weights have changed."""
+        """Drop all that was computed, because the weights have changed."""
         self._known.clear()
+        self.pool.clear()
+
+    def logits(self, packing: Packing, actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
+        """Logits (P, A) of the actions of each packed prompt, and hidden states (P, D) after it; gradients flow.
+
+        Rows with fewer than A actions end in arbitrary numbers.
+        """
+        if self.scoring != "enumeration":
+            return text_logits(self.lm, packing, [self.texts(one) for one in actions], self.scoring)
+        most = max(map(len, actions))
+        hidden_PD = last_hidden(self.lm, packing)
+        rows = torch.tensor(self.labels(most).token_ids[:most], device=self.lm.device)
+        return self.lm.logits(hidden_PD, rows).float(), hidden_PD
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
         orders = [self._order(seat) for seat in seats]
         asked = [
-            (self.prompt(seat.observation, seat.reflection, order), len(seat.observation.actions))
+            (self.prompt(seat.observation, seat.reflection, order), seat.observation.actions)
             for seat, order in zip(seats, orders, strict=True)
         ]
-        logits = self._logits(asked)
+        logits = self._logits(asked, seats)
         return [self._turn(seat, order, logits[key]) for seat, order, key in zip(seats, orders, asked, strict=True)]
 
     def _order(self, seat: Seat) -> tuple[int, ...]:
         count = len(seat.observation.actions)
         return tuple(int(i) for i in seat.rng.permutation(count)) if self.shuffle_labels else ()
 
-    def _logits(self, asked: Sequence[tuple[Ids, int]]) -> dict[tuple[Ids, int], np.ndarray]:
+    def _logits(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> dict[Asked, np.ndarray]:
         """Logits of the listed actions; identical prompts are computed once."""
         found = {key: self._known[key] for key in asked if key in self._known}
-        new = [key for key in dict.fromkeys(asked) if key not in found]
+        new = {key: seat for key, seat in zip(asked, seats, strict=True) if key not in found}
+        self.asked += len(asked)
+        self.remembered += len(asked) - len(new)
         for start in range(0, len(new), CHUNK):
-            part = new[start : start + CHUNK]
-            found.update(zip(part, self._score(part), strict=True))
+            part = dict(islice(new.items(), start, start + CHUNK))
+            found.update(zip(part, self._score(list(part), list(part.values())), strict=True))
         if len(self._known) + len(new) <= self.memory:
             self._known.update((key, found[key]) for key in new)
         return found
 
-    @torch.no_grad()
-    def _score(self, part: Sequence[tuple[Ids, int]]) -> list[np.ndarray]:
-        most = max(count for _, count in part)
-        logits_NA = choice_logits(self.lm, [ids for ids, _ in part], self.labels(most).token_ids[:most])
-        if not logits_NA.isfinite().all():
+    def _score(self, part: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
+        prompts, actions = [ids for ids, _ in part], [listed for _, listed in part]
+        growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
+        with torch.inference_mode():
+            if any(growing) or self.scoring != "enumeration":
+                needed = [len(ids) + sum(map(len, self._spelled(one))) for ids, one in part]
+                parts = self.pool.parts(seats, needed, growing)
+                found = [row for rows, prefixes in parts for row in self._read(prompts[rows], actions[rows], prefixes)]
+            else:
+                found = [*self.logits(apart(prompts), actions)[0]]
+        if not all(row[: len(one)].isfinite().all() for row, one in zip(found, actions, strict=True)):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
-        return [row[:count] for row, (_, count) in zip(logits_NA.cpu().double().numpy(), part, strict=True)]
+        return [row[: len(one)].cpu().double().numpy() for row, one in zip(found, actions, strict=True)]
+
+    def _spelled(self, actions: Actions) -> tuple[Ids, ...]:
+        """What is encoded behind a prompt to score its actions."""
+        return () if self.scoring == "enumeration" else self.texts(actions).ids
+
+    def _read(self, prompts: Sequence[Ids], actions: Sequence[Actions], prefixes: Sequence[Prefix]) -> Tensor:
+        """Logits (P, A) of prompts that continue what their prefixes hold."""
+        if self.scoring != "enumeration":
+            return cached_text_logits(self.lm, prompts, [self.texts(one) for one in actions], self.scoring, prefixes)
+        most = max(map(len, actions))
+        return choice_logits(self.lm, prompts, self.labels(most).token_ids[:most], prefixes)
 
     def _turn(self, seat: Seat, order: tuple[int, ...], logits: np.ndarray) -> Turn:
         """Draw a label; one number of the episode's generator is used even when greedy, so both replay alike."""
@@ -108,7 +179,7 @@ class Policy:
             choice=choice,
             order=order,
             probs=tuple(round(float(p), 6) for p in aligned),
-            token_ids=(self.labels(len(probs)).token_ids[label],),
+            token_ids=self.answer(seat.observation.actions, choice, label),
             logprobs=(float(logp[label]),),
             entropy=float(-(probs * logp).sum()),
             sampling=self.sampling,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from reflectrl.models.engine import Ids, generate, tokenize
+import torch
+
+from reflectrl.models.engine import Written, generate, tokenize
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids
+from reflectrl.models.prefix import CACHE, PrefixPool
 from reflectrl.players.base import Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Sampling, Turn
-
-Written = tuple[Ids, tuple[float, ...]]
 
 
 class Reflector:
@@ -21,6 +23,7 @@ class Reflector:
         max_new_tokens: longest reflection.
         sampling: greedy reflections are memoised, since the model is frozen: an identical prompt is decoded once.
         memory: how many greedy reflections are kept; the least recently used are forgotten.
+        cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
     """
 
     def __init__(
@@ -29,8 +32,10 @@ class Reflector:
         max_new_tokens: int = 100,
         sampling: Sampling = Sampling(temperature=0.0),  # noqa: B008  (frozen)
         memory: int = 50_000,
+        cache: int = CACHE,
     ) -> None:
         self.lm, self.max_new_tokens, self.sampling, self.memory = lm, max_new_tokens, sampling, memory
+        self.pool = PrefixPool(lm.token_bytes, cache)
         self._known: OrderedDict[Ids, Written] = OrderedDict()
         self.asked = 0
         self.remembered = 0
@@ -39,22 +44,30 @@ class Reflector:
         prompts = [self._prompt(seat) for seat in seats]
         self.asked += len(prompts)
         if not self.sampling.greedy:
-            written = generate(self.lm, prompts, self.max_new_tokens, self.sampling, [seat.rng for seat in seats])
-            return [self._turn(one) for one in written]
+            return [self._turn(one) for one in self._write(prompts, seats)]
         found = {prompt: self._recall(prompt) for prompt in prompts if prompt in self._known}
-        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in found]
+        new = {prompt: seat for prompt, seat in zip(prompts, seats, strict=True) if prompt not in found}
         self.remembered += len(prompts) - len(new)
         if new:
-            found |= self._decode(new, seats[: len(new)])
+            found |= self._learn(new)
         return [self._turn(found[prompt]) for prompt in prompts]
 
     def _prompt(self, seat: Seat) -> Ids:
         return tokenize(self.lm, reflector_prompt(seat.observation), reserve=self.max_new_tokens)
 
-    def _decode(self, prompts: list[Ids], seats: Sequence[Seat]) -> dict[Ids, Written]:
-        generators = [seat.rng for seat in seats]  # greedy decoding draws nothing from them
-        written = generate(self.lm, prompts, self.max_new_tokens, self.sampling, generators)
-        found = dict(zip(prompts, written, strict=True))
+    def _write(self, prompts: Sequence[Ids], seats: Sequence[Seat]) -> list[Written]:
+        """A continuation of each prompt, by each seat's own generator (from which greedy decoding draws nothing)."""
+        growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
+        needed = [2 * (len(ids) + self.max_new_tokens) for ids in prompts]  # while writing, a copy of each is held
+        written: list[Written] = []
+        for rows, prefixes in self.pool.parts(seats, needed, growing):
+            generators = [seat.rng for seat in seats[rows]]
+            with torch.inference_mode():
+                written += generate(self.lm, prompts[rows], self.max_new_tokens, self.sampling, generators, prefixes)
+        return written
+
+    def _learn(self, new: Mapping[Ids, Seat]) -> dict[Ids, Written]:
+        found = dict(zip(new, self._write(list(new), list(new.values())), strict=True))
         self._known.update(found)
         while len(self._known) > self.memory:
             self._known.popitem(last=False)

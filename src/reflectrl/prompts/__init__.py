@@ -61,6 +61,15 @@ def policy_prompt(
     return Prompt(observation.history, text)
 
 
+def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
+    """What a policy reads that answers with the text of an action instead of a label: no actions are listed."""
+    if reflection is None:
+        before, after = _parts("act_in_words.j2")
+        return Prompt(observation.history, before + observation.state + after)
+    before, between, after = _parts("reflect_then_act_in_words.j2")
+    return Prompt(observation.history, f"{before}{observation.state}{between}{reflection}{after}")
+
+
 def reflection_completion(reflection: str) -> str:
     """What the reflector is trained to continue with (end-of-text follows as a token)."""
     return " " + reflection

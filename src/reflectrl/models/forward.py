@@ -1,0 +1,173 @@
+"""Forward passes over tokens that lie one behind another, (N,), with attention of our own.
+
+Two ways that compute the same. The families that the engine knows are walked through block by block, calling the
+model's own layers: a third of the time of a step of decoding is saved by that, since little else is done between them.
+Any other family, and training with dropout, goes through Hugging Face's forward pass, whose attention is replaced
+through the library's attention interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.activations import NewGELUActivation
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from reflectrl.models.attention import Attend
+from reflectrl.types import UserError
+
+ATTENTION = "reflectrl"
+"""The name under which our attention is registered with transformers."""
+
+_attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
+"""What replaces attention in the forward pass that is under way."""
+
+
+def hidden_states(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    """Hidden states of the last layer, (N, D), after the final norm.
+
+    Args:
+        core: a Hugging Face causal language model, its linear layers wrapped by adapters or not.
+        attend: knows which tokens belong together.
+    """
+    walk = _walk_of(core)
+    with _float32_attention(attend, ids_N.device) as careful:
+        if walk is not None and not (core.training and _has_dropout(core)):
+            return walk(core.base_model, ids_N, positions_N, careful)
+        return _through_transformers(core, ids_N, positions_N, careful)
+
+
+@contextlib.contextmanager
+def _float32_attention(attend: Attend, device: torch.device) -> Iterator[Attend]:
+    """On CPUs, torch's fused attention is slower backwards in bfloat16 than in float32, so autocast leaves it alone."""
+    if device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        yield attend
+        return
+
+    def careful(layer: int, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return attend(layer, query.float(), key.float(), value.float(), dropout)
+
+    yield careful
+
+
+def fuse_activations(core: nn.Module) -> None:
+    """Replace GPT-2's hand-written GELU by the fused function of the same formula (four times less memory traffic)."""
+    for module in core.modules():
+        if isinstance(getattr(module, "act", None), NewGELUActivation):
+            module.act = nn.GELU(approximate="tanh")
+
+
+# ---- block by block --------------------------------------------------------------------------------------------------
+
+
+def _walk_of(core: Any) -> Callable[[Any, Tensor, Tensor, Attend], Tensor] | None:
+    config = core.config
+    if config.model_type == "gpt2":
+        plain = config.scale_attn_weights and not config.scale_attn_by_inverse_layer_idx
+        return _walk_gpt2 if plain and not config.add_cross_attention else None
+    return _walk_llama if config.model_type in ("llama", "mistral", "qwen2", "qwen3") else None
+
+
+def _has_dropout(core: nn.Module) -> bool:
+    """Whether the model's own layers drop anything (adapters' layers are called as they are, so theirs may)."""
+    names = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
+    return any(getattr(core.config, name, 0.0) for name in names)
+
+
+def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    """Radford et al. 2019: learned positions, norm before each half, fused projections."""
+    x_ND = base.wte(ids_N) + base.wpe(positions_N)
+    for i, block in enumerate(base.h):
+        heads = (len(ids_N), block.attn.num_heads, block.attn.head_dim)
+        query, key, value = block.attn.c_attn(block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
+        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads))
+        x_ND = x_ND + block.attn.c_proj(mixed_ND)
+        x_ND = x_ND + block.mlp.c_proj(block.mlp.act(block.mlp.c_fc(block.ln_2(x_ND))))
+    return base.ln_f(x_ND)
+
+
+def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    """Touvron et al. 2023 and relatives: rotary positions, RMS norm, gated MLP; Qwen 3 also norms queries and keys."""
+    x_ND = base.embed_tokens(ids_N)
+    cos_1ND, sin_1ND = base.rotary_emb(x_ND[None], positions_N[None])
+    cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_1ND[0][:, None]
+    for i, layer in enumerate(base.layers):
+        own = layer.self_attn
+        h_ND = _rms_norm(layer.input_layernorm, x_ND)
+        query, key, value = (
+            projection(h_ND).view(len(ids_N), -1, own.head_dim) for projection in (own.q_proj, own.k_proj, own.v_proj)
+        )
+        if hasattr(own, "q_norm"):
+            query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
+        query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
+        x_ND = x_ND + own.o_proj(attend(i, query, key, value))
+        h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
+        x_ND = x_ND + layer.mlp.down_proj(layer.mlp.act_fn(layer.mlp.gate_proj(h_ND)) * layer.mlp.up_proj(h_ND))
+    return _rms_norm(base.norm, x_ND)
+
+
+def _rms_norm(norm: Any, x: Tensor) -> Tensor:
+    return functional.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _half_turned(x: Tensor) -> Tensor:
+    """Each pair (x_i, x_{i + D/2}) turned by a right angle, as rotary positions want it."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+# ---- through transformers --------------------------------------------------------------------------------------------
+
+
+def _through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    if core.config._attn_implementation != ATTENTION:
+        use_our_attention(core)
+    nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
+    token = _attend.set(attend)
+    try:
+        output = core.base_model(
+            input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
+        )
+    finally:
+        _attend.reset(token)
+    return output.last_hidden_state[0]
+
+
+def use_our_attention(core: Any) -> None:
+    """Let a model's attention go through ours.
+
+    Raises:
+        UserError: its code does not use the library's attention interface.
+    """
+    try:
+        core.set_attn_implementation(ATTENTION)
+    except (ValueError, AttributeError) as error:
+        about = f"models of the family {core.config.model_type!r} bring attention of their own"
+        raise UserError(f"{about}, which cannot be packed; use another model") from error
+
+
+def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """What a Hugging Face layer calls: ours while a packed forward pass is under way, the library's otherwise."""
+    attend = _attend.get()
+    if attend is None:
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+    scaling = options.get("scaling")
+    usual = query.shape[-1] ** -0.5
+    if scaling is not None and abs(scaling - usual) > 1e-9:
+        query = query * (scaling / usual)
+    parts = (part[0].transpose(0, 1) for part in (query, key, value))
+    mixed_ND = attend(module.layer_idx, *parts, options.get("dropout", 0.0))
+    return mixed_ND.view(1, query.shape[2], query.shape[1], -1), None
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)

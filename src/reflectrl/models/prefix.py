@@ -1,0 +1,170 @@
+"""Keys and values that are kept: what a player has already read of an episode need not be encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from reflectrl.models.packing import Ids, shared_length
+
+ROUNDING = 64
+"""Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
+
+
+CACHE = 4 * 2**30
+"""Most bytes of keys and values that a player keeps, unless told otherwise."""
+
+
+class Prefix:
+    """The keys and values of one growing sequence of tokens, in every layer.
+
+    What is kept is the longest part that the next prompt shares with the tokens written last, so it needs no telling
+    where the history ends: state, reflection and actions are written over by what comes next.
+
+    Attributes:
+        ids: the tokens whose keys and values are held.
+        reserved: the number of tokens for which the next buffers have room.
+    """
+
+    def __init__(self) -> None:
+        self.ids: Ids = ()
+        self.reserved = 0
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._filled: list[int] = []
+
+    def match(self, prompt: Ids, least: int = 1) -> int:
+        """Cut back to what `prompt` shares (at least one of its tokens stays to be computed); returns its length.
+
+        Fewer than `least` shared tokens are not worth keeping.
+        """
+        shared = min(shared_length(self.ids, prompt), len(prompt) - 1)
+        self.crop(shared if shared >= least else 0)
+        return len(self.ids)
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        self.ids = self.ids[:length]
+        self._filled = [length] * len(self._filled)
+
+    def hold(self, prompt: Ids) -> None:
+        """Say which tokens have been appended; whatever was appended after them is forgotten."""
+        self.ids = prompt
+        self.crop(len(prompt))
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for so many tokens in all: buffers that must grow take that size at once."""
+        self.reserved = -(-tokens // ROUNDING) * ROUNDING
+
+    def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
+        if layer == len(self._keys):
+            empty = key_TGD.new_empty(1, key_TGD.shape[1], 0, key_TGD.shape[2])
+            self._keys.append(empty)
+            self._values.append(empty)
+            self._filled.append(0)
+        start = self._filled[layer]
+        end = start + key_TGD.shape[0]
+        if end > self._keys[layer].shape[2]:
+            size = max(self.reserved, -(-end // ROUNDING) * ROUNDING)
+            self._keys[layer] = _grown(self._keys[layer], start, size)
+            self._values[layer] = _grown(self._values[layer], start, size)
+        key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
+        key[0, :, start:] = key_TGD.transpose(0, 1)
+        value[0, :, start:] = value_TGD.transpose(0, 1)
+        self._filled[layer] = end
+        return key, value
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values so far, each (1, G, length, D), not copied."""
+        end = self._filled[layer]
+        return self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the buffers, in bytes."""
+        return sum(t.nbytes for t in (*self._keys, *self._values))
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _grown(old: Tensor, filled: int, size: int) -> Tensor:
+    new = old.new_empty(*old.shape[:2], size, old.shape[3])
+    new[:, :, :filled] = old[:, :, :filled]
+    return new
+
+
+class PrefixPool:
+    """The prefixes of the episodes that are being played, within a bound on their memory.
+
+    An episode's prefix goes when the episode does. When there is no more room, the episodes that came first keep
+    theirs, and those that came later are encoded anew at each step: slower, with the same result.
+
+    Args:
+        token_bytes: memory of one token's keys and values in all layers.
+        limit: most bytes that are held, within a call and between calls (a single row may need more).
+    """
+
+    def __init__(self, token_bytes: int, limit: int) -> None:
+        self.token_bytes, self.limit = token_bytes, limit
+        self.peak = 0
+        self._of: WeakKeyDictionary[object, Prefix] = WeakKeyDictionary()
+
+    def parts(
+        self, episodes: Sequence[object], tokens: Sequence[int], growing: Sequence[bool]
+    ) -> Iterator[tuple[slice, list[Prefix]]]:
+        """The prefixes of some episodes, as many at a time as fit the bound: (which of them, their prefixes).
+
+        Args:
+            episodes: objects that live as long as the episodes.
+            tokens: how many tokens each may come to hold in this call, copies counted.
+            growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
+        """
+        start = 0
+        while start < len(episodes):
+            end, needed = start, 0
+            while end < len(episodes) and (end == start or needed + tokens[end] * self.token_bytes <= self.limit):
+                needed += tokens[end] * self.token_bytes
+                end += 1
+            rows = slice(start, end)
+            chosen = zip(episodes[rows], growing[rows], strict=True)
+            yield rows, [self._of.setdefault(e, Prefix()) if kept else Prefix() for e, kept in chosen]
+            self.peak = max(self.peak, self.nbytes)
+            self._trim()
+            start = end
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the prefixes that are kept, in bytes."""
+        return sum(prefix.nbytes for prefix in self._of.values())
+
+    def _trim(self) -> None:
+        """Drop the prefixes of the youngest episodes until the rest is within the limit."""
+        total = 0
+        for prefix in self._of.values():  # in the order in which the episodes began
+            total += prefix.nbytes
+            if total > self.limit:
+                total -= prefix.nbytes
+                prefix.clear()
+
+    def clear(self) -> None:
+        """Drop all prefixes, because the weights have changed."""
+        self._of.clear()
+
+
+def gather(prefixes: Sequence[Prefix], layer: int, room: int) -> tuple[Tensor, Tensor]:
+    """A layer's keys and values of several prefixes in one buffer each, (B, G, longest + room, D), copied."""
+    held = [prefix.layer(layer) for prefix in prefixes]
+    longest = max(key.shape[2] for key, _ in held)
+    _, heads, _, width = held[0][0].shape
+    keys = held[0][0].new_zeros(len(held), heads, longest + room, width)
+    values = torch.zeros_like(keys)
+    for row, (key, value) in enumerate(held):
+        keys[row, :, : key.shape[2]] = key[0]
+        values[row, :, : value.shape[2]] = value[0]
+    return keys, values

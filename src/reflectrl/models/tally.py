@@ -1,0 +1,37 @@
+"""What a model has computed: counters, and the floating-point operations that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Tally:
+    """Counters of one player's model; they only grow.
+
+    Attributes:
+        passes: forward passes.
+        encoded: prompt tokens that went through the model.
+        decoded: tokens that went through it one by one, while writing.
+        reused: prompt tokens that did not, because their keys and values were kept or shared.
+        pairs: query-key pairs of attention, per layer and head.
+        logits: entries of the language-model head that were computed.
+        cache_bytes: the most that kept keys and values have taken so far (bytes).
+    """
+
+    passes: int = 0
+    encoded: int = 0
+    decoded: int = 0
+    reused: int = 0
+    pairs: int = 0
+    logits: int = 0
+    cache_bytes: int = 0
+
+    def since(self, before: Tally) -> Tally:
+        """What was counted after `before` was copied; the peak of the cache stays the peak."""
+        now, then = asdict(self), asdict(before)
+        return Tally(**{key: now[key] - (0 if key == "cache_bytes" else then[key]) for key in now})
+
+    def copy(self) -> Tally:
+        """The counters as they stand."""
+        return Tally(**asdict(self))
