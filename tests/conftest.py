@@ -57,3 +57,74 @@ def command(tmp_path: Path) -> Command:
         )
 
     return run
+
+
+WORDS = (
+    "|T: | : |\nDay one: went to see the sea.\nReflection: Go on.\nActions: 1: look; 2: north\nAction: look\nChoice: 1"
+)
+GROUPED = ("llama", "qwen2")
+"""Of the tiny models, those in which two heads share their keys and values."""
+
+
+def _save_tiny(folder: Path, family: Any) -> None:
+    """Weights are enlarged, so that outputs differ between tokens and places."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from reflectrl.config import ModelConfig
+    from reflectrl.models.scratch import make_model, train_tokenizer
+
+    tokenizer = train_tokenizer([WORDS], 300, choices=9)
+    settings = ModelConfig(family=family, layers=2, width=32, heads=2, context=320)
+    model: Any = make_model(settings, tokenizer, seed=3)
+    if family in GROUPED:
+        model.config.num_key_value_heads = 1
+        model = AutoModelForCausalLM.from_config(model.config)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(5)
+        for weight in model.parameters():
+            weight.normal_(std=0.12) if weight.ndim == 2 else weight.add_(0.1 * torch.randn_like(weight))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`tiny_folder("llama")`: where a tiny model of that family lies."""
+    folders: dict[str, Path] = {}
+
+    def folder_of(family: str) -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            _save_tiny(folders[family], family)
+        return folders[family]
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
+    """`pair("llama")`: a policy and a reflector, each with weights of its own; `pair("llama", True)`: two adapters."""
+    import torch
+
+    from reflectrl.config import ModelConfig
+    from reflectrl.models.load import load_model, second_player
+
+    made: dict[tuple[str, bool], tuple[Any, Any]] = {}
+
+    def make(family: str, adapters: bool) -> tuple[Any, Any]:
+        settings = ModelConfig(context=320, mixed_precision="off", lora_rank=2 if adapters else 0)
+        first = load_model(tiny_folder(family), settings, "policy")
+        second = second_player(first, "reflector") if adapters else load_model(tiny_folder(family), settings)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(7)
+            for weight in [*first.parameters(), *second.parameters()] if adapters else second.parameters():
+                weight.normal_(std=0.12) if weight.ndim == 2 else None
+        return first, second
+
+    def pair_of(family: str, adapters: bool = False) -> tuple[Any, Any]:
+        if (family, adapters) not in made:
+            made[family, adapters] = make(family, adapters)
+        return made[family, adapters]
+
+    return pair_of

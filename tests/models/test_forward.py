@@ -1,0 +1,272 @@
+"""Forward passes of our own against Hugging Face's: block by block, through the attention interface, in training."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from reflectrl.models import forward
+from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
+from reflectrl.models.engine import generate, packed_hidden, read
+from reflectrl.models.forward import fuse_activations, hidden_states
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
+from reflectrl.models.prefix import Prefix
+from reflectrl.types import Sampling
+
+Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
+OTHERS = ("gpt_neox", "phi", "gemma", "granite")
+"""Families that the engine does not know; Granite scales its attention in a way of its own."""
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "head_dim": 16}
+families = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
+
+
+def configured(family: str, **options: Any) -> Any:
+    """A tiny model in evaluation mode, its weights enlarged so that outputs differ."""
+    marks = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1}
+    groups = {} if family in ("gpt2", "gpt_neox") else {"num_key_value_heads": 1}
+    shape = SHAPE | groups | {"max_position_embeddings": 64, "vocab_size": 60} | marks | options
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(4)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+        for weight in model.parameters():
+            weight.normal_(std=0.12) if weight.ndim == 2 else weight.add_(0.1 * torch.randn_like(weight))
+    return model.eval()
+
+
+def model_of(family: str) -> Any:
+    return configured(family, attention_multiplier=0.5) if family == "granite" else configured(family)
+
+
+def prompts_of(lengths: Sequence[int], seed: int = 0, vocab: int = 60) -> list[Ids]:
+    """Every second prompt continues the one before it."""
+    rng, found = np.random.default_rng(seed), []
+    for i, length in enumerate(lengths):
+        new = tuple(int(token) for token in rng.integers(2, vocab, size=length))
+        found.append((*found[-1], *new) if i % 2 else new)
+    return found
+
+
+def plain_hidden(core: Any, prompt: Ids) -> Tensor:
+    """The model's own forward pass, with attention written out."""
+    before = core.config._attn_implementation
+    core.set_attn_implementation("eager")
+    try:
+        hidden: Tensor = core.base_model(input_ids=torch.tensor([prompt]), use_cache=False).last_hidden_state[0]
+    finally:
+        core.set_attn_implementation(before)
+    return hidden
+
+
+def arguments(packing: Packing) -> tuple[Tensor, Tensor, PackedAttention]:
+    ids = torch.tensor([token for block in packing.blocks for token in block.ids])
+    places = torch.from_numpy(np.concatenate([block.places() for block in packing.blocks]))
+    return ids, places, PackedAttention(packing)
+
+
+def gradients(core: Any, hidden_ND: Tensor) -> dict[str, Tensor]:
+    """Of a fixed function of hidden states, for every weight."""
+    core.zero_grad()
+    places = torch.linspace(-1, 1, hidden_ND.numel()).view_as(hidden_ND)
+    (hidden_ND * places.sin()).sum().backward()
+    found = {name: p.grad.clone() for name, p in core.named_parameters() if p.grad is not None}
+    core.zero_grad()
+    return found
+
+
+def close(one: dict[str, Tensor], other: dict[str, Tensor], limit: float = 1e-4) -> bool:
+    """Whether the norm of the difference, over all weights, is small beside the norm."""
+    assert one.keys() == other.keys() and one
+    difference = sum(float((one[name] - other[name]).square().sum()) for name in one)
+    return bool(difference**0.5 < limit * sum(float(grad.square().sum()) for grad in other.values()) ** 0.5)
+
+
+@every_family
+def test_packed_hidden_states_and_gradients_are_the_models_own(family: str) -> None:
+    core, prompts = model_of(family), prompts_of([20, 18, 5, 1, 30])
+    packing = pack(prompts)
+    assert len(packing.blocks) < len(prompts)
+    hidden_ND = hidden_states(core, *arguments(packing))
+    expected = [plain_hidden(core, prompt)[-1] for prompt in prompts]
+    ends = torch.tensor(packing.ends())
+    torch.testing.assert_close(hidden_ND[ends], torch.stack(expected), atol=1e-4, rtol=0)
+    assert close(gradients(core, hidden_ND[ends]), gradients(core, torch.stack(expected)))
+
+
+@families
+def test_block_by_block_is_the_same_as_through_transformers(family: str) -> None:
+    core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
+    walk = forward._walk_of(core)
+    assert walk is not None, "the engine knows this family"
+    walked = walk(core.base_model, *arguments(packing))
+    led = forward._through_transformers(core, *arguments(packing))
+    torch.testing.assert_close(walked, led, atol=1e-5, rtol=0)
+    assert close(gradients(core, walked), gradients(core, led))
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pair: Pair) -> None:
+    core = model_of(family)
+    assert forward._walk_of(core) is None
+    lm = LanguageModel(core, pair("gpt2")[0].tokenizer, context=64)
+    prompts, prefixes = prompts_of([20, 6, 9, 17]), [Prefix() for _ in range(4)]
+    written = generate(lm, prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], prefixes)
+    longer = [(*prompt, 7, 8, 9) for prompt in prompts]
+    encoded = lm.tally.encoded
+    hidden_PD = read(lm, longer, prefixes)
+    assert lm.tally.encoded - encoded < sum(map(len, longer)), "something was kept"
+    for prompt, (ids, logprobs), hidden_D, more in zip(prompts, written, hidden_PD, longer, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(plain_hidden(core, more)[-1], hidden_D, atol=1e-4, rtol=0)
+            logp_TV = lm.logits(plain_hidden(core, (*prompt, *ids))).log_softmax(-1)[len(prompt) - 1 : -1]
+        assert logp_TV.argmax(-1).tolist() == list(ids)
+        assert logp_TV.amax(-1).tolist() == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_their_own_forward_pass_still_works_after_ours() -> None:
+    core, prompts = model_of("phi"), prompts_of([12, 7])
+    with torch.no_grad():
+        before = core(torch.tensor([prompts[1]])).logits
+        hidden_states(core, *arguments(apart(prompts)))
+        torch.testing.assert_close(core(torch.tensor([prompts[1]])).logits, before, atol=1e-5, rtol=0)
+
+
+# ---- dropout and activations -----------------------------------------------------------------------------------------
+
+DROPOUTS = {"gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop")} | dict.fromkeys(FAMILIES[1:], ("attention_dropout",))
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in DROPOUTS for name in DROPOUTS[family]])
+def test_dropout_works_in_training_and_nowhere_else(family: str, name: str) -> None:
+    zeros = dict.fromkeys(DROPOUTS[family], 0.0)
+    core, plain = configured(family, **zeros | {name: 0.4}), configured(family, **zeros)
+    packing = pack(prompts_of([20, 18]))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = hidden_states(plain, *arguments(packing))
+        torch.testing.assert_close(hidden_states(core, *arguments(packing)), expected, atol=1e-5, rtol=0)
+        core.train()
+        once, again = (hidden_states(core, *arguments(packing)) for _ in range(2))
+        assert not torch.allclose(once, again, atol=1e-3) and not torch.allclose(once, expected, atol=1e-3)
+        plain.train()
+        torch.testing.assert_close(hidden_states(plain, *arguments(packing)), expected, atol=1e-5, rtol=0)
+
+
+def test_dropout_scales_what_stays() -> None:
+    """Averaged over many draws, attention with dropout is attention without."""
+    attend, like = PackedAttention(pack([(1, 2, 3, 4), (1, 2, 3, 5)], least=1)), torch.randn(5, 2, 8)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        draws = torch.stack([attend(0, like, like, like, dropout=0.3) for _ in range(3000)])
+    torch.testing.assert_close(draws.mean(0), attend(0, like, like, like), atol=0.15, rtol=0)
+    assert float(draws.std(0).max()) > 0.1
+
+
+def test_a_fused_gelu_is_the_same_function() -> None:
+    core = configured("gpt2", activation_function="gelu_new")
+    written, fused = core.transformer.h[0].mlp.act, None
+    packing = apart(prompts_of([20]))
+    with torch.no_grad():
+        before = hidden_states(core, *arguments(packing))
+        fuse_activations(core)
+        fused = core.transformer.h[0].mlp.act
+        assert isinstance(fused, torch.nn.GELU) and not isinstance(written, torch.nn.GELU)
+        torch.testing.assert_close(hidden_states(core, *arguments(packing)), before, atol=1e-5, rtol=0)
+        x = torch.linspace(-6, 6, 500)
+        torch.testing.assert_close(fused(x), written(x), atol=1e-6, rtol=0)
+    exact = configured("gpt2", activation_function="gelu")
+    fuse_activations(exact)
+    torch.testing.assert_close(exact.transformer.h[0].mlp.act(x), torch.nn.functional.gelu(x), atol=1e-6, rtol=0)
+
+
+# ---- attention by itself ---------------------------------------------------------------------------------------------
+
+
+def by_hand(query_SHD: Tensor, key_TGD: Tensor, value_TGD: Tensor, seen_ST: Tensor) -> Tensor:
+    """Attention written out."""
+    group = query_SHD.shape[1] // key_TGD.shape[1]
+    keys, values = (part.repeat_interleave(group, dim=1) for part in (key_TGD, value_TGD))
+    scores = torch.einsum("shd,thd->hst", query_SHD, keys) / query_SHD.shape[2] ** 0.5
+    weights = scores.masked_fill(~seen_ST, -torch.inf).softmax(-1)
+    return torch.einsum("hst,thd->shd", weights, values).flatten(1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=6).map(tuple), min_size=1, max_size=5),
+    length=st.integers(1, 20),
+    grouped=st.booleans(),
+)
+def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], length: int, grouped: bool) -> None:
+    trie = make_trie(texts)
+    nodes, count = len(trie.ids), length + len(trie.ids)
+    packing = Packing([Block((1,) * length), Block(trie.ids, length, ((0, length),), trie)], [((0, length),)])
+    generator = torch.Generator().manual_seed(count)
+    query = torch.randn(count, 2, 4, generator=generator)
+    key, value = (torch.randn(count, 1 if grouped else 2, 4, generator=generator) for _ in range(2))
+    seen = torch.ones(count, count).tril().bool()
+    for node in range(nodes):
+        above, parent = {node}, trie.parents[node]
+        while parent >= 0:
+            above.add(parent)
+            parent = trie.parents[parent]
+        seen[length + node, length:] = torch.tensor([other in above for other in range(nodes)])
+    expected = by_hand(query, key, value, seen)
+    torch.testing.assert_close(PackedAttention(packing)(0, query, key, value), expected, atol=1e-5, rtol=0)
+    prefix = Prefix()
+    cached = CachedAttention([prefix, prefix], [length, nodes], [None, trie])
+    torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    held=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    leaving=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=3, max_size=6),
+)
+def test_rows_that_leave_take_nothing_with_them(held: list[int], leaving: list[list[bool]]) -> None:
+    generator = torch.Generator().manual_seed(sum(held))
+    keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
+    prefixes = []
+    for key in keys:
+        prefix = Prefix()
+        prefix.append(0, key, 2 * key)
+        prefix.hold((0,) * len(key))
+        prefixes.append(prefix)
+    attend, rows = SteppingAttention(prefixes, len(leaving), torch.device("cpu")), list(range(len(held)))
+    for goes in leaving:
+        attend.advance(torch.float32)
+        new, query = torch.randn(2, len(rows), 1, 4, generator=generator)
+        for i, row in enumerate(rows):
+            keys[row] = torch.cat([keys[row], new[i][None]])
+        found = attend(0, query, new, 2 * new)
+        assert attend.pairs == sum(len(keys[row]) for row in rows)
+        for i, row in enumerate(rows):
+            seen = torch.ones(1, len(keys[row])).bool()
+            expected = by_hand(query[i][None], keys[row], 2 * keys[row], seen)
+            torch.testing.assert_close(found[i][None], expected, atol=1e-5, rtol=0)
+        stay = [i for i, row in enumerate(rows) if not goes[row]]
+        if not stay:
+            break
+        attend.select(torch.tensor(stay))
+        rows = [rows[i] for i in stay]
+    assert [len(prefix.ids) for prefix in prefixes] == held, "the prefixes stay as they were"
+
+
+@families
+def test_a_pass_counts_what_it_computes(family: str, pair: Pair) -> None:
+    lm, prompts = pair(family)[0], prompts_of([20, 18, 5], vocab=250)
+    before = lm.tally.copy()
+    packing = pack(prompts)
+    packed_hidden(lm, packing)
+    counted = lm.tally.since(before)
+    assert (counted.passes, counted.encoded, counted.decoded, counted.logits) == (1, 38 + 5, 0, 0)
+    assert counted.reused == 20
+    assert counted.pairs == 38 * 39 // 2 + 5 * 6 // 2

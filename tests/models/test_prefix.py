@@ -1,0 +1,167 @@
+"""Kept keys and values: what a prefix holds, and how long and how much a pool keeps."""
+
+import gc
+from collections.abc import Sequence
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from reflectrl.models.packing import Ids, shared_length
+from reflectrl.models.prefix import ROUNDING, Prefix, PrefixPool, gather
+
+LAYERS, HEADS, WIDTH = 2, 2, 3
+TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
+"""Bytes of one token."""
+
+
+def keys_of(ids: Ids, layer: int, start: int = 0) -> Tensor:
+    """Stand-ins for keys, (T, G, D): each says what its token, place, layer and head are."""
+    rows = [[[layer, head, token * 1000.0 + start + i] for head in range(HEADS)] for i, token in enumerate(ids)]
+    return torch.tensor(rows).view(len(ids), HEADS, WIDTH)
+
+
+def extend(prefix: Prefix, prompt: Ids, least: int = 1, more: Ids = ()) -> int:
+    """What the engine does with a prompt, and then with tokens that are forgotten; returns how many were kept."""
+    kept = prefix.match(prompt, least)
+    prefix.reserve(len(prompt) + len(more))
+    for layer in range(LAYERS):
+        new_TGD = keys_of((*prompt, *more)[kept:], layer, kept)
+        key, value = prefix.append(layer, new_TGD, -new_TGD)
+        assert torch.equal(key[0].transpose(0, 1), keys_of((*prompt, *more), layer)) and torch.equal(value, -key)
+    prefix.hold(prompt)
+    return kept
+
+
+def holds(prefix: Prefix, ids: Ids) -> bool:
+    wanted = [keys_of(ids, layer).transpose(0, 1)[None] for layer in range(LAYERS)]
+    return prefix.ids == ids and all(
+        torch.equal(prefix.layer(i)[0], key) and torch.equal(prefix.layer(i)[1], -key) for i, key in enumerate(wanted)
+    )
+
+
+ids = st.lists(st.integers(0, 2), min_size=1, max_size=100).map(tuple)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompts=st.lists(ids, min_size=1, max_size=6), least=st.sampled_from([1, 3, 16]), more=st.integers(0, 80))
+def test_a_prefix_holds_the_latest_prompt_and_keeps_what_it_shares(prompts: list[Ids], least: int, more: int) -> None:
+    prefix, before = Prefix(), ()
+    for prompt in prompts:
+        shared = min(shared_length(before, prompt), len(prompt) - 1)
+        assert extend(prefix, prompt, least, (7,) * more) == (shared if shared >= least else 0)
+        assert holds(prefix, prompt)
+        before = prompt
+    prefix.crop(1)
+    assert holds(prefix, before[:1])
+
+
+def test_buffers_grow_by_steps_and_are_given_back() -> None:
+    prefix = Prefix()
+    assert prefix.nbytes == 0
+    extend(prefix, (1,) * 5)
+    assert prefix.nbytes == ROUNDING * TOKEN
+    extend(prefix, (1,) * ROUNDING)
+    assert prefix.nbytes == ROUNDING * TOKEN
+    extend(prefix, (1,) * (ROUNDING + 1))
+    assert prefix.nbytes == 2 * ROUNDING * TOKEN
+    prefix.clear()
+    assert (prefix.nbytes, prefix.ids) == (0, ())
+    assert extend(prefix, (1, 2)) == 0 and holds(prefix, (1, 2))
+
+
+def test_a_pass_that_was_interrupted_leaves_nothing_behind() -> None:
+    prefix = Prefix()
+    extend(prefix, (1, 2, 3))
+    prefix.match((1, 2, 5, 6))
+    prefix.append(0, keys_of((5, 6), 0, 2), keys_of((5, 6), 0, 2))  # and the second layer is never reached
+    assert extend(prefix, (1, 2, 4)) == 2
+    assert holds(prefix, (1, 2, 4))
+
+
+def test_gathered_prefixes_are_copies_side_by_side() -> None:
+    prompts = [(1, 2, 3), (4,)]
+    prefixes = [Prefix(), Prefix()]
+    for prefix, prompt in zip(prefixes, prompts, strict=True):
+        extend(prefix, prompt)
+    keys, values = gather(prefixes, 1, room=2)
+    assert keys.shape == (2, HEADS, 5, WIDTH)
+    for row, prompt in enumerate(prompts):
+        assert torch.equal(keys[row, :, : len(prompt)], keys_of(prompt, 1).transpose(0, 1))
+        assert torch.equal(values[row], -keys[row])
+    keys.zero_()
+    assert holds(prefixes[0], prompts[0])
+
+
+# ---- the pool --------------------------------------------------------------------------------------------------------
+
+
+class Game:
+    """Whatever lives as long as an episode."""
+
+
+def play(pool: PrefixPool, games: Sequence[Game], prompts: Sequence[Ids], growing: bool = True) -> list[int]:
+    """One step of all games; how many tokens of each were kept."""
+    kept = []
+    parts = pool.parts(games, [len(prompt) for prompt in prompts], [growing] * len(games))
+    for rows, prefixes in parts:
+        kept += [extend(prefix, prompt) for prefix, prompt in zip(prefixes, prompts[rows], strict=True)]
+    assert len(kept) == len(games)
+    return kept
+
+
+def histories(count: int, length: int) -> list[Ids]:
+    return [(game, *[9] * (length - 1)) for game in range(count)]
+
+
+def test_an_episode_finds_what_it_kept_and_takes_it_along_when_it_ends() -> None:
+    pool, games = PrefixPool(TOKEN, 10**6), [Game() for _ in range(3)]
+    assert play(pool, games, histories(3, 10)) == [0, 0, 0]
+    assert play(pool, games[::-1], histories(3, 20)[::-1]) == [10, 10, 10]
+    assert pool.nbytes == pool.peak == 3 * ROUNDING * TOKEN
+    del games[1]
+    gc.collect()
+    assert pool.nbytes == 2 * ROUNDING * TOKEN
+    assert play(pool, games, [histories(3, 30)[i] for i in (0, 2)]) == [20, 20]
+    assert pool.peak == 3 * ROUNDING * TOKEN
+    pool.clear()
+    assert pool.nbytes == 0 and play(pool, games, histories(2, 30)) == [0, 0]
+
+
+def test_an_episode_without_history_keeps_nothing() -> None:
+    pool, games = PrefixPool(TOKEN, 10**6), [Game()]
+    assert play(pool, games, histories(1, 10), growing=False) == play(pool, games, histories(1, 10)) == [0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=8),
+    limit=st.integers(0, 12),
+    grown=st.integers(0, 100),
+)
+def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
+    lengths: list[int], limit: int, grown: int
+) -> None:
+    limit *= ROUNDING * TOKEN
+    pool, games = PrefixPool(TOKEN, limit), [Game() for _ in lengths]
+    prompts = [(i, *[9] * (length - 1)) for i, length in enumerate(lengths)]
+    play(pool, games, prompts)
+    assert pool.nbytes <= limit
+    kept = play(pool, games, [(*prompt, *[5] * (grown + 1)) for prompt in prompts])
+    totals = accumulate(-(-(length + grown + 1) // ROUNDING) * ROUNDING * TOKEN for length in lengths)
+    first = sum(total <= limit for total in totals)
+    assert kept[:first] == lengths[:first], "they came first, and there is room for what they have become"
+    assert pool.nbytes <= limit
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 100])
+def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) -> None:
+    games = [Game() for _ in range(7)]
+    pool = PrefixPool(TOKEN, limit * 10 * TOKEN)
+    parts = [rows for rows, _ in pool.parts(games, [10] * 7, [True] * 7)]
+    assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
+    assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)
+    assert len(parts) == (7 if limit <= 1 else 3 if limit == 3 else 1)
