@@ -75,7 +75,7 @@ def _save_tiny(folder: Path, family: Any) -> None:
     from reflectrl.models.scratch import make_model, train_tokenizer
 
     tokenizer = train_tokenizer([WORDS], 300, choices=9)
-    settings = ModelConfig(family=family, layers=2, width=32, heads=2, context=320)
+    settings = ModelConfig(family=family, layers=2, width=32, heads=2, context=2048)
     model: Any = make_model(settings, tokenizer, seed=3)
     if family in GROUPED:
         model.config.num_key_value_heads = 1
@@ -104,7 +104,10 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="session")
 def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
-    """`pair("llama")`: a policy and a reflector, each with weights of its own; `pair("llama", True)`: two adapters."""
+    """`pair("llama")`: a policy and a reflector, each with weights of its own; `pair("llama", True)`: two adapters.
+
+    Their context is a part of the model's, so that prompts outgrow it soon; tests that need more may replace it.
+    """
     import torch
 
     from reflectrl.config import ModelConfig
