@@ -1,6 +1,6 @@
 """Steps per second of environments in the player's own process against worker processes.
 
-    python -m benchmarks.environments [--repetitions 5] [--json]
+    python -m benchmarks.environments --repetitions 5
 
 Workers pay where an environment takes milliseconds, and cost where it takes microseconds. The player chooses at random,
 so nearly all of the time is the environments' own and that of the pipes. Starting the workers is not measured: it takes
@@ -9,14 +9,12 @@ about a second, once per part of a run.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.sleeping import Sleeping
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.envs.taxi import TaxiEnv
@@ -24,19 +22,24 @@ from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode
 
+from .sleeping import Sleeping
+
+if TYPE_CHECKING:  # brings torch
+    from .settings import Settings
+
 ENVIRONMENTS: dict[str, tuple[Callable[[], TextEnv], int]] = {"sleeping 5 ms": (Sleeping, 16), "taxi": (TaxiEnv, 512)}
 """What makes each environment, and how many episodes of it are played."""
 WORKERS = (0, 1, 2)
 BATCH = 16
 
 
-def rows(repetitions: int) -> list[dict[str, Any]]:
+def rows(settings: Settings) -> list[dict[str, Any]]:
     """One row per environment and number of workers: median steps per second, and how often as fast as in-process."""
-    return [row for name in ENVIRONMENTS for row in _compared(name, repetitions)]
+    return [row for name in ENVIRONMENTS for row in _compared(name, settings.repetitions)]
 
 
 def _compared(name: str, repetitions: int) -> list[dict[str, Any]]:
-    from benchmarks.measure import interleaved  # brings torch, which workers that import this file do not need
+    from .measure import interleaved  # brings torch, which workers that import this file do not need
 
     make_env, episodes = ENVIRONMENTS[name]
     tasks = make_env().tasks("train")
@@ -57,16 +60,7 @@ def _play(jobs: list[Job], pool: EnvPool) -> list[Episode]:
     return list(rollout(jobs, pool, RandomPlayer(), batch=BATCH))
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, or JSON."""
-    from benchmarks.measure import report
-
-    parser = argparse.ArgumentParser(description="environments in the player's own process against worker processes")
-    parser.add_argument("--repetitions", type=int, default=5, help="measurements of each, interleaved (default 5)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    settings = parser.parse_args(words)
-    print(report(rows(settings.repetitions), settings.json), end="")
-
-
 if __name__ == "__main__":
-    main()
+    from .settings import main
+
+    main(rows, __doc__)

@@ -186,6 +186,18 @@ def _growth(function: Callable[..., Any], prepare: Callable[..., Any] | None, ar
     return max(0, _status_bytes("VmHWM") - before)
 
 
+def growth(function: Callable[[], Any]) -> int:
+    """Bytes by which this process grows while a function runs, at the peak; 0 where the system does not tell."""
+    gc.collect()
+    if not CLEAR.exists():
+        function()
+        return 0
+    CLEAR.write_text("5", encoding="ascii")
+    before = _status_bytes("VmRSS")
+    function()
+    return max(0, _status_bytes("VmHWM") - before)
+
+
 def _status_bytes(name: str) -> int:
     found = re.search(rf"^{name}:\s*(\d+) kB$", STATUS.read_text(encoding="ascii"), re.MULTILINE)
     assert found is not None, f"{STATUS} has no {name}"

@@ -103,9 +103,9 @@ def records(workload: Workload, episodes: int, seed: int = 0) -> list[Episode]:
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
-SIZES = {"4x256": (4, 256, 4), "gpt2-small": (12, 768, 12), "gpt2-xl": (48, 1600, 25)}
+SIZES = {"tiny": (1, 32, 2), "4x256": (4, 256, 4), "gpt2-small": (12, 768, 12), "gpt2-xl": (48, 1600, 25)}
 """Layers, width and heads."""
-VOCAB = {"4x256": 512}
+VOCAB = {"tiny": 512, "4x256": 512}
 """Rows of the embedding table, where it is not GPT-2's."""
 GPT2_VOCAB = 50_257
 TOKENS = 512
@@ -125,7 +125,7 @@ def bench_model(
     """A model with random weights in evaluation mode, loaded as every model is: float32, and attention as on CPUs.
 
     Args:
-        size: "4x256", "gpt2-small" or "gpt2-xl".
+        size: "tiny", "4x256", "gpt2-small" or "gpt2-xl".
         workload: the tokenizer is trained on its text.
         vocab: rows of the embedding table; more than the tokenizer has tokens cost time and memory, as in a model that
             was not made for this text. None: 512 for "4x256", else GPT-2's 50257.

@@ -10,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.workloads import make_bench_model, workload  # noqa: E402
-
 from reflectrl.config import ModelConfig  # noqa: E402
 from reflectrl.models.lm import LanguageModel  # noqa: E402
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 import torch
-from benchmarks.measure import CLEAR, count_flops, gemm_rate, interleaved, peak_memory, report, table
 from torch import Tensor
 
+from benchmarks.measure import CLEAR, count_flops, gemm_rate, interleaved, peak_memory, report, table
 from reflectrl.models.lm import LanguageModel
 
 B, T, V, D, LAYERS = 3, 64, 500, 32, 2

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 import torch
+
 from benchmarks.measure import count_flops
 from benchmarks.plain import PlainPair, label_scores, play_tick, policy_texts, score_actions, tokenized
 from benchmarks.workloads import records, reflection_lengths, workload
-
 from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import policy_prompt, reflector_prompt
 from reflectrl.types import Step

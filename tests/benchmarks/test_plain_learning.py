@@ -2,9 +2,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from benchmarks.plain_learning import trainer_sft, update_gradients
 from benchmarks.workloads import records, workload
-
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import policy_prompt, reflection_completion, reflector_prompt

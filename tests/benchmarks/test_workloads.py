@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.workloads import bench_model, make_tokenizer, records, reflection_lengths, workload
 
+from benchmarks.workloads import bench_model, make_tokenizer, records, reflection_lengths, workload
 from reflectrl.envs.check import check_text_env
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from reflectrl.cli.bench import Bench
 from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
@@ -160,6 +161,7 @@ VERBS: dict[str, type] = {
     "report": Report,
     "play": Play,
     "check-env": CheckEnv,
+    "bench": Bench,
     "list": List,
 }
 

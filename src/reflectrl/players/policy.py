@@ -7,7 +7,6 @@ scored, so an illegal one cannot be sampled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 import torch
@@ -37,7 +36,8 @@ class Policy:
     Args:
         sampling: temperature 0 takes the most probable action.
         shuffle_labels: list the actions in a random order at every step (enumeration only).
-        memory: how many prompts' logits are kept. Call `forget` whenever the weights change.
+        memory: how many prompts' logits are kept; 0 computes even equal prompts of a batch one by one. Call `forget`
+            whenever the weights change.
         cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
         scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `models/choices.py`).
     """
@@ -116,25 +116,27 @@ class Policy:
             (self.prompt(seat.observation, seat.reflection, order), seat.observation.actions)
             for seat, order in zip(seats, orders, strict=True)
         ]
-        logits = self._logits(asked, seats)
-        return [self._turn(seat, order, logits[key]) for seat, order, key in zip(seats, orders, asked, strict=True)]
+        logits = self._logits(asked, seats) if self.memory else self._scored(asked, seats)
+        return [self._turn(seat, order, row) for seat, order, row in zip(seats, orders, logits, strict=True)]
 
     def _order(self, seat: Seat) -> tuple[int, ...]:
         count = len(seat.observation.actions)
         return tuple(int(i) for i in seat.rng.permutation(count)) if self.shuffle_labels else ()
 
-    def _logits(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> dict[Asked, np.ndarray]:
+    def _logits(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
         """Logits of the listed actions; identical prompts are computed once."""
         found = {key: self._known[key] for key in asked if key in self._known}
         new = {key: seat for key, seat in zip(asked, seats, strict=True) if key not in found}
         self.asked += len(asked)
         self.remembered += len(asked) - len(new)
-        for start in range(0, len(new), CHUNK):
-            part = dict(islice(new.items(), start, start + CHUNK))
-            found.update(zip(part, self._score(list(part), list(part.values())), strict=True))
+        found.update(zip(new, self._scored(list(new), list(new.values())), strict=True))
         if len(self._known) + len(new) <= self.memory:
             self._known.update((key, found[key]) for key in new)
-        return found
+        return [found[key] for key in asked]
+
+    def _scored(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
+        starts = range(0, len(asked), CHUNK)
+        return [row for i in starts for row in self._score(asked[i : i + CHUNK], seats[i : i + CHUNK])]
 
     def _score(self, part: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
         prompts, actions = [ids for ids, _ in part], [listed for _, listed in part]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
 from reflectrl.models.engine import Written, generate, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
-from reflectrl.models.prefix import CACHE, PrefixPool
+from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
 from reflectrl.players.base import Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Sampling, Turn
@@ -22,7 +23,8 @@ class Reflector:
     Args:
         max_new_tokens: longest reflection.
         sampling: greedy reflections are memoised, since the model is frozen: an identical prompt is decoded once.
-        memory: how many greedy reflections are kept; the least recently used are forgotten.
+        memory: how many greedy reflections are kept (the least recently used are forgotten); 0 writes even equal ones
+            one by one.
         cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
     """
 
@@ -43,7 +45,7 @@ class Reflector:
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
         prompts = [self._prompt(seat) for seat in seats]
         self.asked += len(prompts)
-        if not self.sampling.greedy:
+        if not self.sampling.greedy or not self.memory:
             return [self._turn(one) for one in self._write(prompts, seats)]
         found = {prompt: self._recall(prompt) for prompt in prompts if prompt in self._known}
         new = {prompt: seat for prompt, seat in zip(prompts, seats, strict=True) if prompt not in found}
@@ -61,10 +63,18 @@ class Reflector:
         needed = [2 * (len(ids) + self.max_new_tokens) for ids in prompts]  # while writing, a copy of each is held
         written: list[Written] = []
         for rows, prefixes in self.pool.parts(seats, needed, growing):
-            generators = [seat.rng for seat in seats[rows]]
             with torch.inference_mode():
-                written += generate(self.lm, prompts[rows], self.max_new_tokens, self.sampling, generators, prefixes)
+                written += self._generate(prompts[rows], rows, [seat.rng for seat in seats[rows]], prefixes)
         return written
+
+    def _generate(
+        self,
+        prompts: Sequence[Ids],
+        rows: slice,
+        generators: Sequence[np.random.Generator],
+        prefixes: Sequence[Prefix],
+    ) -> list[Written]:
+        return generate(self.lm, prompts, self.max_new_tokens, self.sampling, generators, prefixes)
 
     def _learn(self, new: Mapping[Ids, Seat]) -> dict[Ids, Written]:
         found = dict(zip(new, self._write(list(new), list(new.values())), strict=True))

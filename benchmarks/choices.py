@@ -1,0 +1,77 @@
+"""Choice scoring: one forward pass per action against enumeration and against action texts as branches of one prompt.
+
+    python -m benchmarks.choices --sizes 4x256 gpt2-small
+
+20 actions of 5 tokens after a state of 500: enumeration lists them in the prompt (two more tokens each) and reads one
+label; the other two read no list. `texts` gives each action the log-probability of its tokens, as the plain side does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+import torch
+
+from reflectrl.models.choices import Texts, cached_text_logits
+from reflectrl.models.engine import choice_logits
+from reflectrl.models.packing import Ids
+from reflectrl.models.prefix import Prefix
+
+from .measure import interleaved, timed
+from .plain import score_actions
+from .settings import Settings, main
+from .workloads import bench_model, workload
+
+ACTIONS, STATE, LENGTH = 20, 500, 5
+
+
+def tokens(rng: np.random.Generator, count: int) -> Ids:
+    """Random words."""
+    return tuple(int(token) for token in rng.integers(10, 400, size=count))
+
+
+def row(size: str, settings: Settings) -> dict[str, Any]:
+    """One model size, one state at a time."""
+    lm = bench_model(size, workload("taxi"), context=1024, device=settings.device, dtype=settings.dtype)
+    rng = np.random.default_rng(0)
+    state, actions = tokens(rng, STATE), [tokens(rng, LENGTH) for _ in range(ACTIONS)]
+    listing = tuple(t for action in actions for t in (*tokens(rng, 2), *action))
+    texts = Texts(tuple(actions), (LENGTH,) * ACTIONS)
+    labels = list(range(1, ACTIONS + 1))
+
+    def enumeration() -> None:
+        with torch.inference_mode():
+            choice_logits(lm, [(*state, *listing)], labels)
+
+    def by_text() -> torch.Tensor:
+        with torch.inference_mode():
+            return cached_text_logits(lm, [state], [texts], "sum", [Prefix()])[0]
+
+    plain = score_actions(lm, state, actions)
+    runs = {
+        "plain": lambda: timed(lambda: score_actions(lm, state, actions)),
+        "enumeration": lambda: timed(enumeration),
+        "texts": lambda: timed(by_text),
+    }
+    seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, 5 * settings.repetitions).items()}
+    return {
+        "size": size,
+        "one pass per action, ms": 1000 * seconds["plain"],
+        "enumeration, ms": 1000 * seconds["enumeration"],
+        "texts, ms": 1000 * seconds["texts"],
+        "enumeration, times faster": seconds["plain"] / seconds["enumeration"],
+        "texts, times faster": seconds["plain"] / seconds["texts"],
+        "texts / enumeration": seconds["texts"] / seconds["enumeration"],
+        "largest difference": float((by_text() - plain).abs().max()),
+    }
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per size."""
+    return [row(size, settings) for size in settings.sizes]
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,75 @@
+"""Identical prompts are computed once: real rollouts on standard taxi with and without the players' memories.
+
+    python -m benchmarks.identical --sizes 4x256
+
+As in RL, several rollouts follow one another: the reflector is frozen and remembers throughout, the policy forgets
+after each, since its weights would have changed. Greedy reflections of 57 tokens at most, 64 environments.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+
+from reflectrl.players import Policy, Reflector
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Sampling
+
+from .measure import interleaved, timed
+from .play import instrumented
+from .settings import Settings, main
+from .workloads import GuidedTaxi, bench_model, workload
+
+EPISODES, ROLLOUTS, LENGTH = 64, 4, 57
+
+
+def jobs_of(number: int) -> list[Job]:
+    """The training tasks of one rollout, drawn as RL draws them."""
+    tasks = GuidedTaxi().tasks("train")
+    chosen = np.random.default_rng(number).choice(len(tasks), size=EPISODES, replace=len(tasks) < EPISODES)
+    return [Job(tasks[int(i)], 1000 * number + k) for k, i in enumerate(chosen)]
+
+
+def row(size: str, settings: Settings) -> dict[str, Any]:
+    """Both ways, rollout by rollout."""
+    policy_lm, reflector_lm = (instrumented(bench_model(size, workload("taxi"), seed=seed)) for seed in (0, 1))
+    steps = 0
+
+    def play(memory: int) -> tuple[float, Policy, Reflector]:
+        nonlocal steps
+        policy = Policy(policy_lm, Sampling(1.0), memory=memory)
+        reflector = Reflector(reflector_lm, LENGTH, Sampling(0.0), memory=memory)
+        total, steps = 0.0, 0
+        for number in range(ROLLOUTS):
+            episodes: list[Any] = []
+            total += timed(
+                lambda n=number, e=episodes: e.extend(rollout(jobs_of(n), GuidedTaxi, policy, reflector, 64))
+            )
+            steps += sum(len(episode.steps) for episode in episodes)
+            policy.forget()
+        return total, policy, reflector
+
+    runs = {"each": lambda: play(0)[0], "once": lambda: play(50_000)[0]}
+    seconds = interleaved(runs, settings.repetitions, warm_up=False)
+    _, policy, reflector = play(50_000)
+    each, once = statistics.median(seconds["each"]), statistics.median(seconds["once"])
+    return {
+        "size": size,
+        "steps": steps,
+        "each prompt, steps/s": steps / each,
+        "each once, steps/s": steps / once,
+        "speed-up": each / once,
+        "reflector's hit rate": reflector.remembered / reflector.asked,
+        "policy's hit rate": policy.remembered / policy.asked,
+    }
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per size."""
+    return [row(size, settings) for size in settings.sizes]
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,80 @@
+"""Memory: two players with LoRA on one backbone, and the peak of an update with a small and a large vocabulary.
+
+    python -m benchmarks.memory
+
+The update is that of `benchmarks.update` on 16 steps of taxi, LoRA on a 4-layer model, in a fresh process each; what
+the process held before (the weights) is not counted. With every weight trained, the gradient of the embedding table is
+as large as the table, whatever else is done; that is shown apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import second_player
+from reflectrl.types import Step
+
+from .measure import peak_memory
+from .plain_learning import update_gradients
+from .settings import Settings, main
+from .update import consecutive, engine_gradients
+from .workloads import bench_model, workload
+
+VOCABULARIES = (1000, 50_257)
+STEPS = 16
+
+
+def prepared(size: str, vocab: int, rank: int) -> tuple[LanguageModel, list[Step]]:
+    """A model and steps to learn from."""
+    lm = bench_model(size, workload("taxi"), vocab, adapter="policy" if rank else None, lora_rank=rank)
+    return lm, consecutive("taxi", STEPS)
+
+
+def engine_update(given: tuple[LanguageModel, list[Step]]) -> None:
+    """The packed update."""
+    engine_gradients(*given)
+
+
+def plain_update(given: tuple[LanguageModel, list[Step]]) -> None:
+    """Step by step, with the logits of all positions."""
+    update_gradients(*given, minibatch=STEPS)
+
+
+def players(size: str) -> dict[str, Any]:
+    """Weights in MiB of one backbone, and of a pair of adapters on it."""
+    alone = bench_model(size, workload("taxi"))
+    first = bench_model(size, workload("taxi"), adapter="policy", lora_rank=8)
+    second_player(first, "reflector")
+    one, two = (sum(p.nbytes for p in lm.model.parameters()) / 2**20 for lm in (alone, first))
+    return {
+        "size": size,
+        "what": "weights of one backbone; of two LoRA players on it",
+        "first MiB": one,
+        "second MiB": two,
+        "ratio": two / one,
+    }
+
+
+def updates(size: str, what: str, function: Any, rank: int) -> dict[str, Any]:
+    """Peaks with the small and the large vocabulary."""
+    small, large = (peak_memory(function, size, vocab, rank, prepare=prepared) for vocab in VOCABULARIES)
+    ratio = large / small if small and large else None
+    mib = [None if peak is None else peak / 2**20 for peak in (small, large)]
+    return {"size": size, "what": what, "first MiB": mib[0], "second MiB": mib[1], "ratio": ratio}
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """Both questions for each size."""
+    found = []
+    for size in settings.sizes:
+        found.append(players(size))
+        for rank, name in ((8, "LoRA"), (0, "all weights")):
+            vocabularies = f"{VOCABULARIES[0]} and {VOCABULARIES[1]} words, {name}"
+            found.append(updates(size, f"update, engine: {vocabularies}", engine_update, rank))
+            found.append(updates(size, f"update, plain: {vocabularies}", plain_update, rank))
+    return found
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,59 @@
+"""What a benchmark is asked for, and the command line that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import tyro
+from transformers.utils import logging
+
+from .measure import report
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which cells of a table are measured, and how often."""
+
+    workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
+    """What is played: "taxi", "taxi-history", "alfworld"."""
+    sizes: tuple[str, ...] = ("4x256", "gpt2-small")
+    """Models: "tiny", "4x256", "gpt2-small", "gpt2-xl"."""
+    batches: tuple[int, ...] = (1, 16, 64)
+    """Episodes at a time in play; steps per pass in an update."""
+    repetitions: int = 3
+    """Interleaved repetitions; the median is shown."""
+    threads: int = 0
+    """Threads; 0 leaves it to torch."""
+    device: str = "cpu"
+    """Where the models are."""
+    dtype: str = "float32"
+    """Their weights."""
+
+    def cells(self) -> list[tuple[str, str, int]]:
+        """(size, workload, batch) of every row."""
+        return [(size, name, batch) for size in self.sizes for name in self.workloads for batch in self.batches]
+
+
+@dataclass(frozen=True)
+class Shown(Settings):
+    """The settings of a program."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def begin(settings: Settings) -> None:
+    """Set torch up as asked, and keep loading bars out of the table."""
+    logging.disable_progress_bar()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+
+
+def main(rows: Callable[[Any], list[dict[str, Any]]], about: str | None) -> None:
+    """Run one benchmark from the command line."""
+    settings = tyro.cli(Shown, description=(about or "").split("\n\n")[0])
+    begin(settings)
+    print(report(rows(settings), settings.json), end="")

@@ -1,0 +1,91 @@
+"""Supervised fine-tuning: useful tokens per second against `transformers.Trainer` on the same rows.
+
+    python -m benchmarks.sft --workloads taxi alfworld --sizes 4x256 --batches 16
+
+Rows of the reflector and of the policy in turn, as they lie in the recorded episodes; a useful token is one that is not
+padding. Trainer runs as it is ("padded") and with its packing collator; `speed-up` is over the faster of the two.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from reflectrl.config import SFTConfig
+from reflectrl.episodes import sft_policy, sft_reflection
+from reflectrl.learn.sft import Example, choice_examples, reflection_examples, train_sft
+from reflectrl.models.lm import LanguageModel
+from reflectrl.players.policy import Policy
+
+from .measure import count_flops, gemm_rate, interleaved
+from .plain_learning import trainer_sft
+from .settings import Settings, main
+from .workloads import bench_model, records, workload
+
+STEPS = 4
+TOKENS = 40_000
+"""Useful tokens of a training, at most: fewer steps are taken where a batch has many."""
+
+
+def examples_of(lm: LanguageModel, name: str, count: int) -> list[Example]:
+    """Rows of both players, drawn evenly from whole episodes."""
+    episodes = records(workload(name), 2 + count // 16)
+    reflector, policy = (
+        reflection_examples(lm, sft_reflection(episodes)),
+        choice_examples(Policy(lm), sft_policy(episodes), 0),
+    )
+    pairs = [example for pair in zip(reflector, policy, strict=True) for example in pair]
+    return [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))[:count]]
+
+
+def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps: int) -> float:
+    """Seconds of the training loop; one short row is evaluated at its end, as always."""
+    config = SFTConfig(steps=steps, batch_size=batch, lr=5e-5, eval_every=steps, eval_rows=1)
+    start = time.perf_counter()
+    train_sft(lm, examples, [min(examples, key=lambda one: len(one.ids))], config, 0, lambda metrics: None)
+    return time.perf_counter() - start
+
+
+def row(size: str, name: str, batch: int, precision: str, settings: Settings) -> dict[str, Any]:
+    """One cell; the plain side and ours see every row once."""
+    bf16 = precision == "bf16"
+    lm = bench_model(size, workload(name), mixed_precision="on" if bf16 else "off", device=settings.device)
+    mean = sum(len(one.ids) for one in examples_of(lm, name, batch)) / batch
+    steps = max(1, min(STEPS, int(TOKENS / (mean * batch))))
+    examples = examples_of(lm, name, batch * steps)
+    tokens = sum(len(one.ids) for one in examples)
+    runs = {
+        "padded": lambda: trainer_sft(lm, examples, batch, steps, bf16=bf16).seconds,
+        "packed": lambda: trainer_sft(lm, examples, batch, steps, packing=True, bf16=bf16).seconds,
+        "engine": partial(engine_sft, lm, examples, batch, steps),
+    }
+    rate = gemm_rate(torch.bfloat16 if bf16 else torch.float32, lm.device)
+    flops = count_flops(runs["engine"])
+    seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions, False).items()}
+    best = min(seconds["padded"], seconds["packed"])
+    return {
+        "size": size,
+        "workload": name,
+        "batch": batch,
+        "precision": precision,
+        "padded tokens/s": tokens / seconds["padded"],
+        "packed tokens/s": tokens / seconds["packed"],
+        "tokens/s": tokens / seconds["engine"],
+        "speed-up": best / seconds["engine"],
+        "mfu": flops / seconds["engine"] / rate,
+    }
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per cell and precision."""
+    return [row(*cell, precision, settings) for cell in settings.cells() for precision in ("fp32", "bf16")]
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

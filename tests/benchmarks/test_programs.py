@@ -1,0 +1,62 @@
+"""Each program measures both sides on a tiny model, and the two sides do the same work."""
+
+import json
+
+import pytest
+
+from benchmarks import choices, identical, play, sft, update
+from benchmarks.settings import Settings
+from reflectrl.cli import main
+
+TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repetitions=1, threads=1)
+
+
+def test_play_reads_less_and_writes_as_much_as_the_plain_side() -> None:
+    [row] = play.rows(TINY)
+    assert row["read"] < row["plain read"] / 2
+    assert row["written"] == row["plain written"] - 1  # the last token drawn is never read again
+    assert 0 < row["model"] < 1 and row["predicted"] > 2 and row["kept MiB"] > 0
+
+
+def test_an_update_gives_the_plain_sides_gradient_from_fewer_tokens() -> None:
+    [row] = update.rows(TINY)
+    assert row["difference"] < 1e-4
+    assert row["read"] < row["plain read"] and row["predicted"] > 1
+
+
+def test_sft_is_measured_in_both_precisions() -> None:
+    found = sft.rows(Settings(workloads=("taxi",), sizes=("tiny",), batches=(4,), repetitions=1, threads=1))
+    assert [row["precision"] for row in found] == ["fp32", "bf16"]
+    assert all(row["tokens/s"] > 0 and row["padded tokens/s"] > 0 and row["packed tokens/s"] > 0 for row in found)
+
+
+def test_action_texts_get_the_plain_sides_scores() -> None:
+    [row] = choices.rows(TINY)
+    assert row["largest difference"] < 1e-4 and row["enumeration, ms"] > 0
+
+
+def test_memories_are_hit() -> None:
+    [row] = identical.rows(TINY)
+    assert row["reflector's hit rate"] > 0.5 and row["policy's hit rate"] > 0.3
+    assert row["speed-up"] > 0
+
+
+def test_the_verb_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "choices", "--sizes", "tiny", "--repetitions", "1", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["choices"]
+    assert row["size"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        (["plya"], "play"),
+        (["play", "--sizes", "huge"], "huge"),
+        (["play", "--workloads", "texi"], "texi"),
+        (["choices", "--repetitions", "0"], "repetitions"),
+        (["choices", "--nonsense", "1"], "nonsense"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], about: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 2
+    assert about in capsys.readouterr().err
