@@ -114,6 +114,25 @@ class TestLoss:
         hook.remove()
         assert [tuple(one.shape) for one in logits] == [(3, len(lm.tokenizer))]  # 2 + 1 completion tokens, no more
 
+    @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2"])
+    def test_rows_are_packed_each_for_itself_and_nothing_is_padding(
+        self, tiny: Tiny, rows: list[ReflectionRow], family: str
+    ) -> None:
+        lm = tiny(family)
+        examples = list(reflection_examples(lm, rows))
+        assert len({len(row.ids) for row in examples}) > 1
+        nll, tokens = 0.0, 0
+        for row in examples:
+            with torch.no_grad():
+                logp_TV = lm.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+            nll -= float(sum(logp_TV[t - 1, row.ids[t]] for t in range(row.start, len(row.ids))))
+            tokens += len(row.ids) - row.start
+        before = lm.tally.copy()
+        assert evaluate_loss(lm, examples, len(examples)) == pytest.approx(nll / tokens, abs=1e-5)
+        counted = lm.tally.since(before)
+        assert (counted.passes, counted.encoded) == (1, sum(len(row.ids) - 1 for row in examples))
+        assert counted.logits == tokens * lm.core.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
+
     def test_batching_changes_nothing(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
         config = replace(QUICK, batch_size=7, steps=4, lr=1e-3)
         lms = [tiny("llama") for _ in range(3)]
