@@ -221,7 +221,7 @@ def body(lm: LanguageModel) -> int:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
-    made = {"device": settings.device, "dtype": settings.dtype}
+    made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
     return [Cell(*cell, **made).row(settings.repetitions) for cell in settings.cells()]
 
 

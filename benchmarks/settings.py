@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -31,6 +31,8 @@ class Settings:
     """Where the models are."""
     dtype: str = "float32"
     """Their weights."""
+    mixed_play: Literal["on", "off"] = "off"
+    """Whether the engine plays with matrix products in bfloat16."""
 
     def cells(self) -> list[tuple[str, str, int]]:
         """(size, workload, batch) of every row."""

@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +48,8 @@ class Bench:
     """Where the models are: cpu, cuda ..."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Their weights."""
+    mixed_play: Literal["on", "off"] = "off"
+    """Whether the engine plays with matrix products in bfloat16 (the plain side does not)."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -58,9 +60,7 @@ class Bench:
         self._check()
         package = _programs()
         asked = importlib.import_module(f"{package}.settings")
-        wanted = asked.Settings(
-            self.workloads, self.sizes, self.batches, self.repetitions, self.threads, self.device, self.dtype
-        )
+        wanted = asked.Settings(**{field.name: getattr(self, field.name) for field in fields(asked.Settings)})
         asked.begin(wanted)
         measure = importlib.import_module(f"{package}.measure")
         found: dict[str, Any] = {}

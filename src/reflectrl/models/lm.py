@@ -43,6 +43,7 @@ class LanguageModel:
         context: the longest sequence in tokens.
         base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
         mixed: whether `training` computes matrix products in bfloat16.
+        mixed_play: the same for `playing`.
         tally: what this player has computed.
     """
 
@@ -52,6 +53,7 @@ class LanguageModel:
     adapter: str | None = None
     base: str = ""
     mixed: Mixed = "off"
+    mixed_play: Mixed = "off"
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -112,6 +114,12 @@ class LanguageModel:
                 yield
         finally:
             self.model.eval()
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """No gradients within the block, and mixed precision where it is asked for."""
+        with torch.inference_mode(), autocast(self.device, self.mixed_play):
+            yield
 
     def hidden(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
         """Hidden states of the last layer, (N, D), of tokens that lie one behind another.

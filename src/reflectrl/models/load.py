@@ -101,9 +101,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     fuse_activations(model)
-    return LanguageModel(
-        model.eval(), tokenizer, _context(model.config, config), base=source, mixed=config.mixed_precision
-    )
+    context, precisions = _context(model.config, config), (config.mixed_precision, config.mixed_play)
+    return LanguageModel(model.eval(), tokenizer, context, None, source, *precisions)
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:

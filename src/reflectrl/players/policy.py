@@ -141,7 +141,7 @@ class Policy:
     def _score(self, part: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
         prompts, actions = [ids for ids, _ in part], [listed for _, listed in part]
         growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
-        with torch.inference_mode():
+        with self.lm.playing():
             if any(growing) or self.scoring != "enumeration":
                 needed = [len(ids) + sum(map(len, self._spelled(one))) for ids, one in part]
                 parts = self.pool.parts(seats, needed, growing)

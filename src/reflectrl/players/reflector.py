@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from reflectrl.models.engine import Written, generate, tokenize
 from reflectrl.models.lm import LanguageModel
@@ -63,7 +62,7 @@ class Reflector:
         needed = [2 * (len(ids) + self.max_new_tokens) for ids in prompts]  # while writing, a copy of each is held
         written: list[Written] = []
         for rows, prefixes in self.pool.parts(seats, needed, growing):
-            with torch.inference_mode():
+            with self.lm.playing():
                 written += self._generate(prompts[rows], rows, [seat.rng for seat in seats[rows]], prefixes)
         return written
 
