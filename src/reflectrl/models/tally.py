@@ -1,4 +1,4 @@
-"""What a model has computed: counters, and the floating-point operations that follow from them."""
+"""What a model has computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class Tally:
         reused: prompt tokens that did not, because their keys and values were kept or shared.
         pairs: query-key pairs of attention, per layer and head.
         logits: entries of the language-model head that were computed.
-        cache_bytes: the most that kept keys and values have taken so far (bytes).
     """
 
     passes: int = 0
@@ -25,12 +24,11 @@ class Tally:
     reused: int = 0
     pairs: int = 0
     logits: int = 0
-    cache_bytes: int = 0
 
     def since(self, before: Tally) -> Tally:
-        """What was counted after `before` was copied; the peak of the cache stays the peak."""
-        now, then = asdict(self), asdict(before)
-        return Tally(**{key: now[key] - (0 if key == "cache_bytes" else then[key]) for key in now})
+        """What was counted after `before` was copied."""
+        then = asdict(before)
+        return Tally(**{key: value - then[key] for key, value in asdict(self).items()})
 
     def copy(self) -> Tally:
         """The counters as they stand."""

@@ -15,10 +15,11 @@ from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, drop_half_line, read_episodes
-from reflectrl.pipeline.arms import ARMS
+from reflectrl.pipeline.arms import ARMS, Arm
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.players import load_models, seat_players
+from reflectrl.pipeline.players import Models, load_models, seat_players
 from reflectrl.pipeline.progress import Tick
+from reflectrl.pipeline.work import Work
 from reflectrl.players import Player
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
@@ -70,16 +71,23 @@ def eval_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) 
     with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
-            start, count = time.perf_counter(), 0
-            for _ in _play(recipe, log, about, envs, partial(seat_players, recipe, arm, models)):
+            start, count, work = time.perf_counter(), 0, Work(models)
+            seated = partial(_seated, recipe, arm, models, work)
+            for _ in _play(recipe, log, about, envs, seated):
                 count += 1
                 tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
             if count:
                 seconds = (time.perf_counter() - start) / count
                 shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
-                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds})
+                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **work.done()})
             tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
     return timings
+
+
+def _seated(
+    recipe: Recipe, arm: Arm, models: Models | None, work: Work, temperature: float
+) -> tuple[Player, Player | None]:
+    return work.watch(seat_players(recipe, arm, models, temperature))
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
