@@ -21,7 +21,7 @@ from reflectrl.models.prefix import Prefix
 
 from .measure import interleaved, timed
 from .plain import score_actions
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .workloads import bench_model, workload
 
 ACTIONS, STATE, LENGTH = 20, 500, 5
@@ -70,7 +70,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per size."""
-    return [row(size, settings) for size in settings.sizes]
+    return [note(row(size, settings)) for size in settings.sizes]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from reflectrl.types import Sampling
 
 from .measure import interleaved, timed
 from .play import instrumented
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .workloads import GuidedTaxi, bench_model, workload
 
 EPISODES, ROLLOUTS, LENGTH = 64, 4, 57
@@ -68,7 +68,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per size."""
-    return [row(size, settings) for size in settings.sizes]
+    return [note(row(size, settings)) for size in settings.sizes]
 
 
 if __name__ == "__main__":

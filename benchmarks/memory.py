@@ -17,7 +17,7 @@ from reflectrl.types import Step
 
 from .measure import peak_memory
 from .plain_learning import update_gradients
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .update import consecutive, engine_gradients
 from .workloads import bench_model, workload
 
@@ -68,11 +68,11 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
     """Both questions for each size."""
     found = []
     for size in settings.sizes:
-        found.append(players(size))
+        found.append(note(players(size)))
         for rank, name in ((8, "LoRA"), (0, "all weights")):
             vocabularies = f"{VOCABULARIES[0]} and {VOCABULARIES[1]} words, {name}"
-            found.append(updates(size, f"update, engine: {vocabularies}", engine_update, rank))
-            found.append(updates(size, f"update, plain: {vocabularies}", plain_update, rank))
+            found.append(note(updates(size, f"update, engine: {vocabularies}", engine_update, rank)))
+            found.append(note(updates(size, f"update, plain: {vocabularies}", plain_update, rank)))
     return found
 
 

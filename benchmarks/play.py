@@ -17,8 +17,9 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,19 @@ from reflectrl.players.policy import Policy
 from reflectrl.players.reflector import Reflector
 from reflectrl.types import Episode, Sampling, Step, Turn
 
-from .measure import count_flops, gemm_rate, growth, interleaved, timed
+from .measure import count_flops, counted, gemm_rate, growth, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .workloads import Workload, bench_model, records, reflection_lengths, workload
 
 SHARES = (0.2, 0.5, 0.8)
 """Where in the episodes the timed ticks lie, as shares of the shortest."""
 
+KEPT = 7 * 2**30
+"""Bytes of keys and values that each player may keep: all that 64 long episodes need at the smaller sizes."""
+
 HEAVY = 2e12
-"""Operations of a plain tick beyond which the tick in the middle stands for all."""
+"""Operations of a plain tick beyond which the tick in the middle stands for all, and is played once."""
 
 
 class NaturalReflector(Reflector):
@@ -88,8 +92,8 @@ class EnginePair:
 
     def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
-        self.policy = Policy(self.models[0], Sampling(1.0), memory=0)
-        self.reflector = NaturalReflector(self.models[1], 128, Sampling(1.0))
+        self.policy = Policy(self.models[0], Sampling(1.0), memory=0, cache=KEPT)
+        self.reflector = NaturalReflector(self.models[1], 128, Sampling(1.0), cache=KEPT)
         self.env = work.make_env()
 
     def seats(self, episodes: Sequence[Episode]) -> list[Seat]:
@@ -153,11 +157,14 @@ class Cell:
         middle = self.ticks[len(self.ticks) // 2]
         if len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > HEAVY:
             self.ticks = [middle]
-        steps = len(self.ticks) * len(self.episodes)
-        plain_flops, flops = self.plain_ticks(count_flops), self.engine_ticks(count_flops)
-        runs = {"plain": lambda: self.plain_ticks(timed), "engine": lambda: self.engine_ticks(timed)}
-        seconds = interleaved(runs, repetitions, warm_up=False)
+        self.plain.tokens, watch, plain_watch = Tokens(), Watch(self.engine.models), Watch([])
+        sides = {"plain": (self.plain_ticks, plain_watch), "engine": (self.engine_ticks, watch)}
+        seconds, flops = measured(sides, repetitions, len(self.ticks) == 1)
+        repetitions = len(seconds["engine"])
         plain, ours = statistics.median(seconds["plain"]), statistics.median(seconds["engine"])
+        predicted = flops["plain"] / flops["engine"]
+        steps = len(self.ticks) * len(self.episodes)
+        every = steps * repetitions
         return {
             "size": self.size,
             "workload": self.work.name,
@@ -165,53 +172,62 @@ class Cell:
             "plain steps/s": steps / plain,
             "steps/s": steps / ours,
             "speed-up": plain / ours,
-            "predicted": plain_flops / flops,
-            "reached": plain / ours / (plain_flops / flops),
-            "plain mfu": plain_flops / plain / rate,
-            "mfu": flops / ours / rate,
+            "predicted": predicted,
+            "reached": plain / ours / predicted,
+            "plain mfu": flops["plain"] / plain / rate,
+            "mfu": flops["engine"] / ours / rate,
+            "model": watch.model_seconds / sum(seconds["engine"]),
             "env": self.env_seconds * steps / ours,
-        } | self.breakdown(steps)
+            "plain read": self.plain.tokens.encoded / every,
+            "read": watch.read / every,
+            "plain written": self.plain.tokens.decoded / every,
+            "written": watch.written / every,
+            "plain MiB": plain_watch.peak / 2**20,
+            "MiB": watch.peak / 2**20,
+        }
 
     def prompt(self, tick: int) -> Ids:
         step = self.episodes[0].steps[tick]
         return self.engine.policy.prompt(step.observation, step.reflection)
 
-    def breakdown(self, steps: int) -> dict[str, Any]:
-        """Where the time goes, which tokens are computed, and what memory that takes, each in a pass of its own."""
-        models, shares, counts = self.engine.models, [], Tally()
 
-        def watched(tick: Callable[[], None]) -> float:
-            before = [model.tally.copy() for model in models], sum(model.seconds for model in models)
-            taken = timed(tick)
-            shares.append((sum(model.seconds for model in models) - before[1]) / taken)
-            for model, tally in zip(models, before[0], strict=True):
-                new = model.tally.since(tally)
-                counts.encoded += new.encoded
-                counts.decoded += new.decoded
+def measured(
+    sides: Mapping[str, tuple[Callable[..., float], Watch]], repetitions: int, once: bool
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of every repetition and operations of one, by side; `once` counts them in the only repetition."""
+    if not once:
+        flops = {name: ticks(count_flops) for name, (ticks, _) in sides.items()}
+        runs = {name: partial(ticks, watch) for name, (ticks, watch) in sides.items()}
+        return interleaved(runs, repetitions, warm_up=False), flops
+    seconds, flops = {}, dict.fromkeys(sides, 0.0)
+    for name, (ticks, watch) in sides.items():
+
+        def clock(tick: Callable[[], None], name: str = name, watch: Watch = watch) -> float:
+            taken, count = counted(tick, watch)
+            flops[name] += count
             return taken
 
-        self.engine_ticks(watched)
-        self.plain.tokens = Tokens()
-        plain_peak = max(growth(lambda tick=tick: self.plain_tick(tick)) for tick in self.ticks)
-        peak = 0.0
+        seconds[name] = [ticks(clock)]
+    return seconds, flops
 
-        def watched_memory(tick: Callable[[], None]) -> float:
-            nonlocal peak
-            peak = max(peak, growth(tick))
-            return 0.0
 
-        self.engine_ticks(watched_memory)
-        pools = self.engine.policy.pool, self.engine.reflector.pool
-        return {
-            "model": statistics.mean(shares),
-            "plain read": self.plain.tokens.encoded / steps,
-            "read": counts.encoded / steps,
-            "plain written": self.plain.tokens.decoded / steps,
-            "written": counts.decoded / steps,
-            "plain MiB": plain_peak / 2**20,
-            "MiB": peak / 2**20,
-            "kept MiB": sum(pool.peak for pool in pools) / 2**20,
-        }
+class Watch:
+    """Times ticks, and notes what they take: memory, and the models' seconds and tokens."""
+
+    def __init__(self, models: Sequence[TimedModel]) -> None:
+        self.models = models
+        self.peak = self.read = self.written = 0
+        self.model_seconds = 0.0
+
+    def __call__(self, tick: Callable[[], None]) -> float:
+        before = [(model.tally.copy(), model.seconds) for model in self.models]
+        taken: list[float] = []
+        self.peak = max(self.peak, growth(lambda: taken.append(timed(tick))))
+        for model, (tally, seconds) in zip(self.models, before, strict=True):
+            new = model.tally.since(tally)
+            self.read, self.written = self.read + new.encoded, self.written + new.decoded
+            self.model_seconds += model.seconds - seconds
+        return taken[0]
 
 
 def body(lm: LanguageModel) -> int:
@@ -222,7 +238,7 @@ def body(lm: LanguageModel) -> int:
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
-    return [Cell(*cell, **made).row(settings.repetitions) for cell in settings.cells()]
+    return [note(Cell(*cell, **made).row(settings.repetitions)) for cell in settings.cells()]
 
 
 if __name__ == "__main__":

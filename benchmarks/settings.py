@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,6 +47,12 @@ class Shown(Settings):
 
     json: bool = False
     """Print JSON instead of a table."""
+
+
+def note(row: dict[str, Any]) -> dict[str, Any]:
+    """Say on stderr what has been measured, lest it be lost when the rest is interrupted."""
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 def begin(settings: Settings) -> None:

@@ -25,11 +25,11 @@ from reflectrl.players.policy import Policy
 
 from .measure import count_flops, gemm_rate, interleaved
 from .plain_learning import trainer_sft
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 STEPS = 4
-TOKENS = 40_000
+TOKENS = 12_000
 """Useful tokens of a training, at most: fewer steps are taken where a batch has many."""
 
 
@@ -84,7 +84,7 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell and precision."""
-    return [row(*cell, precision, settings) for cell in settings.cells() for precision in ("fp32", "bf16")]
+    return [note(row(*cell, precision, settings)) for cell in settings.cells() for precision in ("fp32", "bf16")]
 
 
 if __name__ == "__main__":

@@ -21,13 +21,15 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import Policy
 from reflectrl.types import Sampling, Step
 
-from .measure import count_flops, gemm_rate, growth, interleaved
+from .measure import counted, gemm_rate, growth, interleaved
 from .plain import LOGITS_BYTES
 from .plain_learning import update_gradients
-from .settings import Settings, main
+from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 ENTROPY = 0.01
+HEAVY = 2e12
+"""Operations of a plain update beyond which each side is run once, and counted in that run."""
 
 
 def consecutive(name: str, count: int) -> list[Step]:
@@ -54,15 +56,6 @@ def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
     return lm.tally.since(before).encoded
 
 
-def gradient_of(lm: LanguageModel, compute: Callable[[], Any]) -> torch.Tensor:
-    """All gradients that `compute` leaves, as one vector; they are cleared."""
-    lm.model.zero_grad(set_to_none=True)
-    compute()
-    found = [p.grad.flatten() for p in lm.parameters() if p.grad is not None]
-    lm.model.zero_grad(set_to_none=True)
-    return torch.cat(found)
-
-
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     """One cell."""
     steps = consecutive(name, batch)
@@ -71,14 +64,24 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     minibatch = max(1, min(batch, LOGITS_BYTES // (4 * longest * lm.core.config.vocab_size)))
     plain, engine = lambda: update_gradients(lm, steps, minibatch), lambda: engine_gradients(lm, steps)
     rate = gemm_rate(lm.dtype, lm.device)
-    plain_flops, flops = count_flops(plain), count_flops(engine)
-    theirs, ours = gradient_of(lm, plain), gradient_of(lm, engine)
-    difference = float((ours - theirs).norm() / theirs.norm())
-    del theirs, ours
-    seconds = interleaved(
-        {"plain": lambda: clean(lm, plain), "engine": lambda: clean(lm, engine)}, settings.repetitions, False
-    )
-    slow, fast = statistics.median(seconds["plain"]), statistics.median(seconds["engine"])
+    gradients, peaks, tokens, seconds, flops = {}, {}, {}, {}, {}
+    for name_of, side in (("plain", plain), ("engine", engine)):
+
+        def work(name_of: str = name_of, side: Callable[[], Any] = side) -> None:
+            tokens[name_of] = side()
+
+        lm.model.zero_grad(set_to_none=True)
+        peaks[name_of] = growth(lambda work=work, key=name_of: seconds.__setitem__(key, counted(work)))
+        seconds[name_of], flops[name_of] = seconds[name_of]
+        gradients[name_of] = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])
+    difference = float((gradients["engine"] - gradients["plain"]).norm() / gradients["plain"].norm())
+    gradients.clear()
+    if flops["plain"] < HEAVY:
+        runs = {"plain": lambda: clean(lm, plain), "engine": lambda: clean(lm, engine)}
+        again = interleaved(runs, settings.repetitions, warm_up=False)
+        seconds = {key: statistics.median(taken) for key, taken in again.items()}
+    slow, fast = seconds["plain"], seconds["engine"]
+    predicted = flops["plain"] / flops["engine"]
     return {
         "size": size,
         "workload": name,
@@ -86,14 +89,14 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
         "plain steps/s": batch / slow,
         "steps/s": batch / fast,
         "speed-up": slow / fast,
-        "predicted": plain_flops / flops,
-        "reached": slow / fast / (plain_flops / flops),
-        "plain mfu": plain_flops / slow / rate,
-        "mfu": flops / fast / rate,
-        "plain read": plain().tokens.encoded / batch,
-        "read": engine() / batch,
-        "plain MiB": growth(lambda: clean(lm, plain)) / 2**20,
-        "MiB": growth(lambda: clean(lm, engine)) / 2**20,
+        "predicted": predicted,
+        "reached": slow / fast / predicted,
+        "plain mfu": flops["plain"] / slow / rate,
+        "mfu": flops["engine"] / fast / rate,
+        "plain read": tokens["plain"].tokens.encoded / batch,
+        "read": tokens["engine"] / batch,
+        "plain MiB": peaks["plain"] / 2**20,
+        "MiB": peaks["engine"] / 2**20,
         "difference": difference,
     }
 
@@ -106,7 +109,7 @@ def clean(lm: LanguageModel, compute: Callable[[], Any]) -> None:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
-    return [row(*cell, settings) for cell in settings.cells()]
+    return [note(row(*cell, settings)) for cell in settings.cells()]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def test_play_reads_less_and_writes_as_much_as_the_plain_side() -> None:
     [row] = play.rows(TINY)
     assert row["read"] < row["plain read"] / 2
     assert row["written"] == row["plain written"] - 1  # the last token drawn is never read again
-    assert 0 < row["model"] < 1 and row["predicted"] > 2 and row["kept MiB"] > 0
+    assert 0 < row["model"] < 1 and row["predicted"] > 2
 
 
 def test_an_update_gives_the_plain_sides_gradient_from_fewer_tokens() -> None:

@@ -222,7 +222,8 @@ class PlayConfig:
     memory: Natural = 50_000
     """Greedy reflections, and prompts of the policy, whose results are remembered."""
     cache_mib: Natural = 4096
-    """Most memory (MiB) per player for keys and values of histories kept between steps; 0 encodes all anew."""
+    """Most memory (MiB) per player for keys and values of histories kept between steps; 0 encodes all anew. A call
+    takes up to 2048 more."""
     shuffle_labels: bool = False
     """List the actions in a random order at every step, in SFT, RL and evaluation."""
 

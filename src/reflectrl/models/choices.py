@@ -165,4 +165,5 @@ def _pair_logits(lm: LanguageModel, hidden_ED: Tensor, tokens_E: Tensor) -> Tens
     head = lm.core.get_output_embeddings()  # type: ignore[operator]
     lm.tally.logits += len(tokens_E)
     logits_E = (hidden_ED.float() * head.weight[tokens_E].float()).sum(-1)
-    return logits_E if getattr(head, "bias", None) is None else logits_E + head.bias[tokens_E].float()
+    bias = getattr(head, "bias", None)
+    return (logits_E if bias is None else logits_E + bias[tokens_E].float()) * lm.logit_scale

@@ -65,7 +65,8 @@ def packed_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
     places = np.concatenate([block.places() for block in blocks])
     attend = PackedAttention(packing)
     lm.tally.encoded += len(ids)
-    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - len(ids)
+    shared = [len(block.ids) for block in blocks if block.trie is None]
+    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - sum(shared)
     lm.tally.pairs += attend.pairs
     return lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
 

@@ -132,13 +132,21 @@ def _through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend:
     if core.config._attn_implementation != ATTENTION:
         use_our_attention(core)
     nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
-    token = _attend.set(attend)
+    layers: list[int] = []
+
+    def noted(layer: int, *rest: Any) -> Tensor:
+        layers.append(layer)
+        return attend(layer, *rest)
+
+    token = _attend.set(noted)
     try:
         output = core.base_model(
             input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
         )
     finally:
         _attend.reset(token)
+    if layers != list(range(core.config.num_hidden_layers)):  # the library warns only, and goes on with its own
+        raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
 
 
@@ -151,8 +159,12 @@ def use_our_attention(core: Any) -> None:
     try:
         core.set_attn_implementation(ATTENTION)
     except (ValueError, AttributeError) as error:
-        about = f"models of the family {core.config.model_type!r} bring attention of their own"
-        raise UserError(f"{about}, which cannot be packed; use another model") from error
+        raise _own_attention(core.config.model_type) from error
+
+
+def _own_attention(family: str) -> UserError:
+    about = f"models of the family {family!r} bring attention of their own, which cannot be packed"
+    return UserError(f"{about}; use one of another family (gpt2, llama, mistral, qwen, phi, gemma ...)")
 
 
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
@@ -160,6 +172,8 @@ def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Ten
     attend = _attend.get()
     if attend is None:
         return sdpa_attention_forward(module, query, key, value, mask, **options)
+    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
+        raise _own_attention(module.config.model_type)
     scaling = options.get("scaling")
     usual = query.shape[-1] ** -0.5
     if scaling is not None and abs(scaling - usual) > 1e-9:

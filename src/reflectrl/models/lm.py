@@ -137,10 +137,18 @@ class LanguageModel:
         head = self.core.get_output_embeddings()  # type: ignore[operator]
         self.tally.logits += len(hidden_ND) * (head.weight.shape[0] if rows is None else len(rows))
         if rows is None:
-            logits: Tensor = head(hidden_ND)
+            logits: Tensor = head(hidden_ND) * self.logit_scale
             return logits
         bias = None if getattr(head, "bias", None) is None else head.bias[rows]
-        return torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
+        return torch.nn.functional.linear(hidden_ND, head.weight[rows], bias) * self.logit_scale
+
+    @property
+    def logit_scale(self) -> float:
+        """By what some families multiply (Cohere) or divide (Granite) the head's output."""
+        config = self.core.config
+        return float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,6 +17,9 @@ ROUNDING = 64
 
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps, unless told otherwise."""
+
+WORKING = 2 * 2**30
+"""Most bytes of keys and values that a call takes beside what is kept; larger batches go in parts."""
 
 
 class Prefix:
@@ -78,6 +82,13 @@ class Prefix:
         self._filled[layer] = end
         return key, value
 
+    def copy(self) -> Prefix:
+        """A prefix of its own with the same content."""
+        twin = Prefix()
+        twin.ids, twin._filled = self.ids, list(self._filled)
+        twin._keys, twin._values = [key.clone() for key in self._keys], [value.clone() for value in self._values]
+        return twin
+
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values so far, each (1, G, length, D), not copied."""
         end = self._filled[layer]
@@ -107,11 +118,15 @@ class PrefixPool:
 
     Args:
         token_bytes: memory of one token's keys and values in all layers.
-        limit: most bytes that are held, within a call and between calls (a single row may need more).
+        limit: most bytes that stay between calls.
+        working: most bytes that a call takes beside them (a single row may need more).
+
+    Attributes:
+        peak: the most that prefixes took at a time so far, in bytes (copies made while writing not counted).
     """
 
-    def __init__(self, token_bytes: int, limit: int) -> None:
-        self.token_bytes, self.limit = token_bytes, limit
+    def __init__(self, token_bytes: int, limit: int, working: int = WORKING) -> None:
+        self.token_bytes, self.limit, self.working = token_bytes, limit, working
         self.peak = 0
         self._of: WeakKeyDictionary[object, Prefix] = WeakKeyDictionary()
 
@@ -125,18 +140,33 @@ class PrefixPool:
             tokens: how many tokens each may come to hold in this call, copies counted.
             growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
         """
+        needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         start = 0
         while start < len(episodes):
-            end, needed = start, 0
-            while end < len(episodes) and (end == start or needed + tokens[end] * self.token_bytes <= self.limit):
-                needed += tokens[end] * self.token_bytes
+            end = start + 1
+            while end < len(episodes) and sum(needs[start : end + 1]) <= self.working:
                 end += 1
             rows = slice(start, end)
             chosen = zip(episodes[rows], growing[rows], strict=True)
-            yield rows, [self._of.setdefault(e, Prefix()) if kept else Prefix() for e, kept in chosen]
-            self.peak = max(self.peak, self.nbytes)
+            prefixes = [self._of.setdefault(e, Prefix()) if wanted else Prefix() for e, wanted in chosen]
+            yield rows, prefixes
+            passing = (p.nbytes for p, kept in zip(prefixes, growing[rows], strict=True) if not kept)
+            self.peak = max(self.peak, self.nbytes + sum(passing))
             self._trim()
             start = end
+
+    def share_equal(self, asked: Sequence[Hashable], episodes: Sequence[object], read: Mapping[Any, object]) -> None:
+        """Give the episodes whose prompt was read for another episode a copy of what that one holds.
+
+        Args:
+            asked: what each episode asked.
+            read: what was computed, and for which episode.
+        """
+        for prompt, episode in zip(asked, episodes, strict=True):
+            reader = read.get(prompt, episode)
+            if reader is not episode and reader in self._of:
+                self._of[episode] = self._of[reader].copy()
+        self._trim()
 
     @property
     def nbytes(self) -> int:

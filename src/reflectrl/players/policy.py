@@ -130,6 +130,7 @@ class Policy:
         self.asked += len(asked)
         self.remembered += len(asked) - len(new)
         found.update(zip(new, self._scored(list(new), list(new.values())), strict=True))
+        self.pool.share_equal(asked, seats, new)
         if len(self._known) + len(new) <= self.memory:
             self._known.update((key, found[key]) for key in new)
         return [found[key] for key in asked]

@@ -51,6 +51,7 @@ class Reflector:
         self.remembered += len(prompts) - len(new)
         if new:
             found |= self._learn(new)
+            self.pool.share_equal(prompts, seats, new)
         return [self._turn(found[prompt]) for prompt in prompts]
 
     def _prompt(self, seat: Seat) -> Ids:
