@@ -157,7 +157,7 @@ class Cell:
         middle = self.ticks[len(self.ticks) // 2]
         if len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > HEAVY:
             self.ticks = [middle]
-        self.plain.tokens, watch, plain_watch = Tokens(), Watch(self.engine.models), Watch([])
+        watch, plain_watch = Watch(self.engine.models), PlainWatch(self.plain)
         sides = {"plain": (self.plain_ticks, plain_watch), "engine": (self.engine_ticks, watch)}
         seconds, flops = measured(sides, repetitions, len(self.ticks) == 1)
         repetitions = len(seconds["engine"])
@@ -178,9 +178,9 @@ class Cell:
             "mfu": flops["engine"] / ours / rate,
             "model": watch.model_seconds / sum(seconds["engine"]),
             "env": self.env_seconds * steps / ours,
-            "plain read": self.plain.tokens.encoded / every,
+            "plain read": plain_watch.read / every,
             "read": watch.read / every,
-            "plain written": self.plain.tokens.decoded / every,
+            "plain written": plain_watch.written / every,
             "written": watch.written / every,
             "plain MiB": plain_watch.peak / 2**20,
             "MiB": watch.peak / 2**20,
@@ -228,6 +228,20 @@ class Watch:
             self.read, self.written = self.read + new.encoded, self.written + new.decoded
             self.model_seconds += model.seconds - seconds
         return taken[0]
+
+
+class PlainWatch(Watch):
+    """The same for the plain side."""
+
+    def __init__(self, pair: PlainPair) -> None:
+        super().__init__([])
+        self.pair = pair
+
+    def __call__(self, tick: Callable[[], None]) -> float:
+        self.pair.tokens = Tokens()
+        taken = super().__call__(tick)
+        self.read, self.written = self.read + self.pair.tokens.encoded, self.written + self.pair.tokens.decoded
+        return taken
 
 
 def body(lm: LanguageModel) -> int:
