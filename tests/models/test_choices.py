@@ -187,3 +187,14 @@ def test_the_prompt_is_encoded_once_and_kept(pair: Pair, scoring: Scoring) -> No
         counted = lm.tally.since(before)
         assert (counted.passes, counted.encoded) == (1, len(prompt) - kept + branches)
         assert counted.reused == kept
+
+
+def test_an_update_counts_the_prompt_tokens_that_were_shared(pair: Pair) -> None:
+    lm, prompts = pair("gpt2")[0], prompts_of([(40, 6), (30, 8)], seed=1)
+    texts = [action_texts(lm, ["go", "go north", "look at the sea"])] * 2
+    before = lm.tally.copy()
+    text_logits(lm, pack(prompts), texts, "sum")
+    assert lm.tally.since(before).reused == 40
+    before = lm.tally.copy()
+    text_logits(lm, apart(prompts), texts, "sum")
+    assert lm.tally.since(before).reused == 0

@@ -18,7 +18,7 @@ from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
 from reflectrl.models.prefix import Prefix
-from reflectrl.types import Sampling
+from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -270,3 +270,20 @@ def test_a_pass_counts_what_it_computes(family: str, pair: Pair) -> None:
     assert (counted.passes, counted.encoded, counted.decoded, counted.logits) == (1, 38 + 5, 0, 0)
     assert counted.reused == 20
     assert counted.pairs == 38 * 39 // 2 + 5 * 6 // 2
+
+
+@pytest.mark.parametrize("family", ["gpt_neo"])
+def test_a_family_with_attention_of_its_own_is_refused(family: str) -> None:
+    options = {"attention_types": [[["global"], 2]]} if family == "gpt_neo" else {}
+    with pytest.raises(UserError, match=family):
+        hidden_states(configured(family, **options), *arguments(pack(prompts_of([20, 18]))))
+
+
+def test_a_family_whose_scores_are_capped_is_refused_or_right() -> None:
+    core, prompt = configured("gemma2", attn_logit_softcapping=1.0, query_pre_attn_scalar=16), prompts_of([20])[0]
+    with torch.no_grad():
+        try:
+            found = hidden_states(core, *arguments(apart([prompt])))
+        except UserError:
+            return
+        torch.testing.assert_close(found, plain_hidden(core, prompt), atol=1e-4, rtol=0)

@@ -165,3 +165,22 @@ def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) ->
     assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
     assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)
     assert len(parts) == (7 if limit <= 1 else 3 if limit == 3 else 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=8), limit=st.integers(0, 12), steps=st.integers(1, 3))
+def test_within_a_call_it_takes_no_more_than_a_call_may_take_beside(lengths: list[int], limit: int, steps: int) -> None:
+    room = (200 + 2 * ROUNDING) * TOKEN
+    pool, games = PrefixPool(TOKEN, limit * ROUNDING * TOKEN, working=room), [Game() for _ in lengths]
+    for step in range(steps):
+        play(pool, games, [(i, *[step] * (length - 1)) for i, length in enumerate(lengths)])
+    assert 0 < pool.peak <= pool.limit + room
+
+
+def test_episodes_whose_prompts_were_equal_all_keep_them() -> None:
+    pool, games = PrefixPool(TOKEN, 10**6), [Game() for _ in range(3)]
+    prompt, other = (1,) * 30, (2,) * 20
+    play(pool, games[:2], [prompt, other])
+    pool.share_equal([prompt, other, prompt], games, {prompt: games[0], other: games[1]})
+    assert play(pool, games, [(*prompt, 5), (*other, 6), (*prompt, 7)]) == [30, 20, 30]
+    assert pool.nbytes == 3 * ROUNDING * TOKEN

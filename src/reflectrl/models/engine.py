@@ -7,7 +7,7 @@ randomness from a generator of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -83,20 +83,38 @@ def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix]) 
     Afterwards each prefix holds its whole prompt.
     """
     kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
-    new = [prompt[start:] for prompt, start in zip(prompts, kept, strict=True)]
-    lengths = [len(ids) for ids in new]
+    lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
+    lm.tally.reused += sum(kept)
+    parts = portions(lengths, lm.pass_tokens)
+    return torch.cat([_continue(lm, prompts[rows], kept[rows], prefixes[rows]) for rows in parts])
+
+
+def _continue(lm: LanguageModel, prompts: Sequence[Ids], kept: Sequence[int], prefixes: Sequence[Prefix]) -> Tensor:
+    """One forward pass over what prompts have beyond the first `kept` tokens."""
+    lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.reserve(len(prompt))
-    ids = torch.tensor([token for row in new for token in row], device=lm.device)
+    rows = zip(prompts, kept, strict=True)
+    ids = torch.tensor([token for prompt, start in rows for token in prompt[start:]], device=lm.device)
     places = np.concatenate([np.arange(start, start + n) for start, n in zip(kept, lengths, strict=True)])
     attend = CachedAttention(prefixes, lengths)
     hidden_ND = lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.hold(prompt)
     lm.tally.encoded += len(ids)
-    lm.tally.reused += sum(kept)
     lm.tally.pairs += attend.pairs
     return hidden_ND[torch.tensor(lengths, device=lm.device).cumsum(0) - 1]
+
+
+def portions(lengths: Sequence[int], most: int) -> Iterator[slice]:
+    """Rows in order, as many at a time as have `most` tokens together (and one at least)."""
+    start = total = 0
+    for row, length in enumerate(lengths):
+        if row > start and total + length > most:
+            yield slice(start, row)
+            start, total = row, 0
+        total += length
+    yield slice(start, len(lengths))
 
 
 def choice_logits(

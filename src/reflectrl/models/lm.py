@@ -71,6 +71,14 @@ class LanguageModel:
         return self.core.get_input_embeddings().weight.dtype  # type: ignore[operator]
 
     @property
+    def pass_tokens(self) -> int:
+        """About how many tokens go through the model at a time, where it may choose.
+
+        On a CPU, activations of a few thousand tokens stay in its caches: a fifth faster than all at once.
+        """
+        return 2048 if self.device.type == "cpu" else 32_768
+
+    @property
     def token_bytes(self) -> int:
         """Memory of one token's keys and values in all layers."""
         config = self.core.config

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.choices import Scoring, Texts, action_texts, cached_text_logits, text_logits
-from reflectrl.models.engine import choice_logits, last_hidden, tokenize
+from reflectrl.models.engine import choice_logits, last_hidden, portions, tokenize
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart
+from reflectrl.models.packing import Ids, Packing, apart, pack
 from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
 from reflectrl.players.base import Seat
 from reflectrl.prompts import Prompt, policy_prompt, words_prompt
@@ -148,10 +148,20 @@ class Policy:
                 parts = self.pool.parts(seats, needed, growing)
                 found = [row for rows, prefixes in parts for row in self._read(prompts[rows], actions[rows], prefixes)]
             else:
-                found = [*self.logits(apart(prompts), actions)[0]]
+                found = self._glance(prompts, actions)
         if not all(row[: len(one)].isfinite().all() for row, one in zip(found, actions, strict=True)):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
         return [row[: len(one)].cpu().double().numpy() for row, one in zip(found, actions, strict=True)]
+
+    def _glance(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> list[Tensor]:
+        """Logits of prompts of which nothing is kept; what those of one pass have in common is encoded once."""
+        order = sorted(range(len(prompts)), key=lambda i: prompts[i])
+        found: dict[int, Tensor] = {}
+        for rows in portions([len(prompts[i]) for i in order], self.lm.pass_tokens):
+            together = [prompts[i] for i in order[rows]]
+            packing = pack(together) if self.memory else apart(together)
+            found.update(zip(order[rows], self.logits(packing, [actions[i] for i in order[rows]])[0], strict=True))
+        return [found[i] for i in range(len(prompts))]
 
     def _spelled(self, actions: Actions) -> tuple[Ids, ...]:
         """What is encoded behind a prompt to score its actions."""
