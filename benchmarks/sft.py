@@ -29,7 +29,7 @@ from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 STEPS = 4
-TOKENS = 12_000
+TOKENS = 6_000
 """Useful tokens of a training, at most: fewer steps are taken where a batch has many."""
 
 

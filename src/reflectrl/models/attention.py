@@ -129,8 +129,8 @@ class CachedAttention:
 class SteppingAttention:
     """Attention of one new token per row, over copies of the rows' prefixes in one padded buffer.
 
-    The prefixes themselves stay as they are: what is written here is forgotten with it. A row that has finished keeps
-    its place in the buffer until half of the places are idle, since moving the others costs more than looking past it.
+    The prefixes themselves stay as they are: what is written here is forgotten with it. When a row has finished, the
+    last place of the buffer moves to its place, so that only running rows are attended.
 
     Args:
         prefixes: one per row.
@@ -141,7 +141,7 @@ class SteppingAttention:
         self.prefixes, self.room = prefixes, room
         self.lengths = torch.tensor([len(prefix.ids) for prefix in prefixes], device=device)
         self.places = torch.arange(len(prefixes), device=device)
-        self.count = len(prefixes)
+        self._in_order = True
         self._layers: list[tuple[Tensor, Tensor]] = []
         self._mask: Tensor | None = None
         self._end = 0
@@ -161,35 +161,36 @@ class SteppingAttention:
     ) -> Tensor:
         if layer == len(self._layers):
             self._layers.append(gather(self.prefixes, layer, self.room))
+        running, end = len(self.places), self._end
         keys, values = self._layers[layer]
         keys[self.places, :, self.lengths - 1] = key_NGD
         values[self.places, :, self.lengths - 1] = value_NGD
-        idle = len(self.places) < self.count
-        query = query_NHD.new_zeros(self.count, *query_NHD.shape[1:]) if idle else query_NHD
-        if idle:
-            query[self.places] = query_NHD
+        query = query_NHD if self._in_order else torch.empty_like(query_NHD).index_copy_(0, self.places, query_NHD)
         grouped = query_NHD.shape[1] != key_NGD.shape[1]
         out = functional.scaled_dot_product_attention(
-            query[:, :, None], keys[:, :, : self._end], values[:, :, : self._end], self._mask, enable_gqa=grouped
+            query[:, :, None], keys[:running, :, :end], values[:running, :, :end], self._mask, enable_gqa=grouped
         )
-        return (out[self.places] if idle else out).flatten(1)
+        return (out if self._in_order else out[self.places]).flatten(1)
 
     def advance(self, dtype: torch.dtype) -> None:
         """Begin a step: each row is one token longer and sees its own tokens, the new one included."""
         self.lengths = self.lengths + 1
         self._end = int(self.lengths.max())
         seen = torch.arange(self._end, device=self.lengths.device)[None] < self.lengths[:, None]
-        if len(self.places) == self.count and bool(seen.all()):
-            self._mask = None
-            return
-        mask = torch.zeros(self.count, 1, 1, self._end, device=self.lengths.device, dtype=dtype)
-        mask[self.places] = mask[self.places].masked_fill(~seen[:, None, None], -torch.inf)
-        self._mask = mask
+        self._mask = None
+        if not bool(seen.all()):
+            mask = torch.zeros(len(seen), 1, 1, self._end, device=self.lengths.device, dtype=dtype)
+            mask[self.places] = mask.masked_fill(~seen[:, None, None], -torch.inf)
+            self._mask = mask
 
     def select(self, stay: Tensor) -> None:
         """Go on with these of the running rows."""
         self.lengths, self.places = self.lengths[stay], self.places[stay]
-        if 2 * len(stay) <= self.count:
-            self._layers = [(keys[self.places], values[self.places]) for keys, values in self._layers]
-            self.places = torch.arange(len(stay), device=stay.device)
-            self.count = len(stay)
+        moving = (self.places >= len(stay)).nonzero()[:, 0]
+        free = torch.ones(len(stay), dtype=torch.bool, device=stay.device)
+        free[self.places[self.places < len(stay)]] = False
+        holes, origins = free.nonzero()[:, 0], self.places[moving]
+        for tensor in (tensor for layer in self._layers for tensor in layer):
+            tensor[holes, :, : self._end] = tensor[origins, :, : self._end]
+        self.places[moving] = holes
+        self._in_order = bool((self.places == torch.arange(len(stay), device=stay.device)).all())
