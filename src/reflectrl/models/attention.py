@@ -163,8 +163,12 @@ class SteppingAttention:
             self._layers.append(gather(self.prefixes, layer, self.room))
         running, end = len(self.places), self._end
         keys, values = self._layers[layer]
-        keys[self.places, :, self.lengths - 1] = key_NGD
-        values[self.places, :, self.lengths - 1] = value_NGD
+        if running == 1:  # the general form takes several times as long as what it does here
+            keys[:1, :, end - 1] = key_NGD
+            values[:1, :, end - 1] = value_NGD
+        else:
+            keys[self.places, :, self.lengths - 1] = key_NGD
+            values[self.places, :, self.lengths - 1] = value_NGD
         query = query_NHD if self._in_order else torch.empty_like(query_NHD).index_copy_(0, self.places, query_NHD)
         grouped = query_NHD.shape[1] != key_NGD.shape[1]
         out = functional.scaled_dot_product_attention(

@@ -20,6 +20,7 @@ from transformers import AttentionInterface
 from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.pytorch_utils import Conv1D
 
 from reflectrl.models.attention import Attend
 from reflectrl.types import UserError
@@ -88,10 +89,10 @@ def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
         heads = (len(ids_N), block.attn.num_heads, block.attn.head_dim)
-        query, key, value = block.attn.c_attn(block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
+        query, key, value = _linear(block.attn.c_attn, _layer_norm(block.ln_1, x_ND)).split(x_ND.shape[1], dim=-1)
         mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads))
-        x_ND = x_ND + block.attn.c_proj(mixed_ND)
-        x_ND = x_ND + block.mlp.c_proj(block.mlp.act(block.mlp.c_fc(block.ln_2(x_ND))))
+        x_ND = x_ND + _linear(block.attn.c_proj, mixed_ND)
+        x_ND = x_ND + _linear(block.mlp.c_proj, block.mlp.act(_linear(block.mlp.c_fc, _layer_norm(block.ln_2, x_ND))))
     return base.ln_f(x_ND)
 
 
@@ -104,15 +105,30 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -
         own = layer.self_attn
         h_ND = _rms_norm(layer.input_layernorm, x_ND)
         query, key, value = (
-            projection(h_ND).view(len(ids_N), -1, own.head_dim) for projection in (own.q_proj, own.k_proj, own.v_proj)
+            _linear(project, h_ND).view(len(ids_N), -1, own.head_dim)
+            for project in (own.q_proj, own.k_proj, own.v_proj)
         )
         if hasattr(own, "q_norm"):
             query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
         query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
-        x_ND = x_ND + own.o_proj(attend(i, query, key, value))
+        x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value))
         h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
-        x_ND = x_ND + layer.mlp.down_proj(layer.mlp.act_fn(layer.mlp.gate_proj(h_ND)) * layer.mlp.up_proj(h_ND))
+        mlp = layer.mlp
+        x_ND = x_ND + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, h_ND)) * _linear(mlp.up_proj, h_ND))
     return _rms_norm(base.norm, x_ND)
+
+
+def _linear(module: Any, x_ND: Tensor) -> Tensor:
+    """What a linear layer computes; a plain one without the detour of a module's call, which counts while writing."""
+    if type(module) is Conv1D:
+        return torch.addmm(module.bias, x_ND, module.weight)
+    if type(module) is nn.Linear:
+        return functional.linear(x_ND, module.weight, module.bias)
+    return module(x_ND)
+
+
+def _layer_norm(norm: Any, x_ND: Tensor) -> Tensor:
+    return functional.layer_norm(x_ND, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:

@@ -101,8 +101,18 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     fuse_activations(model)
+    if device.type == "cpu":
+        _align(model)
     context, precisions = _context(model.config, config), (config.mixed_precision, config.mixed_play)
     return LanguageModel(model.eval(), tokenizer, context, None, source, *precisions)
+
+
+def _align(model: Any) -> None:
+    """Move the weights to memory of their own. In a mapped file they begin anywhere, which costs a fifth of the time of
+    the small matrix products of decoding.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
