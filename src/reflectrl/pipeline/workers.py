@@ -9,10 +9,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,6 +18,7 @@ import torch
 import transformers
 
 from reflectrl.config import Recipe
+from reflectrl.envs.workers import deaf_children
 from reflectrl.pipeline import parts
 from reflectrl.pipeline.judging import Timings, eval_part
 from reflectrl.pipeline.layout import RunFolder
@@ -43,7 +42,7 @@ class Workers:
                 tick = partial(self.board.tick, str(unit))
                 note_timings(self.run, _make(self.recipe, self.run, unit, tick))
             return
-        with _deaf_children():
+        with deaf_children():
             pool = self._pool or self._open()
             futures = {pool.submit(_make_in_child, self.recipe, self.run, unit) for unit in units}
         try:
@@ -130,19 +129,6 @@ def silence() -> None:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", module="(torch|transformers|peft)")
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started in the block ignore Ctrl-C from their first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def note_timings(run: RunFolder, timings: Timings) -> None:
