@@ -151,11 +151,6 @@ class SteppingAttention:
         """Query-key pairs of the latest step."""
         return int(self.lengths.sum())
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the buffers, in bytes."""
-        return sum(keys.nbytes + values.nbytes for keys, values in self._layers)
-
     def __call__(
         self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0.0
     ) -> Tensor:

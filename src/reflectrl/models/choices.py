@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from reflectrl.models.attention import CachedAttention
-from reflectrl.models.engine import REUSE, packed_hidden
+from reflectrl.models.engine import REUSE, encode, packed_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Block, Ids, Packing, Trie, make_trie
 from reflectrl.models.prefix import Prefix
@@ -88,14 +88,10 @@ def cached_text_logits(
     for prompt, prefix, trie in zip(prompts, prefixes, tries, strict=True):
         prefix.reserve(len(prompt) + len(trie.ids))
     attend = CachedAttention([p for prefix in prefixes for p in (prefix, prefix)], lengths, [row.trie for row in rows])
-    ids = torch.tensor([token for row in rows for token in row.ids], device=lm.device)
-    places = torch.from_numpy(np.concatenate([row.places() for row in rows])).to(lm.device)
-    hidden_ND = lm.hidden(ids, places, attend)
+    hidden_ND = encode(lm, rows, attend)
     for prompt, prefix in zip(prompts, prefixes, strict=True):
         prefix.hold(prompt)
-    lm.tally.encoded += len(ids)
     lm.tally.reused += sum(kept)
-    lm.tally.pairs += attend.pairs
     firsts = np.cumsum([0, *lengths])[1::2]
     return _logits(lm, hidden_ND, [int(first) - 1 for first in firsts], firsts, tries, texts, scoring)
 

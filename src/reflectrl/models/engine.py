@@ -7,7 +7,7 @@ randomness from a generator of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart
+from reflectrl.models.packing import Block, Ids, Packing, apart, portions
 from reflectrl.models.prefix import Prefix
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
@@ -60,15 +60,19 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
 
 def packed_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
     """Hidden states (N, D) of all tokens of a packing, in the order of its blocks; gradients flow."""
-    blocks = packing.blocks
+    alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
+    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - alone
+    return encode(lm, packing.blocks, PackedAttention(packing))
+
+
+def encode(lm: LanguageModel, blocks: Sequence[Block], attend: PackedAttention | CachedAttention) -> Tensor:
+    """Hidden states (N, D) of all tokens of some blocks, in one forward pass."""
     ids = torch.tensor([token for block in blocks for token in block.ids], device=lm.device)
-    places = np.concatenate([block.places() for block in blocks])
-    attend = PackedAttention(packing)
+    places = torch.from_numpy(np.concatenate([block.places() for block in blocks]))
+    hidden_ND = lm.hidden(ids, places.to(lm.device), attend)
     lm.tally.encoded += len(ids)
-    shared = [len(block.ids) for block in blocks if block.trie is None]
-    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - sum(shared)
     lm.tally.pairs += attend.pairs
-    return lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
+    return hidden_ND
 
 
 def last_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
@@ -91,30 +95,14 @@ def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix]) 
 
 def _continue(lm: LanguageModel, prompts: Sequence[Ids], kept: Sequence[int], prefixes: Sequence[Prefix]) -> Tensor:
     """One forward pass over what prompts have beyond the first `kept` tokens."""
-    lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
+    blocks = [Block(prompt[start:], start) for prompt, start in zip(prompts, kept, strict=True)]
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.reserve(len(prompt))
-    rows = zip(prompts, kept, strict=True)
-    ids = torch.tensor([token for prompt, start in rows for token in prompt[start:]], device=lm.device)
-    places = np.concatenate([np.arange(start, start + n) for start, n in zip(kept, lengths, strict=True)])
-    attend = CachedAttention(prefixes, lengths)
-    hidden_ND = lm.hidden(ids, torch.from_numpy(places).to(lm.device), attend)
+    lengths = [len(block.ids) for block in blocks]
+    hidden_ND = encode(lm, blocks, CachedAttention(prefixes, lengths))
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.hold(prompt)
-    lm.tally.encoded += len(ids)
-    lm.tally.pairs += attend.pairs
     return hidden_ND[torch.tensor(lengths, device=lm.device).cumsum(0) - 1]
-
-
-def portions(lengths: Sequence[int], most: int) -> Iterator[slice]:
-    """Rows in order, as many at a time as have `most` tokens together (and one at least)."""
-    start = total = 0
-    for row, length in enumerate(lengths):
-        if row > start and total + length > most:
-            yield slice(start, row)
-            start, total = row, 0
-        total += length
-    yield slice(start, len(lengths))
 
 
 def choice_logits(

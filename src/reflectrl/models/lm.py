@@ -145,10 +145,11 @@ class LanguageModel:
         head = self.core.get_output_embeddings()  # type: ignore[operator]
         self.tally.logits += len(hidden_ND) * (head.weight.shape[0] if rows is None else len(rows))
         if rows is None:
-            logits: Tensor = head(hidden_ND) * self.logit_scale
-            return logits
-        bias = None if getattr(head, "bias", None) is None else head.bias[rows]
-        return torch.nn.functional.linear(hidden_ND, head.weight[rows], bias) * self.logit_scale
+            logits: Tensor = head(hidden_ND)
+        else:
+            bias = None if getattr(head, "bias", None) is None else head.bias[rows]
+            logits = torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
+        return logits if self.logit_scale == 1 else logits * self.logit_scale
 
     @property
     def logit_scale(self) -> float:

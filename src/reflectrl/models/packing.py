@@ -8,7 +8,7 @@ departs; what branches off at one place is packed in the same way.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -135,6 +135,18 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
             stem = ((number, shared - offset),) if shared > offset else ()
             waiting.append((members, shared, (*context, *stem)))
     return packing
+
+
+def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
+    """Rows in order, as many at a time as are `most` together (and one at least)."""
+    start = total = 0
+    for row, size in enumerate(sizes):
+        if row > start and total + size > most:
+            yield slice(start, row)
+            start, total = row, 0
+        total += size
+    if sizes:
+        yield slice(start, len(sizes))
 
 
 def shared_length(first: Sequence[int], second: Sequence[int]) -> int:

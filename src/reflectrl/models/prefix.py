@@ -9,11 +9,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from reflectrl.models.packing import Ids, shared_length
+from reflectrl.models.packing import Ids, portions, shared_length
 
 ROUNDING = 64
 """Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
-
 
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps, unless told otherwise."""
@@ -141,19 +140,13 @@ class PrefixPool:
             growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
-        start = 0
-        while start < len(episodes):
-            end = start + 1
-            while end < len(episodes) and sum(needs[start : end + 1]) <= self.working:
-                end += 1
-            rows = slice(start, end)
+        for rows in portions(needs, self.working):
             chosen = zip(episodes[rows], growing[rows], strict=True)
             prefixes = [self._of.setdefault(e, Prefix()) if wanted else Prefix() for e, wanted in chosen]
             yield rows, prefixes
             passing = (p.nbytes for p, kept in zip(prefixes, growing[rows], strict=True) if not kept)
             self.peak = max(self.peak, self.nbytes + sum(passing))
             self._trim()
-            start = end
 
     def share_equal(self, asked: Sequence[Hashable], episodes: Sequence[object], read: Mapping[Any, object]) -> None:
         """Give the episodes whose prompt was read for another episode a copy of what that one holds.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.choices import Scoring, Texts, action_texts, cached_text_logits, text_logits
-from reflectrl.models.engine import choice_logits, last_hidden, portions, tokenize
+from reflectrl.models.engine import choice_logits, last_hidden, tokenize
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart, pack
+from reflectrl.models.packing import Ids, Packing, apart, pack, portions
 from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
 from reflectrl.players.base import Seat
 from reflectrl.prompts import Prompt, policy_prompt, words_prompt
