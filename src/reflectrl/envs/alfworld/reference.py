@@ -1,0 +1,91 @@
+"""The reference engine, TextWorld with ALFWorld's grammar, behind the interface of `House`. Needs the extra `alfworld`.
+
+Slow (seconds per game, tens of milliseconds per step), there for anyone who doubts the native engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any
+
+from reflectrl.types import UserError
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    """One environment for all games of the process: every further one would leak some megabytes."""
+    try:
+        import textworld
+        from textworld.envs import PddlEnv
+    except ImportError as error:
+        raise UserError(
+            f"engine 'textworld' needs TextWorld ({error}): pip install 'reflectrl[alfworld]', or use the native one"
+        ) from None
+    return PddlEnv(textworld.EnvInfos(admissible_commands=True))
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[str, str]:
+    """ALFWorld's PDDL domain and grammar, from its package, without importing it (that would create folders)."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("alfworld")
+    if spec is None or spec.origin is None:
+        raise UserError("engine 'textworld' needs alfworld: pip install 'reflectrl[alfworld]'")
+    data = Path(spec.origin).parent / "data"
+    return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
+
+
+class ReferenceHouse:
+    """A game in the reference engine. Only one at a time: starting another takes the engine away.
+
+    Args:
+        problem: text of `initial_state.pddl`.
+        wording: the task in words.
+    """
+
+    def __init__(self, problem: str, wording: str) -> None:
+        domain, grammar = _rules()
+        content = {
+            "pddl_domain": domain,
+            "grammar": grammar.replace("UNKNOWN GOAL.", wording),
+            "pddl_problem": problem,
+        }
+        self._env = _engine()
+        arguments = list(sys.argv)  # Fast Downward's translator overwrites them
+        try:
+            self._env.load(content)
+            _name(self._env._entity_infos)
+            self._state = self._env.reset()
+        except SystemExit:
+            raise UserError("the reference engine cannot solve this game's translation") from None
+        finally:
+            sys.argv = arguments
+
+    def introduction(self) -> str:
+        """What a player reads first."""
+        return str(self._state.feedback)
+
+    def commands(self) -> list[str]:
+        """The admissible commands, in order."""
+        return list(self._state["admissible_commands"])
+
+    def do(self, command: str) -> str:
+        """Carry out a command; returns what is said."""
+        self._state, _, _ = self._env.step(command)
+        return str(self._state.feedback)
+
+    def is_won(self) -> bool:
+        """Whether the goal is reached."""
+        return bool(self._state["won"])
+
+
+def _name(infos: dict[str, Any]) -> None:
+    """Give the entities the names that players read, by ALFWorld's own code."""
+    from importlib import import_module
+
+    demangler = import_module("alfworld.agents.utils.misc").Demangler(game_infos=infos, shuffle=False)
+    for info in infos.values():
+        info.name = demangler.demangle_alfred_name(info.id)
