@@ -84,6 +84,10 @@ class House:
             self._commands = {text: found[text] for text in sorted(found)}
         return self._commands
 
+    def admissible(self) -> tuple[str, ...]:
+        """The texts of the admissible commands, in order."""
+        return tuple(self.commands())
+
     def _add_fixed(self, found: dict[str, Command]) -> None:
         found["look"] = ("look",)
         found["inventory"] = ("inventory",)

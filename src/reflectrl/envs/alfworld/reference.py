@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from reflectrl.envs.alfworld.game import Game
 from reflectrl.types import UserError
 
 
@@ -29,7 +31,6 @@ def _engine() -> Any:
 def _rules() -> tuple[str, str]:
     """ALFWorld's PDDL domain and grammar, from its package, without importing it (that would create folders)."""
     from importlib.util import find_spec
-    from pathlib import Path
 
     spec = find_spec("alfworld")
     if spec is None or spec.origin is None:
@@ -43,17 +44,34 @@ class ReferenceHouse:
 
     Args:
         problem: text of `initial_state.pddl`.
-        wording: the task in words.
+        game: the same game, compiled.
     """
 
-    def __init__(self, problem: str, wording: str) -> None:
+    def __init__(self, problem: str, game: Game) -> None:
+        self.game, self._problem = game, problem
+        self._env = _engine()
+        self._walked: list[str] = []
+
+    @classmethod
+    def from_folder(cls, source: str, game: Game) -> ReferenceHouse:
+        """The game of that id in a folder of the official layout.
+
+        Raises:
+            UserError: there is none.
+        """
+        found = sorted(Path(source).glob(f"**/{game.id}/initial_state.pddl"))
+        if not found:
+            raise UserError(f"alfworld: there is no {game.id}/initial_state.pddl in {source}")
+        return cls(found[0].read_text(encoding="utf-8"), game)
+
+    def _begin(self, wording: str) -> None:
         domain, grammar = _rules()
         content = {
             "pddl_domain": domain,
             "grammar": grammar.replace("UNKNOWN GOAL.", wording),
-            "pddl_problem": problem,
+            "pddl_problem": self._problem,
         }
-        self._env = _engine()
+        self._walked: list[str] = []
         arguments = list(sys.argv)  # Fast Downward's translator overwrites them
         try:
             self._env.load(content)
@@ -64,22 +82,34 @@ class ReferenceHouse:
         finally:
             sys.argv = arguments
 
-    def introduction(self) -> str:
-        """What a player reads first."""
+    def introduction(self, wording: str) -> str:
+        """What a player reads first; `wording` is the task in words. The game begins anew."""
+        self._begin(wording)
         return str(self._state.feedback)
 
-    def commands(self) -> list[str]:
+    def admissible(self) -> tuple[str, ...]:
         """The admissible commands, in order."""
-        return list(self._state["admissible_commands"])
+        return tuple(self._state["admissible_commands"])
 
     def do(self, command: str) -> str:
         """Carry out a command; returns what is said."""
+        self._walked.append(command)
         self._state, _, _ = self._env.step(command)
         return str(self._state.feedback)
 
     def is_won(self) -> bool:
         """Whether the goal is reached."""
         return bool(self._state["won"])
+
+    def get_state(self) -> tuple[str, ...]:
+        """The commands that led here."""
+        return tuple(self._walked)
+
+    def set_state(self, state: tuple[str, ...]) -> None:
+        """Go back by starting anew and walking the same way."""
+        self._begin(self.game.description)
+        for command in state:
+            self.do(command)
 
 
 def _name(infos: dict[str, Any]) -> None:

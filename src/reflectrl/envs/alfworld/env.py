@@ -1,0 +1,206 @@
+"""ALFWorld as a `TextEnv`: household tasks in text, played by a native engine.
+
+Rules (ALFWorld, and Reflect-RL's section on benchmarks): the player reads what commands lead to, picks one of the
+admissible commands, and wins when the household is as the task asks; up to 50 steps (15 on the paper's subset). The
+whole text is history: it only grows. A win pays 1. Milestones (found, taken, prepared, placed) pay `milestone` each,
+once; they shape learning and never decide success.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from reflectrl.envs.alfworld.analyst import analyse
+from reflectrl.envs.alfworld.game import TYPES, Game
+from reflectrl.envs.alfworld.house import Dialect, House
+from reflectrl.envs.alfworld.library import Entry, Shelf, open_shelf
+from reflectrl.envs.alfworld.milestones import reached
+from reflectrl.envs.alfworld.notes import Notes
+from reflectrl.envs.alfworld.planner import best_command
+from reflectrl.envs.alfworld.search import Advice, advise
+from reflectrl.envs.alfworld.variants import redrawn
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.splits import require_known
+from reflectrl.types import Task, UserError
+
+SPLITS = {
+    "train": "train", "validation": "valid_train", "test": "valid_seen",
+    "valid_train": "valid_train", "valid_seen": "valid_seen", "valid_unseen": "valid_unseen",
+}  # fmt: skip
+"""Names of splits → the official sets."""
+
+SUBSETS = {"tomato-microwave": "pick_and_place_simple-Tomato-None-Microwave-*"}
+"""Names of subsets → patterns of task folders. This one is the subset of Reflect-RL."""
+
+SHORT, MEDIUM = 5, 7
+"""Longest plan, in commands, of the first two stages of the curriculum by length: about a third of the games each."""
+
+
+class AlfworldEnv(TextEnv):
+    """Carry out a household task by text commands.
+
+    Args:
+        games: folder of the games that `reflectrl data alfworld` made; "" is its default.
+        subset: "" for all games, a name ("tomato-microwave") or a pattern of task folders ("pick_heat*-Mug-*").
+        types: task types; none means all six.
+        curriculum: what the stages before the last are: games with short and medium plans ("length"), or the task
+            types one after another ("types").
+        dialect: the words of alfworld 0.4 ("current"), or those of 0.3 that published prompts use ("paper").
+        wording: the task in the reference's words ("template"), or in those that people wrote ("human").
+        expert: who teaches: one that looks for things ("search"), or one that knows where they are ("planner").
+        milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
+        step_cost: reward taken off at every step.
+        variants: how many more times each training game is played with its things and numbers dealt out anew.
+        validation: the official set that validation tasks come from.
+        limit: at most so many games per split, spread evenly; 0 takes all.
+        engine: "native", or "textworld" for the reference engine (slow; needs the extra, and `source`).
+        source: folder of the official layout, for the reference engine.
+        horizon: greatest number of steps.
+
+    Raises:
+        UserError: an argument is unknown or out of range, or there are no such games.
+    """
+
+    def __init__(
+        self,
+        games: str = "",
+        subset: str = "",
+        types: tuple[str, ...] = (),
+        curriculum: Literal["length", "types"] = "length",
+        dialect: Dialect = "current",
+        wording: Literal["template", "human"] = "template",
+        expert: Literal["search", "planner"] = "search",
+        milestone: float = 0.1,
+        step_cost: float = 0.01,
+        variants: int = 0,
+        validation: str = "valid_train",
+        limit: int = 0,
+        engine: Literal["native", "textworld"] = "native",
+        source: str = "",
+        horizon: int = 50,
+    ) -> None:
+        super().__init__(horizon)
+        for one in types:
+            require_known("alfworld", "task type", one, TYPES)
+        if horizon < 1 or variants < 0 or limit < 0:
+            raise UserError("alfworld: horizon must be at least 1, variants and limit at least 0")
+        require_known("alfworld", "split", validation, list(SPLITS))
+        if engine == "textworld" and (not source or dialect != "current"):
+            raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
+        self.games, self.pattern = games, SUBSETS.get(subset, subset)
+        self.types, self.curriculum = tuple(types) or TYPES, curriculum
+        self.dialect, self.wording, self.expert = dialect, wording, expert
+        self.milestone, self.step_cost = milestone, step_cost
+        self.variants, self.limit = variants, limit
+        self.official = {**SPLITS, "validation": SPLITS[validation]}
+        self.engine, self.source = engine, source
+        self.stages = (  # type: ignore[misc]
+            ("short", "medium", "all") if curriculum == "length" else (*self.types, "all")
+        )
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("alfworld", "split", split, list(self.official))
+        stage = stage or "all"
+        require_known("alfworld", "stage", stage, self.stages)
+        found = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
+        count = 1 + (self.variants if split == "train" else 0)
+        return [self._task(entry, split, stage, variant) for variant in range(count) for entry in found]
+
+    def _task(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
+        name = entry.id if not variant else f"{entry.id}#{variant}"
+        payload = {"game": entry.id, "set": self.official[split], "type": entry.type}
+        return Task(name, "alfworld", {**payload, "variant": variant} if variant else payload, split, stage)
+
+    def _is_in(self, entry: Entry, stage: str) -> bool:
+        if stage in TYPES:
+            return entry.type == stage
+        return entry.plan_length <= {"short": SHORT, "medium": MEDIUM}.get(stage, entry.plan_length)
+
+    def _entries(self, split: str) -> list[Entry]:
+        found = [entry for entry in self._shelf(self.official[split]).entries if self._is_wanted(entry)]
+        if not found:
+            raise UserError(f"alfworld: no games of {self.pattern or ', '.join(self.types)} in {self.official[split]}")
+        count = min(self.limit or len(found), len(found))
+        return [found[i * len(found) // count] for i in range(count)]
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        folder = entry.id.partition("/")[0]
+        return entry.type in self.types and (not self.pattern or fnmatch.fnmatchcase(folder, self.pattern))
+
+    def _shelf(self, official: str) -> Shelf:
+        return open_shelf(self.games, official)
+
+    def group(self, task: Task) -> str | None:
+        """The task type, by which results are reported too."""
+        return str(task.payload["type"])
+
+    # ---- the world -------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> None:
+        game = self._shelf(task.payload["set"]).game(task.payload["game"])
+        if task.payload.get("variant"):
+            game = redrawn(game, task.payload["variant"])
+        self._house = self._started(game)
+        words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
+        introduction = self._house.introduction(words)
+        self._notes, self._reached = Notes.begin(introduction), frozenset[str]()
+        self._text, self._last, self._advice = introduction + "\n", "", None
+
+    def _started(self, game: Game) -> House:
+        if self.engine == "native":
+            return House(game, self.dialect)
+        from reflectrl.envs.alfworld.reference import ReferenceHouse
+
+        return ReferenceHouse.from_folder(self.source, game)
+
+    def apply(self, action: str) -> Outcome:
+        said = self._house.do(action)
+        self._notes.add(action, said)
+        self._text += f"> {action}\n{said}\n"
+        self._last, self._advice = action, None
+        won = self._house.is_won()
+        new = reached(self._notes, self._house.game.goal) - self._reached
+        self._reached |= new
+        reward = float(won) + self.milestone * len(new) - self.step_cost
+        return Outcome(reward, terminated=won, success=won, events=(*sorted(new), *(["won"] if won else [])))
+
+    # ---- text ------------------------------------------------------------------------------------------------------
+
+    def history(self) -> str:
+        return self._text
+
+    def state(self) -> str:
+        return ""
+
+    def legal_actions(self) -> Sequence[str]:
+        return self._house.admissible()
+
+    # ---- saving, teaching ------------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        progress = (self._notes.copy(), self._reached, self._text, self._last)
+        return (self._house.game, self._house.get_state(), *progress)
+
+    def set_state(self, state: Any) -> None:
+        game, house, notes, self._reached, self._text, self._last = state
+        if self._house.game is not game:
+            self._house = self._started(game)
+        self._house.set_state(house)
+        self._notes, self._advice = notes.copy(), None
+
+    def expert_action(self) -> int:
+        command = best_command(self._house) if self.expert == "planner" else self._advised().command
+        return list(self.legal_actions()).index(command)
+
+    def analyse(self) -> str:
+        command = best_command(self._house) if self.expert == "planner" else self._advised().command
+        return analyse(self._notes, self._advised(), command, self._last)
+
+    def _advised(self) -> Advice:
+        if self._advice is None:
+            self._advice = advise(self._notes, self._house.game.goal, set(self.legal_actions()))
+        return self._advice

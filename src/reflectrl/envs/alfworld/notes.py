@@ -1,0 +1,109 @@
+"""What a player has learned of a house, from nothing but the text that it was shown."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+
+SEEN = re.compile(r"(?:On the|The) ([\w ]+?)(?:,| is open\. In it,) you see (.+?)\.")
+SHUT = re.compile(r"The ([\w ]+) is closed\.")
+TAKEN = re.compile(r"You pick up the ([\w ]+) from the ([\w ]+)\.")
+PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
+TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
+LIT = re.compile(r"You turn on the ([\w ]+)\.")
+AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
+
+
+def kind_of(name: str) -> str:
+    """ "mug" of "mug 2"."""
+    return name.rpartition(" ")[0]
+
+
+def number_of(name: str) -> int:
+    """2 of "mug 2"."""
+    return int(name.rpartition(" ")[2])
+
+
+def names_in(text: str) -> list[str]:
+    """The things that a list names: "a mug 1, a pen 2, and a book 1"."""
+    return [] if text == "nothing" else [part.removeprefix("and ").removeprefix("a ") for part in text.split(", ")]
+
+
+@dataclass
+class Notes:
+    """A player's notes.
+
+    Attributes:
+        places: every receptacle, by kind and number.
+        seen: receptacle → what was last seen in or on it.
+        shut: receptacles that were found closed and not opened since.
+        at: the receptacle gone to last.
+        held, taken_from: what is in the hand, and where it was.
+        done: what was done to which thing: ("heat", "mug 2").
+        lit: lamps that were switched on.
+        fresh: whether the last command told or changed anything.
+    """
+
+    places: tuple[str, ...] = ()
+    seen: dict[str, frozenset[str]] = field(default_factory=dict)
+    shut: set[str] = field(default_factory=set)
+    at: str = ""
+    held: str = ""
+    taken_from: str = ""
+    done: set[tuple[str, str]] = field(default_factory=set)
+    lit: set[str] = field(default_factory=set)
+    fresh: bool = True
+
+    @classmethod
+    def begin(cls, introduction: str) -> Notes:
+        """Notes after the first text."""
+        around = AROUND.search(introduction)
+        names = names_in(around.group(1)) if around else []
+        return cls(tuple(sorted(names, key=lambda name: (kind_of(name), number_of(name)))))
+
+    def copy(self) -> Notes:
+        """Notes that later ones do not alter."""
+        other = copy.copy(self)
+        other.seen, other.shut = dict(self.seen), set(self.shut)
+        other.done, other.lit = set(self.done), set(self.lit)
+        return other
+
+    def add(self, command: str, said: str) -> None:
+        """Take down what a command led to."""
+        self.fresh = False
+        if command.startswith("go to ") and said.startswith("You arrive"):
+            self.at = command.removeprefix("go to ")
+        if shut := SHUT.search(said):
+            self.fresh |= shut.group(1) not in self.shut | self.seen.keys()
+            self.shut.add(shut.group(1))
+        if seen := SEEN.search(said):
+            place, things = seen.group(1), frozenset(names_in(seen.group(2)))
+            self.fresh |= self.seen.get(place) != things
+            self.shut.discard(place)
+            self.seen[place] = things
+        if command.startswith("close ") and said.startswith("You close"):
+            self.shut.add(command.removeprefix("close "))
+        self._add_change(said)
+
+    def _add_change(self, said: str) -> None:
+        if taken := TAKEN.search(said):
+            self.held, self.taken_from = taken.groups()
+            self.seen[self.taken_from] = self.seen.get(self.taken_from, frozenset()) - {self.held}
+        elif put := PUT.search(said):
+            self.held = ""
+            self.seen[put.group(2)] = self.seen.get(put.group(2), frozenset()) | {put.group(1)}
+        elif treated := TREATED.search(said):
+            verb, thing = treated.groups()
+            self.done -= {("cool" if verb == "heat" else "heat", thing)} if verb != "clean" else set()
+            self.done.add((verb, thing))
+        elif lit := LIT.search(said):
+            self.lit.add(lit.group(1))
+        else:
+            return
+        self.fresh = True
+
+    def where(self, kind: str) -> list[tuple[str, str]]:
+        """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
+        found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
+        return sorted(found, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
