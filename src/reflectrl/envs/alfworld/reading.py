@@ -30,7 +30,12 @@ def compile_game(game_id: str, problem: str, trajectory: Mapping[str, Any], word
     task_type = str(trajectory.get("task_type"))
     if task_type not in TYPES:
         raise GameError(f"task type {task_type!r} is none of {', '.join(TYPES)}")
-    game = _assemble(game_id, task_type, facts, _goal(task_type, literals), wording, _annotations(trajectory))
+    try:
+        game = _assemble(game_id, task_type, facts, _goal(task_type, literals), wording, _annotations(trajectory))
+    except GameError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError) as error:  # a name without a kind, a fact too short
+        raise GameError(f"its facts do not fit together: {error!r}") from error
     _require_possible(game)
     return game
 
