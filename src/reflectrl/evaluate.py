@@ -22,7 +22,8 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
     """Rows of the episodes of one arm, split, stage, sampling and seed.
 
     The episodes' own stage gives one row; where it is the environment's last stage, each milestone gives another, whose
-    success is that its event happened. No episodes give no rows.
+    success is that its event happened, and so does each group of tasks that the environment names. No episodes give no
+    rows.
     """
     if not episodes:
         return []
@@ -34,7 +35,18 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
         for event, milestone in env.milestones.items():
             wins[milestone] = [event in episode.events for episode in episodes]
     ordered = sorted(wins, key=lambda name: env.stages.index(name) if name in env.stages else -1)
-    return [_row(shared, name, wins[name], episodes, confidence) for name in ordered]
+    rows = [_row(shared, name, wins[name], episodes, confidence) for name in ordered]
+    for name, group in _groups(episodes, env).items() if stage == env.stages[-1] else ():
+        rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, confidence))
+    return rows
+
+
+def _groups(episodes: Sequence[Episode], env: TextEnv) -> dict[str, list[Episode]]:
+    found: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        if (name := env.group(episode.task)) is not None:
+            found.setdefault(name, []).append(episode)
+    return found
 
 
 def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:

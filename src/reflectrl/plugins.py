@@ -14,6 +14,7 @@ BUILTIN: dict[str, dict[str, str]] = {
     "envs": {
         "taxi": "reflectrl.envs.taxi:TaxiEnv",
         "frozenlake": "reflectrl.envs.frozenlake:FrozenLakeEnv",
+        "alfworld": "reflectrl.envs.alfworld:AlfworldEnv",
     },
 }
 

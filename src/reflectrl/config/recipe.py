@@ -88,6 +88,8 @@ class SFTConfig:
     """Those of the policy that reads reflections (0: as many); the policy that reads none gets the sum of both."""
     batch_size: Count = 32
     """Rows per optimiser step."""
+    by_episode: bool = False
+    """Rows of an episode are learned in the same step, which encodes their common history once: for long histories."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
     optimizer: Literal["adamw", "muon"] = "adamw"

@@ -1,8 +1,8 @@
 """TextEnv: a gymnasium environment whose observations are text and whose legal actions are listed.
 
 An author writes the hooks `tasks`, `begin`, `apply`, `history`, `state`, `legal_actions`, `get_state` and `set_state`;
-`reset`, `step`, the horizon, and saving and restoring come from here. Two further hooks, `expert_action` and
-`analyse`, are needed only to make teaching data.
+`reset`, `step`, the horizon, and saving and restoring come from here. Further hooks: `expert_action` and `analyse` are
+needed only to make teaching data, `group` only to report results by kinds of tasks.
 """
 
 from __future__ import annotations
@@ -141,6 +141,10 @@ class TextEnv(gym.Env[str, int]):
     @abstractmethod
     def set_state(self, state: Any) -> None:
         """Go back to a value of `get_state`."""
+
+    def group(self, task: Task) -> str | None:
+        """The kind of a task, where results are worth reporting by kind as well; None where there are no kinds."""
+        return None
 
     def expert_action(self) -> int:
         """Index of the best legal action. Needed for teaching and for the expert player only."""

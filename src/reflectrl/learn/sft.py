@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from reflectrl.learn.losses import completion_nll
 from reflectrl.learn.optim import set_rate, sft_optimizers
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, apart
+from reflectrl.models.packing import Ids, Packing, apart, pack
 from reflectrl.players.policy import Policy
 from reflectrl.types import UserError, named_seed
 
@@ -46,10 +46,14 @@ class Example(NamedTuple):
 
 
 class Examples(Sequence[Example]):
-    """Rows that are turned into tokens when they are asked for, since a short training sees few of many."""
+    """Rows that are turned into tokens when they are asked for, since a short training sees few of many.
 
-    def __init__(self, count: int, encode: Callable[[int], Example]) -> None:
-        self._count, self._encode = count, encode
+    Attributes:
+        histories: what each row's prompt begins with; rows of one episode stand in order, so theirs only grows.
+    """
+
+    def __init__(self, histories: Sequence[str], encode: Callable[[int], Example]) -> None:
+        self._count, self._encode, self.histories = len(histories), encode, histories
 
     def __len__(self) -> int:
         return self._count
@@ -68,7 +72,7 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
         prompt = tokenize(lm, rows[index].prompt, reserve=len(completion))
         return Example((*prompt, *completion), len(prompt))
 
-    return Examples(len(rows), encode)
+    return Examples([row.prompt.history for row in rows], encode)
 
 
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
@@ -86,7 +90,7 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Exa
         answer = policy.answer(row.observation.actions, row.target, order.index(row.target))
         return Example((*prompt, *answer), len(prompt))
 
-    return Examples(len(rows), encode)
+    return Examples([row.observation.history for row in rows], encode)
 
 
 def train_sft(
@@ -109,8 +113,8 @@ def train_sft(
     """
     if not train or not validation:
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
-    count = min(config.eval_rows, len(validation))
-    examined = [validation[i * len(validation) // count] for i in range(count)]
+    examined = [validation[i] for i in _spread(_groups(validation, config.by_episode), config.eval_rows)]
+    groups, share = _groups(train, config.by_episode), pack if config.by_episode else apart
     parameters = lm.parameters()
     optimizers = sft_optimizers(lm, config)
     best_loss, best_weights, stale, step = float("inf"), lm.weights(), 0, 0
@@ -122,7 +126,7 @@ def train_sft(
         for i, optimizer in enumerate(optimizers):
             restore_optimizer(optimizer, tensors, f"optimizer{i}")
         best_loss, stale, step = meta["best_loss"], meta["stale"], meta["step"]
-    batches = _batches(len(train), config.batch_size, seed, skip=step)
+    batches = _batches(groups, config.batch_size, seed, skip=step)
     while step < config.steps and stale < config.patience:
         torch.manual_seed(named_seed(seed, "dropout", step))  # anew at each step, as after a kill
         set_rate(optimizers, schedule(step, config))
@@ -132,7 +136,7 @@ def train_sft(
         with lm.training():
             for part in np.array_split(np.arange(len(rows)), config.accumulate):
                 if len(part):
-                    loss = _loss_sum(lm, [rows[i] for i in part]) / tokens
+                    loss = _loss_sum(lm, [rows[i] for i in part], share) / tokens
                     loss.backward()
                     losses[-1] += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
@@ -142,7 +146,7 @@ def train_sft(
         step += 1
         if step % config.eval_every and step < config.steps:
             continue
-        eval_loss = evaluate_loss(lm, examined, config.batch_size)
+        eval_loss = evaluate_loss(lm, examined, config.batch_size, share)
         log({"step": step, "loss": sum(losses) / len(losses), "eval_loss": eval_loss})
         losses, stale = [], stale + 1
         if eval_loss < best_loss:
@@ -165,33 +169,52 @@ def schedule(step: int, config: SFTConfig) -> float:
 
 
 @torch.no_grad()
-def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int) -> float:
+def evaluate_loss(
+    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Callable[[Sequence[Ids]], Packing] = apart
+) -> float:
     """Mean loss per completion token (nats)."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
-    return sum(float(_loss_sum(lm, batch)) for batch in batches) / tokens
+    return sum(float(_loss_sum(lm, batch, share)) for batch in batches) / tokens
 
 
-def _loss_sum(lm: LanguageModel, rows: Sequence[Example]) -> Tensor:
+def _loss_sum(lm: LanguageModel, rows: Sequence[Example], share: Callable[[Sequence[Ids]], Packing]) -> Tensor:
     """Summed loss over the completion tokens of a batch; logits are computed at those positions only.
 
-    The rows are packed one behind another, each seeing only itself, so no token is padding.
+    The rows are packed by `share`: one behind another, or with what they have in common once. No token is padding.
     """
-    hidden_ND = packed_hidden(lm, apart([row.ids[:-1] for row in rows]))
-    starts = accumulate((len(row.ids) - 1 for row in rows), initial=0)
-    places = [s + t - 1 for s, row in zip(starts, rows, strict=False) for t in range(row.start, len(row.ids))]
+    packing = share([row.ids[:-1] for row in rows])
+    hidden_ND = packed_hidden(lm, packing)
+    places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
     targets_N = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
     logits_NV = lm.logits(hidden_ND[places]).float()
     return completion_nll(logits_NV, targets_N) * len(targets_N)
 
 
-def _batches(count: int, batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
-    """Row indices, epoch after epoch in a new order; the first `skip` batches are passed over."""
+def _groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
+    """Rows in groups: those of one episode, whose history only grows; or each row alone."""
+    if not by_episode or not isinstance(rows, Examples):
+        return [range(i, i + 1) for i in range(len(rows))]
+    texts = rows.histories
+    starts = [i for i, text in enumerate(texts) if not (i and texts[i - 1] and text.startswith(texts[i - 1]))]
+    return [range(start, end) for start, end in pairwise([*starts, len(texts)])]
+
+
+def _spread(groups: Sequence[range], most: int) -> list[int]:
+    """Rows of whole groups, spread evenly over all groups; `most` rows or a few more."""
+    rows = sum(map(len, groups))
+    count = max(1, min(len(groups), round(most * len(groups) / rows)))
+    return [row for i in range(count) for row in groups[i * len(groups) // count]]
+
+
+def _batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
+    """Row indices, epoch after epoch, the groups in a new order each; the first `skip` batches are passed over."""
     epoch, given = 0, 0
     while True:
-        order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(count)
-        for start in range(0, count, batch_size):
+        order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(len(groups))
+        rows = np.concatenate([groups[i] for i in order])
+        for start in range(0, len(rows), batch_size):
             given += 1
             if given > skip:
-                yield order[start : start + batch_size]
+                yield rows[start : start + batch_size]
         epoch += 1

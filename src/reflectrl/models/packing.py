@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -101,9 +102,17 @@ class Packing:
         """The tokens of a prompt, put together again."""
         return tuple(t for block, count in self.paths[prompt] for t in self.blocks[block].ids[:count])
 
+    def places(self, prompt: int) -> np.ndarray:
+        """Where each token of a prompt stands among all blocks' tokens."""
+        return np.concatenate([self._starts[block] + np.arange(count) for block, count in self.paths[prompt]])
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum([0, *(len(block.ids) for block in self.blocks)])
+
     def ends(self) -> list[int]:
         """Where each prompt's last token stands among all blocks' tokens."""
-        starts = np.cumsum([0, *(len(block.ids) for block in self.blocks)])
+        starts = self._starts
         return [int(starts[path[-1][0]]) + path[-1][1] - 1 for path in self.paths]
 
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from reflectrl.envs.alfworld.analyst import analyse
-from reflectrl.envs.alfworld.game import TYPES, Game
+from reflectrl.envs.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.envs.alfworld.house import Dialect, House
 from reflectrl.envs.alfworld.library import Entry, Shelf, open_shelf
 from reflectrl.envs.alfworld.milestones import reached
 from reflectrl.envs.alfworld.notes import Notes
 from reflectrl.envs.alfworld.planner import best_command
+from reflectrl.envs.alfworld.reference import ReferenceHouse
 from reflectrl.envs.alfworld.search import Advice, advise
 from reflectrl.envs.alfworld.variants import redrawn
 from reflectrl.envs.base import Outcome, TextEnv
@@ -44,7 +45,7 @@ class AlfworldEnv(TextEnv):
     Args:
         games: folder of the games that `reflectrl data alfworld` made; "" is its default.
         subset: "" for all games, a name ("tomato-microwave") or a pattern of task folders ("pick_heat*-Mug-*").
-        types: task types; none means all six.
+        types: task types, by their full or short names ("heat"); none means all six.
         curriculum: what the stages before the last are: games with short and medium plans ("length"), or the task
             types one after another ("types").
         dialect: the words of alfworld 0.4 ("current"), or those of 0.3 that published prompts use ("paper").
@@ -82,22 +83,23 @@ class AlfworldEnv(TextEnv):
         horizon: int = 50,
     ) -> None:
         super().__init__(horizon)
+        full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
         for one in types:
-            require_known("alfworld", "task type", one, TYPES)
+            require_known("alfworld", "task type", one, list(full))
         if horizon < 1 or variants < 0 or limit < 0:
             raise UserError("alfworld: horizon must be at least 1, variants and limit at least 0")
         require_known("alfworld", "split", validation, list(SPLITS))
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
-        self.types, self.curriculum = tuple(types) or TYPES, curriculum
+        self.types, self.curriculum = tuple(full[one] for one in types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
         self.milestone, self.step_cost = milestone, step_cost
         self.variants, self.limit = variants, limit
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
         self.stages = (  # type: ignore[misc]
-            ("short", "medium", "all") if curriculum == "length" else (*self.types, "all")
+            ("short", "medium", "all") if curriculum == "length" else (*(SHORT_NAMES[one] for one in self.types), "all")
         )
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
@@ -108,16 +110,16 @@ class AlfworldEnv(TextEnv):
         require_known("alfworld", "stage", stage, self.stages)
         found = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
         count = 1 + (self.variants if split == "train" else 0)
-        return [self._task(entry, split, stage, variant) for variant in range(count) for entry in found]
+        return [self._task_of(entry, split, stage, variant) for variant in range(count) for entry in found]
 
-    def _task(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
+    def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
         payload = {"game": entry.id, "set": self.official[split], "type": entry.type}
         return Task(name, "alfworld", {**payload, "variant": variant} if variant else payload, split, stage)
 
     def _is_in(self, entry: Entry, stage: str) -> bool:
-        if stage in TYPES:
-            return entry.type == stage
+        if stage in SHORT_NAMES.values():
+            return SHORT_NAMES[entry.type] == stage
         return entry.plan_length <= {"short": SHORT, "medium": MEDIUM}.get(stage, entry.plan_length)
 
     def _entries(self, split: str) -> list[Entry]:
@@ -136,7 +138,7 @@ class AlfworldEnv(TextEnv):
 
     def group(self, task: Task) -> str | None:
         """The task type, by which results are reported too."""
-        return str(task.payload["type"])
+        return SHORT_NAMES[task.payload["type"]]
 
     # ---- the world -------------------------------------------------------------------------------------------------
 
@@ -148,13 +150,12 @@ class AlfworldEnv(TextEnv):
         words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
         introduction = self._house.introduction(words)
         self._notes, self._reached = Notes.begin(introduction), frozenset[str]()
-        self._text, self._last, self._advice = introduction + "\n", "", None
+        self._text, self._last = introduction + "\n", ""
+        self._advice: Advice | None = None
 
-    def _started(self, game: Game) -> House:
+    def _started(self, game: Game) -> House | ReferenceHouse:
         if self.engine == "native":
             return House(game, self.dialect)
-        from reflectrl.envs.alfworld.reference import ReferenceHouse
-
         return ReferenceHouse.from_folder(self.source, game)
 
     def apply(self, action: str) -> Outcome:
@@ -193,12 +194,17 @@ class AlfworldEnv(TextEnv):
         self._notes, self._advice = notes.copy(), None
 
     def expert_action(self) -> int:
-        command = best_command(self._house) if self.expert == "planner" else self._advised().command
+        command = self._planned() if self.expert == "planner" else self._advised().command
         return list(self.legal_actions()).index(command)
 
     def analyse(self) -> str:
-        command = best_command(self._house) if self.expert == "planner" else self._advised().command
+        command = self._planned() if self.expert == "planner" else self._advised().command
         return analyse(self._notes, self._advised(), command, self._last)
+
+    def _planned(self) -> str:
+        if not isinstance(self._house, House):
+            raise UserError("alfworld: the planner needs engine 'native'")
+        return best_command(self._house)
 
     def _advised(self) -> Advice:
         if self._advice is None:

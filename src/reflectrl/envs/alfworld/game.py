@@ -21,6 +21,9 @@ TYPES = (
 )
 """The six task types of the official sets."""
 
+SHORT_NAMES = dict(zip(TYPES, ("place", "light", "clean", "heat", "cool", "two"), strict=True))
+"""Short names of the task types: stages, and the rows by which results are reported."""
+
 WORDINGS = {
     "pick_and_place_simple": ("put a {obj} in {recep}.", "put some {obj} on {recep}."),
     "look_at_obj_in_light": ("look at {obj} under the {toggle}.", "examine the {obj} with the {toggle}."),

@@ -11,7 +11,8 @@ MILESTONES = ("found", "taken", "prepared", "placed")
 
 def reached(notes: Notes, goal: Goal) -> frozenset[str]:
     """The milestones that stand reached: a thing of the goal's kind was seen, is in the hand, is in the state asked
-    for (or, with a lamp, one is lit), lies where it belongs."""
+    for (or, with a lamp, one is lit), lies where it belongs.
+    """
     found = set()
     holding = kind_of(notes.held) == goal.kind
     if holding or notes.where(goal.kind):

@@ -16,12 +16,12 @@ AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
 
 
 def kind_of(name: str) -> str:
-    """ "mug" of "mug 2"."""
+    """As "mug" of "mug 2"."""
     return name.rpartition(" ")[0]
 
 
 def number_of(name: str) -> int:
-    """2 of "mug 2"."""
+    """As 2 of "mug 2"."""
     return int(name.rpartition(" ")[2])
 
 

@@ -71,7 +71,7 @@ class ReferenceHouse:
             "grammar": grammar.replace("UNKNOWN GOAL.", wording),
             "pddl_problem": self._problem,
         }
-        self._walked: list[str] = []
+        self._walked = []
         arguments = list(sys.argv)  # Fast Downward's translator overwrites them
         try:
             self._env.load(content)

@@ -22,7 +22,8 @@ Named = TypeVar("Named", Thing, Receptacle)
 @lru_cache(maxsize=4096)
 def redrawn(game: Game, variant: int) -> Game:
     """A variant of a game: numbers within a kind are shuffled (ALFWorld's domain randomisation), and half of the things
-    lie in or on another receptacle that takes them. It is never won from the start."""
+    lie in or on another receptacle that takes them. It is never won from the start.
+    """
     for attempt in range(100):
         rng = np.random.default_rng(named_seed("alfworld-variant", game.id, variant, attempt))
         made = _moved(
