@@ -188,8 +188,7 @@ class AlfworldEnv(TextEnv):
 
     def set_state(self, state: Any) -> None:
         game, house, notes, self._reached, self._text, self._last = state
-        if self._house.game is not game:
-            self._house = self._started(game)
+        self._house = self._started(game)
         self._house.set_state(house)
         self._notes, self._advice = notes.copy(), None
 
