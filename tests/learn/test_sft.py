@@ -14,6 +14,7 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import ChoiceRow, ReflectionRow
 from reflectrl.learn.sft import (
     Example,
+    Examples,
     choice_examples,
     evaluate_loss,
     reflection_examples,
@@ -21,8 +22,9 @@ from reflectrl.learn.sft import (
     train_sft,
 )
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import pack
 from reflectrl.players import Policy
-from reflectrl.prompts import reflection_completion, reflector_prompt
+from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
 from reflectrl.types import Observation, UserError
 
 Tiny = Callable[..., LanguageModel]
@@ -227,3 +229,40 @@ class TestResuming:
             examples = reflection_examples(lm, rows)
             train_sft(lm, examples, examples, QUICK, seed, lambda _: None)
         assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])
+
+
+class TestByEpisode:
+    """Rows of one episode learn together, with their common history encoded once."""
+
+    @pytest.fixture
+    def episodes(self) -> list[ReflectionRow]:
+        rows = []
+        for episode in range(5):
+            history = f"Task {episode}: find the mug.\n"
+            for step in range(4):
+                rows.append(ReflectionRow(Prompt(history, "Reflection:"), f" step {step} of {episode}"))
+                history += f"> go to desk {step + episode}\nOn the desk, you see nothing but dust and a pen.\n"
+        return rows
+
+    def test_loss_and_gradient_are_those_of_rows_apart(self, tiny: Tiny, episodes: list[ReflectionRow]) -> None:
+        lm, examples = tiny(), reflection_examples(tiny(), episodes)
+        assert evaluate_loss(lm, examples, 20, pack) == pytest.approx(evaluate_loss(lm, examples, 3), abs=1e-5)
+        together, apart = tiny(), tiny()
+        config = replace(QUICK, steps=3, batch_size=len(episodes), lr=1e-3)
+        for lm, by_episode in ((together, True), (apart, False)):
+            train_sft(lm, examples, examples, replace(config, by_episode=by_episode), 0, lambda _: None)
+        weights = apart.weights()
+        for name, tensor in together.weights().items():
+            assert torch.allclose(tensor, weights[name], atol=2e-4), name
+
+    def test_a_batch_holds_whole_episodes(
+        self, tiny: Tiny, episodes: list[ReflectionRow], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lm, seen = tiny(), []
+        examples = reflection_examples(lm, episodes)
+        real = Examples.__getitem__
+        monkeypatch.setattr(Examples, "__getitem__", lambda self, i: (seen.append(i), real(self, i))[1])
+        train_sft(lm, examples, examples, replace(QUICK, steps=1, batch_size=8, by_episode=True), 0, lambda _: None)
+        batch = [int(i) for i in seen[-8:]]
+        assert sorted(batch[:4]) == [*range(min(batch[:4]), min(batch[:4]) + 4)] and min(batch[:4]) % 4 == 0
+        assert sorted(batch[4:]) == [*range(min(batch[4:]), min(batch[4:]) + 4)] and min(batch[4:]) % 4 == 0
