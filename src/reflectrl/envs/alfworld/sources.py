@@ -24,7 +24,7 @@ from reflectrl.types import UserError
 PROBLEM, TRAJECTORY, REFERENCE = "initial_state.pddl", "traj_data.json", "game.tw-pddl"
 LAYOUT = f"SPLIT/TASK/TRIAL/{PROBLEM} and {TRAJECTORY} beside it, SPLIT being one of {', '.join(SETS)}"
 
-ARCHIVES = (".tar.xz", ".tar.gz", ".tgz", ".tar", ".zip")
+ARCHIVES = (".tar.xz", ".tar.gz", ".tgz", ".zip")
 MOST_BYTES = 32 << 20
 """No file of a game is larger; one that claims to be is no game's."""
 
@@ -128,7 +128,8 @@ def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read
             if found:
                 yield *found, read
     except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise UserError(f"{path}: cut off, damaged or no archive at all ({error})") from error
+        why = str(error).partition("\n")[0].rstrip(":")
+        raise UserError(f"{path}: cut off, damaged or no archive at all ({why})") from error
 
 
 def _in_zip(path: Path, stack: ExitStack) -> Iterable[tuple[str, int, Read]]:
