@@ -150,6 +150,13 @@ class TextEnv(gym.Env[str, int]):
         """Index of the best legal action. Needed for teaching and for the expert player only."""
         raise NotImplementedError(f"{type(self).__name__} has no expert")
 
+    def oracle_action(self) -> int:
+        """Index of the best legal action for one who knows what is hidden: the ceiling of the oracle player.
+
+        Where nothing is hidden from the expert either, that is the expert's action.
+        """
+        return self.expert_action()
+
     def analyse(self) -> str:
         """A short analysis of the current state, as a reflector should write it (one line, no newline).
 

@@ -9,7 +9,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.players import ExpertPlayer, Player, Policy, RandomPlayer, Reflector
+from reflectrl.players import ExpertPlayer, OraclePlayer, Player, Policy, RandomPlayer, Reflector
 from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
@@ -43,7 +43,8 @@ def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models 
 def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
     """The players of an arm, with empty memories."""
     if models is None:
-        return (ExpertPlayer() if arm.player == "expert" else RandomPlayer()), None
+        unlearned: dict[str, type[Player]] = {"expert": ExpertPlayer, "oracle": OraclePlayer, "random": RandomPlayer}
+        return unlearned[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 

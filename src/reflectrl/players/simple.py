@@ -1,4 +1,4 @@
-"""Players without a model: expert, random, scripted."""
+"""Players without a model: expert, oracle, random, scripted."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class ExpertPlayer:
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
         return [choose("expert", seat, _known(seat.env.expert_action)) for seat in seats]
+
+
+class OraclePlayer:
+    """Takes the best action that one could take who saw what players do not see."""
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [choose("oracle", seat, _known(seat.env.oracle_action)) for seat in seats]
 
 
 class AnalystPlayer:

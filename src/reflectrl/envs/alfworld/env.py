@@ -196,6 +196,9 @@ class AlfworldEnv(TextEnv):
         command = self._planned() if self.expert == "planner" else self._advised().command
         return list(self.legal_actions()).index(command)
 
+    def oracle_action(self) -> int:
+        return list(self.legal_actions()).index(self._planned())
+
     def analyse(self) -> str:
         command = self._planned() if self.expert == "planner" else self._advised().command
         return analyse(self._notes, self._advised(), command, self._last)
