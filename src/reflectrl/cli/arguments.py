@@ -37,7 +37,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
 
 
 def _options(kind: Any) -> set[str]:
-    names = {field.name.replace("_", "-") for field in dataclasses.fields(kind)} if kind else set()
+    names = {field.name.rstrip("_").replace("_", "-") for field in dataclasses.fields(kind)} if kind else set()
     return {f"--{name}" for name in names} | {"--help"}
 
 

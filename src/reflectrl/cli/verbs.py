@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from reflectrl.cli.bench import Bench
+from reflectrl.cli.data import Data
 from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
@@ -96,7 +97,7 @@ class Play:
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
     player: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "human"
-    """human, expert, random, or a run folder, optionally with an arm: runs/taxi:sft."""
+    """human, expert, oracle, random, or a run folder, optionally with an arm: runs/taxi:sft."""
     take_over: bool = False
     """You choose; the player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -161,6 +162,7 @@ VERBS: dict[str, type] = {
     "report": Report,
     "play": Play,
     "check-env": CheckEnv,
+    "data": Data,
     "bench": Bench,
     "list": List,
 }

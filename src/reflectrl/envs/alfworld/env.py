@@ -35,7 +35,7 @@ SPLITS = {
 SUBSETS = {"tomato-microwave": "pick_and_place_simple-Tomato-None-Microwave-*"}
 """Names of subsets → patterns of task folders. This one is the subset of Reflect-RL."""
 
-SHORT, MEDIUM = 5, 7
+SHORT, MEDIUM = 5, 6
 """Longest plan, in commands, of the first two stages of the curriculum by length: about a third of the games each."""
 
 

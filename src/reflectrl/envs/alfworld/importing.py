@@ -1,4 +1,4 @@
-"""Filling a store from the official files."""
+"""Filling a store: from the official files, or with generated games."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from zipfile import BadZipFile
 
 from reflectrl.envs.alfworld.cached import to_json
 from reflectrl.envs.alfworld.game import TYPES, Game, GameError
+from reflectrl.envs.alfworld.generate import generate_game
 from reflectrl.envs.alfworld.house import House
-from reflectrl.envs.alfworld.library import fill, require_fillable
+from reflectrl.envs.alfworld.library import SETS, fill, require_fillable
 from reflectrl.envs.alfworld.planner import plan
 from reflectrl.envs.alfworld.reading import compile_game
 from reflectrl.envs.alfworld.sources import LAYOUT, PROBLEM, REFERENCE, TRAJECTORY, Place, Read, open_sources
-from reflectrl.types import UserError
+from reflectrl.types import UserError, named_seed
 
 Tick = Callable[[int, int, str], None]
 """Called with (done, total, what) as the work goes on."""
@@ -125,3 +126,25 @@ def with_plan(game: Game) -> Game:
         GameError: it cannot be won.
     """
     return replace(game, plan_length=len(plan(House(game))))
+
+
+def generate_games(
+    count: int, seed: int, store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
+) -> Imported:
+    """Fill a store with generated games: `count` for training, a tenth of it for each other set.
+
+    Generated games that were there before go. The same count and seed make the same games.
+
+    Raises:
+        UserError: the store cannot be written, or holds real games.
+    """
+    require_fillable(store, generated=True, replace=replace)
+    found = Imported()
+    sizes = {split: count if split == "train" else max(1, count // 10) for split in SETS}
+    every = [(split, number) for split, size in sizes.items() for number in range(size)]
+    for done, (split, number) in enumerate(every, 1):
+        game_id, problem, trajectory = generate_game(named_seed("alfworld-generated", seed, split, number))
+        found.games.setdefault(split, {})[game_id] = to_json(with_plan(compile_game(game_id, problem, trajectory)))
+        tick(done, len(every), "games made")
+    fill(store, found.games, generated=f"{count} games for training, seed {seed}", replace=True)
+    return found

@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -121,9 +121,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[Place, str, Read]]:
 def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
     reader = _in_zip if path.name.endswith(".zip") else _in_tar
     try:
-        for name, size, read in reader(path, stack):
-            if size > MOST_BYTES:
-                raise UserError(f"{path}: {name} has {size} bytes, which no game's file has")
+        for name, read in reader(path, stack):
             found = _place(PurePosixPath(name).parts)
             if found:
                 yield *found, read
@@ -132,20 +130,26 @@ def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read
         raise UserError(f"{path}: cut off, damaged or no archive at all ({why})") from error
 
 
-def _in_zip(path: Path, stack: ExitStack) -> Iterable[tuple[str, int, Read]]:
+def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     archive = stack.enter_context(zipfile.ZipFile(path))
-    return [
-        (member.filename, member.file_size, partial(archive.read, member))
-        for member in archive.infolist()
-        if not member.is_dir()
-    ]
+    for member in archive.infolist():
+        if _is_wanted(path, member.filename, member.file_size):
+            yield member.filename, partial(archive.read, member)
 
 
-def _in_tar(path: Path, stack: ExitStack) -> Iterable[tuple[str, int, Read]]:
+def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     """Members of a tar, which can only be read in a row: their bytes are kept, compressed."""
     with tarfile.open(path, "r:*") as archive:
         for member in archive:
-            file = archive.extractfile(member) if member.isreg() and member.size <= MOST_BYTES else None
-            wanted = file is not None and _place(PurePosixPath(member.name).parts)
-            content = zlib.compress(file.read(), 1) if file and wanted else b""
-            yield member.name, member.size, partial(zlib.decompress, content)
+            if member.isreg() and _is_wanted(path, member.name, member.size):
+                file = archive.extractfile(member)
+                assert file is not None  # it is a regular file
+                yield member.name, partial(zlib.decompress, zlib.compress(file.read(), 1))
+
+
+def _is_wanted(archive: Path, name: str, size: int) -> bool:
+    """Whether a member is a file of a game; UserError if it is, but too large for one."""
+    wanted = _place(PurePosixPath(name).parts) is not None
+    if wanted and size > MOST_BYTES:
+        raise UserError(f"{archive}: {name} has {size} bytes, which no game's file has")
+    return wanted
