@@ -21,6 +21,7 @@ KEPT = 256
 """So many games of a shelf stay decoded; decoding one takes less than a millisecond."""
 
 _SUFFIX = ".games.jsonl"
+_FRESH = ".writing"
 _MARKER = "generated"
 _LINE = re.compile(r'\{"id":("(?:[^"\\]|\\.)*"),"type":"(\w+)",.*,"plan_length":(\d+)\}')
 
@@ -79,7 +80,7 @@ class Shelf:
 
 def store_path(store: str | Path = "") -> Path:
     """The folder of a store; "" is $REFLECTRL_DATA/alfworld, or ~/.cache/reflectrl/alfworld without that variable."""
-    if str(store) not in ("", "."):
+    if store != "":
         return Path(store).expanduser()
     data = os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl"
     return Path(data).expanduser() / "alfworld"
@@ -164,7 +165,19 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
         games: split → game id → the game's line. Games that are there and not among them stay, unless `replace`.
         generated: how the games were generated, for the marker; "" for real ones.
         replace: whether everything that was in the store goes.
+
+    Raises:
+        UserError: they cannot be written (the disk is full, say).
     """
+    try:
+        _fill(store, games, generated, replace)
+    except OSError as error:
+        for path in store.glob(f"*{_SUFFIX}{_FRESH}"):
+            path.unlink(missing_ok=True)
+        raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
+
+
+def _fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str, replace: bool) -> None:
     old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
     fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
     for path in old:
@@ -179,7 +192,7 @@ def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:
     """Write the games, and those that `path` has, beside it; returns where."""
     kept = Shelf(path).lines() if path.exists() and not replace else {}
     every = {**kept, **lines}
-    fresh = path.with_name(path.name + ".writing")
+    fresh = path.with_name(path.name + _FRESH)
     with fresh.open("w", encoding="utf-8") as file:
         file.writelines(every[game_id] + "\n" for game_id in sorted(every))
         file.flush()

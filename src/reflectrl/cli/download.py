@@ -1,0 +1,89 @@
+"""Fetching one file over HTTP; what was fetched before an interruption is not fetched again."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import reflectrl
+from reflectrl.types import UserError
+
+PIECE = 1 << 18
+SILENCE_SECONDS = 60.0
+"""After so long without a byte the connection counts as broken."""
+
+Tick = Callable[[int, int], None]
+"""Called with the bytes that are there, and those in all or 0 where the server does not say."""
+
+
+def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> None:
+    """Fetch `url` to `path`; a file that is there already is taken as it is.
+
+    Until it is complete, the file is called `path` + ".part". A later call goes on where it ends, if the server can.
+
+    Args:
+        url: an http or https address.
+        path: where to; its folder must exist.
+        tick: called as the file grows.
+
+    Raises:
+        UserError: the server cannot be reached or refuses, the connection broke, or the disk is full.
+    """
+    if path.exists():
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        _fetch(url, part, tick)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    except urllib.error.HTTPError as error:
+        raise UserError(f"{url}: the server says {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address at all
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UserError(f"{url}: {why}; the same command goes on from what is there") from error
+
+
+def _fetch(url: str, part: Path, tick: Tick) -> None:
+    with _opened(url, part) as answer:
+        begin = _beginning(answer)
+        length = answer.headers.get("Content-Length")
+        total = begin + int(length) if length else 0
+        with part.open("rb+" if begin else "wb") as file:
+            done = file.seek(begin)
+            file.truncate()
+            while piece := answer.read(PIECE):
+                file.write(piece)
+                done += len(piece)
+                tick(done, total)
+        if done < total:
+            raise OSError(f"the connection ended after {done} of {total} bytes")
+
+
+def _opened(url: str, part: Path) -> Any:
+    """The server's answer, to a request for the rest where there is a beginning."""
+    headers = {"User-Agent": f"reflectrl/{reflectrl.__version__}"}
+    there = part.stat().st_size if part.exists() else 0
+    try:
+        return _ask(url, headers | ({"Range": f"bytes={there}-"} if there else {}))
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        error.close()
+        return _ask(url, headers)  # what is there is no beginning of that file: from the start
+
+
+def _ask(url: str, headers: dict[str, str]) -> Any:
+    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS)
+
+
+def _beginning(answer: Any) -> int:
+    """The first byte that the server sends: 0, unless it kept to the range that it was asked for."""
+    match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
+    return int(match[1]) if answer.status == http.HTTPStatus.PARTIAL_CONTENT and match else 0
