@@ -1,6 +1,7 @@
 """`make`: an env section becomes an environment, or one line says why not."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_name_and_arguments_make_an_environment() -> None:
 
 def test_words_of_the_command_line_become_what_the_class_asks_for() -> None:
     make({"name": ROOM, "depth": Word("3"), "names": Word('["a", "b"]'), "table": {"x": 1}})
-    assert Room.made[-1] == {"depth": 3, "names": ["a", "b"], "table": {"x": 1}}
+    assert Room.made[-1] == {"depth": 3, "names": ("a", "b"), "table": {"x": 1}}
 
 
 def test_a_class_that_takes_everything_gets_everything() -> None:
@@ -80,3 +81,9 @@ def test_a_class_that_takes_everything_gets_everything() -> None:
 def test_a_mistake_is_named_in_one_line(section: dict[str, Any], fragments: list[str]) -> None:
     line = refusal(**section)
     assert all(fragment in line for fragment in fragments), line
+
+
+def test_a_list_may_be_typed_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'heat'"):
+        make({"name": "alfworld", "games": str(tmp_path), "types": "cool,het"})
+    assert make({"name": "alfworld", "types": Word("heat,cool")}).stages[0] == "short"

@@ -71,6 +71,8 @@ def _hints(made: Any) -> dict[str, Any]:
 
 
 def _typed(hint: Any, value: Any, where: str, key: str) -> Any:
-    if hint in CHECKED or typing.get_origin(hint) is Literal:
+    if typing.get_origin(hint) is tuple and isinstance(value, str):
+        value = Word(value)  # "heat,cool" on the command line, which has passed through a section of plain values
+    if hint in CHECKED or typing.get_origin(hint) in (Literal, tuple):
         return convert(hint, value, where, key)
     return convert(Mapping[str, Any], {key: value}, where, key)[key] if isinstance(value, Word) else value
