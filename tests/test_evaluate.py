@@ -3,6 +3,7 @@
 import pytest
 
 from reflectrl.envs import make
+from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.evaluate import rows_of, summarise
 from reflectrl.statistics import mean_interval, wilson
 from reflectrl.types import Episode, Observation, Step, Task
@@ -40,6 +41,24 @@ def test_rows_by_hand() -> None:
     assert (rows[0]["low"], rows[0]["high"]) == pytest.approx((1 - 0.6994, 1 - 0.0456), abs=1e-4)
 
 
+def test_steps_to_success_are_those_of_won_episodes() -> None:
+    assert [row["steps_to_success"] for row in rows_of(FOUR, ENV, 0.95)] == [4 / 3, 2.0]
+    assert rows_of(FOUR[2:3], ENV, 0.95)[-1]["steps_to_success"] is None
+    assert [line["steps_to_success"] for line in summarise([row(0, 0.5), row(1, 0.1)], 0.95)] == [10.0]
+    assert [line["steps_to_success"] for line in summarise([row(1, 0.1)], 0.95)] == [None]
+
+
+def test_kinds_of_tasks_have_rows_of_their_own_before_the_whole() -> None:
+    class Kinds(TaxiEnv):
+        def group(self, task: Task) -> str | None:
+            return "odd" if int(task.id) % 2 else "even"
+
+    rows = rows_of(FOUR, Kinds(train=3, validation=3, test=3), 0.95)
+    assert [(row["stage"], row["episodes"], row["success"]) for row in rows] == [
+        ("pickup", 4, 0.75), ("odd", 2, 0.5), ("even", 2, 0.0), ("full", 4, 0.25),
+    ]  # fmt: skip
+
+
 def test_episodes_of_an_earlier_stage_have_no_milestones() -> None:
     rows = rows_of([episode(1, True, [1.0], picked=True, stage="pickup")], ENV, 0.95)
     assert [(row["stage"], row["success"]) for row in rows] == [("pickup", 1.0)]
@@ -52,7 +71,8 @@ def test_no_episodes_no_numbers() -> None:
 
 def row(seed: int, success: float, episodes: int = 20, arm: str = "sft") -> dict[str, object]:
     shared = {"arm": arm, "env": "taxi", "split": "test", "stage": "full", "sampling": "greedy"}
-    return {**shared, "seed": seed, "episodes": episodes, "success": success, "return": 2 * success, "steps": 10 + seed}
+    return {**shared, "seed": seed, "episodes": episodes, "success": success, "return": 2 * success, "steps": 10 + seed,
+            "steps_to_success": 10.0 + seed if success > 0.2 else None}  # fmt: skip
 
 
 def test_seeds_are_pooled() -> None:

@@ -62,6 +62,7 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
         "high": high,
         "return": _mean(episode.total_reward for episode in episodes),
         "steps": _mean(len(episode.steps) for episode in episodes),
+        "steps_to_success": _mean(len(episode.steps) for episode, w in zip(episodes, won, strict=True) if w),
     }
 
 
@@ -79,11 +80,13 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     over_seeds = mean_interval([row["success"] for row in group], confidence)
     if over_seeds is not None:
         low, high = max(0.0, min(low, over_seeds[0])), min(1.0, max(high, over_seeds[1]))
-    means = {name: _mean(row[name] for row in group) for name in ("success", "return", "steps")}
+    names = ("success", "return", "steps", "steps_to_success")
+    means = {name: _mean(row[name] for row in group if row[name] is not None) for name in names}
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean; None of nothing (an arm that never wins has no steps to success)."""
     listed = list(values)
-    return sum(listed) / len(listed)
+    return sum(listed) / len(listed) if listed else None

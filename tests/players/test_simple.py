@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.taxi import TaxiEnv
-from reflectrl.players import AnalystPlayer, ExpertPlayer, Player, RandomPlayer, ScriptedPlayer, Seat
+from reflectrl.players import AnalystPlayer, ExpertPlayer, OraclePlayer, Player, RandomPlayer, ScriptedPlayer, Seat
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, UserError
 
@@ -86,3 +86,12 @@ def test_an_environment_without_the_hook_is_answered_in_one_line(player: Player,
     env = Unaided()
     with pytest.raises(UserError, match=f"Unaided has {lacks}"):
         list(rollout([Job(env.tasks("test")[0], 0)], Unaided, player))
+
+
+def test_the_oracle_is_the_expert_where_nothing_is_hidden() -> None:
+    tasks = taxi().tasks("test")[:5]
+    played = [
+        [[step.action for step in episode.steps] for episode in rollout([Job(t, 0) for t in tasks], taxi, player)]
+        for player in (ExpertPlayer(), OraclePlayer())
+    ]
+    assert played[0] == played[1]
