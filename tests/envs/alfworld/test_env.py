@@ -133,7 +133,16 @@ class TestPlaying:
             "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed.\n"
             "> open fridge 1\nYou open the fridge 1. The fridge 1 is open. In it, you see a apple 2.\n"
         )
-        assert "Your task is to: " in env.history() and env.state() == ""
+        assert "Your task is to: " in env.history()
+
+    def test_the_status_repeats_what_the_text_has_said(self, store: str) -> None:
+        env = AlfworldEnv(games=store)
+        play(env, task_of(env, "place"), "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1")
+        task = env.history().partition("Your task is to: ")[2].partition("\n")[0]
+        assert env.state() == f"Task: {task}\nHolding: mug 2\nChecked: countertop 1\n"
+        plain = AlfworldEnv(games=store, status=False)
+        play(plain, task_of(plain, "place"), "go to fridge 1")
+        assert plain.state() == ""
 
     def test_the_paper_dialect_has_its_own_words(self, store: str) -> None:
         env = AlfworldEnv(games=store, dialect="paper")

@@ -2,7 +2,7 @@
 
 Rules (ALFWorld, and Reflect-RL's section on benchmarks): the player reads what commands lead to, picks one of the
 admissible commands, and wins when the household is as the task asks; up to 50 steps (15 on the paper's subset). The
-whole text is history: it only grows. A win pays 1. Milestones (found, taken, prepared, placed) pay `milestone` each,
+game's text is history: it only grows. A win pays 1. Milestones (found, taken, prepared, placed) pay `milestone` each,
 once; they shape learning and never decide success.
 """
 
@@ -51,6 +51,8 @@ class AlfworldEnv(TextEnv):
         dialect: the words of alfworld 0.4 ("current"), or those of 0.3 that published prompts use ("paper").
         wording: the task in the reference's words ("template"), or in those that people wrote ("human").
         expert: who teaches: one that looks for things ("search"), or one that knows where they are ("planner").
+        status: show the task, what is in the hand and which places were looked at below the history, at every step:
+            nothing but what the text has said, put where small models find it.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
         step_cost: reward taken off at every step.
         variants: how many more times each training game is played with its things and numbers dealt out anew.
@@ -73,6 +75,7 @@ class AlfworldEnv(TextEnv):
         dialect: Dialect = "current",
         wording: Literal["template", "human"] = "template",
         expert: Literal["search", "planner"] = "search",
+        status: bool = True,
         milestone: float = 0.1,
         step_cost: float = 0.01,
         variants: int = 0,
@@ -94,7 +97,7 @@ class AlfworldEnv(TextEnv):
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
         self.types, self.curriculum = tuple(full[one] for one in types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
-        self.milestone, self.step_cost = milestone, step_cost
+        self.status, self.milestone, self.step_cost = status, milestone, step_cost
         self.variants, self.limit = variants, limit
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
@@ -150,7 +153,7 @@ class AlfworldEnv(TextEnv):
         words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
         introduction = self._house.introduction(words)
         self._notes, self._reached = Notes.begin(introduction), frozenset[str]()
-        self._text, self._last = introduction + "\n", ""
+        self._text, self._last, self._words = introduction + "\n", "", words
         self._advice: Advice | None = None
 
     def _started(self, game: Game) -> House | ReferenceHouse:
@@ -175,7 +178,7 @@ class AlfworldEnv(TextEnv):
         return self._text
 
     def state(self) -> str:
-        return ""
+        return self._notes.status(self._words) if self.status else ""
 
     def legal_actions(self) -> Sequence[str]:
         return self._house.admissible()
@@ -183,11 +186,11 @@ class AlfworldEnv(TextEnv):
     # ---- saving, teaching ------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        progress = (self._notes.copy(), self._reached, self._text, self._last)
+        progress = (self._notes.copy(), self._reached, self._text, self._last, self._words)
         return (self._house.game, self._house.get_state(), *progress)
 
     def set_state(self, state: Any) -> None:
-        game, house, notes, self._reached, self._text, self._last = state
+        game, house, notes, self._reached, self._text, self._last, self._words = state
         self._house = self._started(game)
         self._house.set_state(house)
         self._notes, self._advice = notes.copy(), None

@@ -103,6 +103,15 @@ class Notes:
             return
         self.fresh = True
 
+    def status(self, wording: str) -> str:
+        """The task, what is in the hand, and the numbers of the places that were looked at, by kind."""
+        checked: dict[str, list[str]] = {}
+        for place in self.places:
+            if place in self.seen:
+                checked.setdefault(kind_of(place), []).append(str(number_of(place)))
+        places = ", ".join(f"{kind} {' '.join(numbers)}" for kind, numbers in checked.items())
+        return f"Task: {wording}\nHolding: {self.held or 'nothing'}\nChecked: {places or 'nothing'}\n"
+
     def where(self, kind: str) -> list[tuple[str, str]]:
         """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
         found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
