@@ -1,0 +1,1 @@
+"""AutoExplore: find the file of a repository that answers a question."""

@@ -1,0 +1,56 @@
+"""Paths inside a repository, and how they are written where a model or a person reads them.
+
+A path is a `str` relative to the repository's root, in POSIX form: "" is the root, "src/app.py" a file. Bytes of a name
+that are not UTF-8 are surrogates in it, as everywhere in Python (PEP 383).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.+=@#%^~()\[\]{}/-]*")
+"""Names of these are shown as they are; so are letters and digits of other scripts."""
+_SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def shown(path: str) -> str:
+    r"""A path as it appears in text: itself if it is plain, else quoted and with escapes.
+
+    No two paths are shown alike, and what is shown never holds a line break, a control character, a mark that turns
+    the direction of reading, a combining mark, or half of a surrogate pair: `; touch x` becomes `"; touch x"`, and a
+    line break in a name `\n`.
+    """
+    if path and (_PLAIN.fullmatch(path) or all(map(_is_plain, path))):
+        return path
+    return f'"{"".join(map(_escaped, path))}"'
+
+
+def _is_plain(character: str) -> bool:
+    return _PLAIN.fullmatch(character) is not None or (ord(character) > 0x7F and character.isalnum())
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if character.isprintable() and not unicodedata.category(character).startswith("M"):
+        return character
+    return f"\\u{{{code:x}}}"
+
+
+def joined(folder: str, name: str) -> str:
+    """The path of an entry of a folder."""
+    return f"{folder}/{name}" if folder else name
+
+
+def parent(path: str) -> str:
+    """The folder that holds a path; the root's is the root."""
+    return path.rpartition("/")[0]
+
+
+def depth(path: str) -> int:
+    """How many folders lie above a path: 0 for what is in the root."""
+    return path.count("/")
