@@ -60,9 +60,11 @@ def one_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
 
 def _print_episode(console: Console, episode: Episode) -> None:
     console.rule(f"{episode.provenance.get('arm')} on {episode.task.id} ({episode.task.split})")
+    shown = 0
     for number, step in enumerate(episode.steps, start=1):
         console.print(f"\nstep {number}", style="bold", highlight=False)
-        console.print(step.observation.state.rstrip(), markup=False, highlight=False)
+        console.print(step.observation.text[shown:].strip(), markup=False, highlight=False)  # the history grows
+        shown = len(step.observation.history)
         if step.reflection is not None:
             console.print(f"reflector: {step.reflection}", markup=False, highlight=False, style="cyan")
         console.print(_choice(step), markup=False, highlight=False, style="green")

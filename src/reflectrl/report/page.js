@@ -103,10 +103,11 @@
     }
     const current = $("path").children[at.step];
     if (current) $("path").scrollTo({ left: current.offsetLeft - $("path").clientWidth / 2, top: current.offsetTop - $("path").offsetTop - 40 });
-    const history = step ? episode.history.slice(0, step.history) : "";
+    const known = at.step > 0 ? episode.steps[at.step - 1].history : 0;  // what is new of the history is shown in full
+    const history = step ? episode.history.slice(0, known) : "";
     $("past").hidden = !history;
     $("history").textContent = history;
-    $("state").textContent = step ? step.state : "";
+    $("state").textContent = step ? episode.history.slice(known, step.history) + step.state : "";
     $("reflection").textContent = step && step.reflection !== null ? step.reflection : "No reflection was written at this step.";
     $("reflection").className = step && step.reflection !== null ? "" : "absent";
     $("player").textContent = step && step.player ? `chosen by ${step.player}` : "";
