@@ -1,0 +1,135 @@
+"""Opening and reading repositories in AutoExplore's sandbox, beside walking and copying them.
+
+    python -m benchmarks.autoexplore --repetitions 5
+
+Two repositories are generated: 10,000 source files in 1,000 folders, with what git ignores in a usual Python project,
+and one folder of 100,000 files. All are in the system's cache. `os.walk` lists names and does nothing else; a copy is
+what the released code of the method makes for every episode. Memory is what an open repository takes, without texts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reflectrl.envs.autoexplore.repository import Repository
+
+if TYPE_CHECKING:  # brings torch
+    from .settings import Settings
+
+FILES = 10_000
+ENTRIES = 100_000
+IGNORED = (
+    "__pycache__/ *.py[cod] *$py.class *.so .Python build/ develop-eggs/ dist/ downloads/ eggs/ .eggs/ lib64/ parts/ "
+    "sdist/ var/ wheels/ share/python-wheels/ *.egg-info/ .installed.cfg *.egg MANIFEST *.manifest *.spec pip-log.txt "
+    "pip-delete-this-directory.txt htmlcov/ .tox/ .nox/ .coverage .coverage.* .cache nosetests.xml coverage.xml "
+    "*.cover *.py,cover .hypothesis/ .pytest_cache/ cover/ *.mo *.pot *.log local_settings.py db.sqlite3 "
+    "db.sqlite3-journal instance/ .webassets-cache .scrapy docs/_build/ .pybuilder/ target/ .ipynb_checkpoints "
+    "profile_default/ ipython_config.py .pdm.toml __pypackages__/ celerybeat-schedule celerybeat.pid *.sage.py .env "
+    ".venv env/ venv/ ENV/ env.bak/ venv.bak/ .spyderproject .spyproject .ropeproject /site .mypy_cache/ .dmypy.json "
+    "dmypy.json .pyre/ .pytype/ cython_debug/ **/secrets/*.key !keep.log "
+)
+"""GitHub's template for Python, or nearly; one rule per word."""
+
+
+def make(root: Path, files: int) -> Path:
+    """A repository of source files of some kB each, ten to a folder."""
+    draw = random.Random(files)
+    for i in range(files):
+        folder = root / f"package{i // 1000}" / f"module_{i // 100 % 10}" / f"part_{i // 10 % 10}"
+        if i % 10 == 0:
+            folder.mkdir(parents=True)
+        lines = (
+            f"def function_{draw.randrange(10**6)}(argument: int) -> int:\n    return argument + {j}\n\n"
+            for j in range(50)
+        )
+        (folder / f"file_{i}.py").write_text("".join(lines), encoding="utf-8")
+    (root / ".gitignore").write_text(IGNORED.replace(" ", "\n"), encoding="utf-8")
+    return root
+
+
+def make_wide(root: Path, entries: int) -> Path:
+    """A folder with so many files, which are all the same to the file system but for their names."""
+    root.mkdir()
+    for i in range(entries):
+        if i % 30_000 == 0:  # a file cannot have many more names
+            source = root / f"{i}.txt"
+            source.write_text("a text that is long enough\n", encoding="utf-8")
+        else:
+            os.link(source, root / f"{i}.txt")
+    return root
+
+
+@contextmanager
+def repositories(files: int, entries: int) -> Iterator[tuple[Path, Path]]:
+    """Both of them, for as long as they are needed."""
+    with tempfile.TemporaryDirectory(prefix="benchmark") as folder:
+        yield make(Path(folder) / "many", files), make_wide(Path(folder) / "wide", entries)
+
+
+def _walk(root: Path) -> None:
+    for _ in os.walk(root):
+        pass
+
+
+def _copy(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+        shutil.copytree(root, f"{folder}/copy")
+
+
+def _read(repository: Repository) -> None:
+    for path in repository:
+        repository.read(path)
+
+
+def _held(root: Path) -> float:
+    """MiB that an open repository takes, without texts."""
+    tracemalloc.start()
+    repository = Repository.open(root)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return held / 2**20 if repository else 0.0
+
+
+def rows(settings: Settings, files: int = FILES, entries: int = ENTRIES) -> list[dict[str, Any]]:
+    """One row per thing that is done: median seconds, how many a second, and MiB of memory."""
+    with repositories(files, entries) as (many, wide):
+        return _measured(settings.repetitions, many, wide)
+
+
+def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
+    from .measure import interleaved
+
+    uncached, cached = Repository.open(many, cache_bytes=0), Repository.open(many, cache_bytes=1 << 30)
+    _read(cached)
+    files, entries = len(uncached), len(Repository.open(wide))
+    things: dict[str, tuple[int, Callable[[], Any]]] = {
+        "open 1,000 folders": (files, partial(Repository.open, many)),
+        "os.walk of 1,000 folders": (files, partial(_walk, many)),
+        "copy 100 folders": (files // 10, partial(_copy, many / "package0")),
+        "open one folder": (entries, partial(Repository.open, wide)),
+        "read each file from disk": (files, partial(_read, uncached)),
+        "read each file from the cache": (files, partial(_read, cached)),
+    }
+    seconds = interleaved({what: function for what, (_, function) in things.items()}, repetitions)
+    medians = {what: statistics.median(each) for what, each in seconds.items()}
+    memory = {"open 1,000 folders": _held(many), "open one folder": _held(wide)}
+    return [
+        {"what": what, "files": n, "seconds": medians[what], "per second": n / medians[what], "MiB": memory.get(what)}
+        for what, (n, _) in things.items()
+    ]
+
+
+if __name__ == "__main__":
+    from .settings import main
+
+    main(rows, __doc__)
