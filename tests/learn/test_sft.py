@@ -266,3 +266,19 @@ class TestByEpisode:
         batch = [int(i) for i in seen[-8:]]
         assert sorted(batch[:4]) == [*range(min(batch[:4]), min(batch[:4]) + 4)] and min(batch[:4]) % 4 == 0
         assert sorted(batch[4:]) == [*range(min(batch[4:]), min(batch[4:]) + 4)] and min(batch[4:]) % 4 == 0
+
+
+class TestTextLoss:
+    def test_it_is_the_mean_over_the_tokens_of_the_prompts_themselves(self, tiny: Tiny) -> None:
+        """One step of plain gradient descent, against the plain model's loss on everything."""
+        lm, row = tiny(), Example((5, 6, 7, 8, 9, 10), 4)
+        logits = lm.model(torch.tensor([row.ids])).logits[0, :-1]
+        each = torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[1:]), reduction="none")
+        (each[3:].mean() + 0.5 * each[:4].mean()).backward()  # the last token is the completion's alone
+        plain = {name: p.grad.clone() for name, p in lm.model.named_parameters()}
+        before = lm.weights()
+        config = SFTConfig(steps=1, batch_size=1, warmup=0.0, lr=1e-3, weight_decay=0.0, text_coef=0.5, eval_every=1)
+        train_sft(lm, [row], [row], config, 0, lambda _: None)
+        for name, parameter in lm.model.named_parameters():
+            moved, clear = before[name] - parameter.detach(), plain[name].abs() > 1e-4
+            assert torch.equal(moved[clear].sign(), plain[name][clear].sign()), name

@@ -90,6 +90,8 @@ class SFTConfig:
     """Rows per optimiser step."""
     by_episode: bool = False
     """Rows of an episode are learned in the same step, which encodes their common history once: for long histories."""
+    text_coef: NonNegative = 0.0
+    """Weight of the loss on the prompts' own tokens: lets a model made from scratch learn the environment's text."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
     optimizer: Literal["adamw", "muon"] = "adamw"

@@ -136,9 +136,10 @@ def train_sft(
         with lm.training():
             for part in np.array_split(np.arange(len(rows)), config.accumulate):
                 if len(part):
-                    loss = _loss_sum(lm, [rows[i] for i in part], share) / tokens
+                    nll, text = _losses(lm, [rows[i] for i in part], share, config.text_coef > 0)
+                    loss = nll / tokens + config.text_coef * text * len(part) / len(rows)
                     loss.backward()
-                    losses[-1] += float(loss.detach())
+                    losses[-1] += float(nll.detach()) / tokens
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
         for optimizer in optimizers:
             optimizer.step()
@@ -175,20 +176,42 @@ def evaluate_loss(
     """Mean loss per completion token (nats)."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
-    return sum(float(_loss_sum(lm, batch, share)) for batch in batches) / tokens
+    return sum(float(_losses(lm, batch, share)[0]) for batch in batches) / tokens
 
 
-def _loss_sum(lm: LanguageModel, rows: Sequence[Example], share: Callable[[Sequence[Ids]], Packing]) -> Tensor:
-    """Summed loss over the completion tokens of a batch; logits are computed at those positions only.
+def _losses(
+    lm: LanguageModel, rows: Sequence[Example], share: Callable[[Sequence[Ids]], Packing], text: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Summed loss over the completion tokens of a batch, and the mean loss over the prompts' own tokens if asked for.
 
-    The rows are packed by `share`: one behind another, or with what they have in common once. No token is padding.
+    Logits are computed at scored positions only. The rows are packed by `share`: one behind another, or with what they
+    have in common once. No token is padding.
     """
     packing = share([row.ids[:-1] for row in rows])
     hidden_ND = packed_hidden(lm, packing)
     places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
     targets_N = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
     logits_NV = lm.logits(hidden_ND[places]).float()
-    return completion_nll(logits_NV, targets_N) * len(targets_N)
+    nll = completion_nll(logits_NV, targets_N) * len(targets_N)
+    return nll, _text_loss(lm, packing, hidden_ND) if text else nll.new_zeros(())
+
+
+def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor:
+    """Mean loss of predicting the text itself, in the blocks that begin a prompt (the others go on from a shared one).
+
+    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") teaches a model made from scratch to look things
+    up in what it has read, long before the completions would.
+    """
+    places: list[int] = []
+    targets: list[int] = []
+    start = 0
+    for block in packing.blocks:
+        if block.start == 0:
+            places += range(start, start + len(block.ids) - 1)
+            targets += block.ids[1:]
+        start += len(block.ids)
+    logits_NV = lm.logits(hidden_ND[places]).float()
+    return completion_nll(logits_NV, torch.tensor(targets, device=lm.device))
 
 
 def _groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
