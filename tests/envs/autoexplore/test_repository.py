@@ -75,6 +75,16 @@ def test_gits_own_folder_is_never_shown(tmp_path: Path) -> None:
     assert set(Repository.open(tmp_path, KEEP_ALL)) == {"kept.py"}
 
 
+def test_links_and_pipes_are_told_from_files_without_opening_them(tmp_path: Path) -> None:
+    fill(tmp_path, "kept.py", "src/kept.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    for name, target in (("file.py", "kept.py"), ("folder", "src"), ("out", ".."), ("gone", "nowhere")):
+        (tmp_path / name).symlink_to(target)
+    repository = Repository.open(tmp_path, KEEP_ALL)
+    assert repository.files == ("kept.py", "src/kept.py")
+    assert repository.left_out == {"a link": 4, "a device, pipe or socket": 1}
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
