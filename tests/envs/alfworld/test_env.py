@@ -9,6 +9,7 @@ from reflectrl.envs.alfworld import AlfworldEnv
 from reflectrl.envs.alfworld.cached import to_json
 from reflectrl.envs.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.envs.alfworld.house import House
+from reflectrl.envs.alfworld.importing import generate_games
 from reflectrl.envs.alfworld.reading import compile_game
 from reflectrl.envs.alfworld.variants import redrawn
 from reflectrl.envs.check import check_text_env
@@ -78,6 +79,11 @@ class TestTasks:
             while not env.done:
                 env.step(env.expert_action())
             assert env.success
+
+    def test_generated_games_go_by_another_name(self, tmp_path: Path, env: AlfworldEnv) -> None:
+        generate_games(4, 0, tmp_path / "made")
+        made = AlfworldEnv(games=str(tmp_path / "made")).tasks("train")
+        assert {task.env for task in made} == {"alfworld-generated"} != {task.env for task in env.tasks("train")}
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),

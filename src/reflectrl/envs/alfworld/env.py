@@ -118,7 +118,9 @@ class AlfworldEnv(TextEnv):
     def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
         payload = {"game": entry.id, "set": self.official[split], "type": entry.type}
-        return Task(name, "alfworld", {**payload, "variant": variant} if variant else payload, split, stage)
+        # What is reported of generated games must not be taken for an ALFWorld score.
+        env = "alfworld-generated" if self._shelf(self.official[split]).generated else "alfworld"
+        return Task(name, env, {**payload, "variant": variant} if variant else payload, split, stage)
 
     def _is_in(self, entry: Entry, stage: str) -> bool:
         if stage in SHORT_NAMES.values():
