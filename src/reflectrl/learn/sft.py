@@ -199,8 +199,8 @@ def _losses(
 def _text_loss(lm: LanguageModel, packing: Packing, hidden_ND: Tensor) -> Tensor:
     """Mean loss of predicting the text itself, in the blocks that begin a prompt (the others go on from a shared one).
 
-    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") teaches a model made from scratch to look things
-    up in what it has read, long before the completions would.
+    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model made from scratch many more
+    occasions to learn to look things up in what it has read than the completions do.
     """
     places: list[int] = []
     targets: list[int] = []
