@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,6 +279,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("alfworld_sweep.jsonl"), metavar="FILE", help="results")
     parser.add_argument("--stock", action="store_true", help="the reference as it is, not made faster")
     asked = parser.parse_args(words)
+    if find_spec("textworld") is None or find_spec("alfworld") is None:
+        parser.error("the reference engine is not there: pip install 'reflectrl[alfworld]'")
     interrupted = False
     try:
         for line in sweep(asked.source, asked.out, asked.processes, asked.every, asked.stock):

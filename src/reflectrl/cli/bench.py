@@ -24,6 +24,7 @@ PARTS = {
     "identical": "identical prompts: memories of both players on and off",
     "memory": "two players on one backbone; the update's peak with a small and a large vocabulary (MiB)",
     "environments": "slow and fast environments in worker processes",
+    "alfworld": "ALFWorld's native engine on generated games, against the reference engine where it is installed",
 }
 """What is measured, and what it says."""
 
@@ -33,7 +34,7 @@ class Bench:
     """Measure speed and memory on this machine, side by side with a plain implementation. Quiet machines tell more."""
 
     parts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ()
-    """play, update, sft, choices, identical, memory, environments; all of them if none is named."""
+    """play, update, sft, choices, identical, memory, environments, alfworld; all of them if none is named."""
     workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
     """What is played: taxi, taxi-history, alfworld (its shape, not the game)."""
     sizes: tuple[str, ...] = ("4x256",)
