@@ -80,6 +80,11 @@ class TestTasks:
                 env.step(env.expert_action())
             assert env.success
 
+    def test_validation_on_training_games_deals_them_out_anew(self, store: str) -> None:
+        env = AlfworldEnv(games=store, variants=2, validation="train")
+        assert len(env.tasks("validation")) == 24
+        assert not {task.id for task in env.tasks("validation")} & {task.id for task in env.tasks("train")}
+
     def test_generated_games_go_by_another_name(self, tmp_path: Path, env: AlfworldEnv) -> None:
         generate_games(4, 0, tmp_path / "made")
         made = AlfworldEnv(games=str(tmp_path / "made")).tasks("train")

@@ -56,7 +56,7 @@ class AlfworldEnv(TextEnv):
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
         step_cost: reward taken off at every step.
         variants: how many more times each training game is played with its things and numbers dealt out anew.
-        validation: the official set that validation tasks come from.
+        validation: the official set that validation tasks come from; "train" plays its games in two more variants.
         limit: at most so many games per split, spread evenly; 0 takes all.
         engine: "native", or "textworld" for the reference engine (slow; needs the extra, and `source`).
         source: folder of the official layout, for the reference engine.
@@ -112,8 +112,13 @@ class AlfworldEnv(TextEnv):
         stage = stage or "all"
         require_known("alfworld", "stage", stage, self.stages)
         found = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
-        count = 1 + (self.variants if split == "train" else 0)
-        return [self._task_of(entry, split, stage, variant) for variant in range(count) for entry in found]
+        return [self._task_of(entry, split, stage, variant) for variant in self._variants(split) for entry in found]
+
+    def _variants(self, split: str) -> range:
+        """Numbers of the variants that a split's games are played in; 0 is the game as it is."""
+        if split == "validation" and self.official[split] == "train":  # not those that are trained on
+            return range(self.variants + 1, self.variants + 3)
+        return range(1 + self.variants if split == "train" else 1)
 
     def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
