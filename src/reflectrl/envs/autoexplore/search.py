@@ -1,0 +1,187 @@
+"""The search baseline: the files of a repository ranked by the words that they share with a question.
+
+Okapi BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", section 3), with an inverse document
+frequency that cannot be negative, as in Lucene. It is written out here because a library would do the lesser part: the
+formula is three lines of numpy, while the reasons beside each file need the lists of words and files that libraries
+keep to themselves, and their top k leaves the order of equal scores to chance.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reflectrl.envs.autoexplore.repository import Repository
+from reflectrl.envs.autoexplore.texts import Text
+from reflectrl.envs.autoexplore.words import count_words, spoken
+from reflectrl.types import UserError
+
+CONTENT_BYTES = 256 * 1024
+"""So much of a file is searched, from its beginning."""
+LINE_CHARACTERS = 200
+"""Longer lines are taken in pieces of so many characters."""
+K1, B = 1.2, 0.75
+"""How soon further occurrences of a word stop counting; how far long files are held against their length."""
+NAMES_WEIGHT = 0.7
+"""What a match of names counts beside one of whole files, in "both". On 168 questions about four repositories (SWE-QA)
+weights of 0.4 to 1 were alike, and better than 0 and 1.5."""
+
+Over = Literal["both", "files", "names"]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A file that may answer a question, and why."""
+
+    path: str
+    score: float
+    """Larger is better; comparable between the files of one answer only."""
+    words: tuple[str, ...]
+    """Words of the question, in lower case, that its path or its contents share; the rarest in the repository first."""
+    line: int | None = None
+    """Number, from 1, of the line with most of them, rare ones counting for more; None where no line has any."""
+    text: str = ""
+    """That line (or a piece of it), in printable characters only."""
+
+
+class Search:
+    """Ranks the files of a repository. Make one and share it: its index is built at the first question, and kept.
+
+    Args:
+        repository: what is searched. A file that cannot be read is found by its path alone.
+        over: "files" ranks by words of paths and contents together, "names" by those of paths, reading no contents;
+            "both" adds up the two scores.
+    """
+
+    def __init__(self, repository: Repository, over: Over = "both") -> None:
+        self.repository = repository
+        self.over = over
+
+    def search(self, question: str, k: int) -> list[Hit]:
+        """The best `k` files, best first; fewer where fewer share a word with the question.
+
+        Raises:
+            UserError: there is no word to search for in the question.
+        """
+        asked = _Question(question)
+        return [self._hit(path, score, asked) for path, score in self._ranked(asked)[:k]]
+
+    def rank(self, question: str) -> list[tuple[str, float]]:
+        """Every file that shares a word with the question and its score, best first; equal ones sorted by path.
+
+        Raises:
+            UserError: there is no word to search for in the question.
+        """
+        return self._ranked(_Question(question))
+
+    @cached_property
+    def _fields(self) -> list[tuple[Postings, float]]:
+        """What is searched, and the weights; rarity is judged by the first."""
+        names = Postings(map(count_words, self.repository.files))
+        if self.over == "names":
+            return [(names, 1.0)]
+        files = Postings(count_words(f"{path}\n{self._text(path)}") for path in self.repository.files)
+        return [(files, 1.0), (names, NAMES_WEIGHT)] if self.over == "both" else [(files, 1.0)]
+
+    def _ranked(self, asked: _Question) -> list[tuple[str, float]]:
+        scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
+        order = np.argsort(-scores_D, kind="stable")  # stable: the files are sorted by path
+        return [(self.repository.files[i], float(scores_D[i])) for i in order if scores_D[i] > 0]
+
+    def _text(self, path: str) -> str:
+        if self.over == "names":
+            return ""
+        found = self.repository.read(path, CONTENT_BYTES)
+        return found.text if isinstance(found, Text) else ""
+
+    def _hit(self, path: str, score: float, asked: _Question) -> Hit:
+        text = self._text(path)
+        rarity = self._fields[0][0].rarity
+        worth = {word: rarity(word) for word in count_words(f"{path}\n{text}") if word in asked.counts}
+        rarest = sorted(worth, key=lambda word: (-worth[word], word))
+        return Hit(path, score, tuple(asked.forms[word] for word in rarest), *_densest(text, worth))
+
+
+class Postings:
+    """Which words occur in which documents, and what that is worth (BM25).
+
+    Args:
+        documents: how often each word occurs in each of them.
+    """
+
+    def __init__(self, documents: Iterable[Mapping[str, int]]) -> None:
+        self._numbers: dict[str, int] = {}
+        words, times, lengths, sizes = array("i"), array("i"), array("q"), array("q")
+        for counts in documents:
+            words.extend(self._numbers.setdefault(word, len(self._numbers)) for word in counts)
+            times.extend(counts.values())
+            lengths.append(sum(counts.values()))
+            sizes.append(len(counts))
+        word_P, times_P, length_D = np.array(words), np.array(times, float), np.array(lengths, float)
+        document_P = np.repeat(np.arange(len(sizes)), sizes)
+        share_D = length_D / max(length_D.mean(), 1.0) if len(length_D) else length_D
+        weight_P = times_P * (K1 + 1) / (times_P + K1 * (1 - B + B * share_D[document_P]))
+        order_P = np.argsort(word_P, kind="stable")
+        self._documents = len(sizes)
+        self._document_P, self._weight_P = document_P[order_P].astype(np.int32), weight_P[order_P]
+        self._start_W = np.concatenate(([0], np.bincount(word_P, minlength=len(self._numbers)).cumsum()))
+
+    def scores(self, asked: Mapping[str, int]) -> NDArray[np.float64]:
+        """The score of every document, (D,), for words that are asked for so many times; 0 where none occurs."""
+        scores_D = np.zeros(self._documents)
+        for word in sorted(asked):  # sorted: a sum of floats depends on its order
+            found = self._found(word)
+            scores_D[self._document_P[found]] += asked[word] * self.rarity(word) * self._weight_P[found]
+        return scores_D
+
+    def rarity(self, word: str) -> float:
+        """Inverse document frequency: above 0, and larger for words that fewer documents hold."""
+        found = self._found(word)
+        holding = found.stop - found.start
+        return math.log1p((self._documents - holding + 0.5) / (holding + 0.5))
+
+    def _found(self, word: str) -> slice:
+        number = self._numbers.get(word)
+        return slice(0, 0) if number is None else slice(*map(int, self._start_W[number : number + 2]))
+
+
+def check_question(question: str) -> None:
+    """UserError with one line where a question has no word to search for; said before a large repository is walked."""
+    _Question(question)
+
+
+class _Question:
+    """How often each word is asked for, and the form in which it first occurs."""
+
+    def __init__(self, question: str) -> None:
+        pairs = spoken(question)
+        if not pairs:
+            what = "has no word to search for" if question.strip() else "is empty"
+            raise UserError(f'the question {what}; ask something like "where are retries configured?"')
+        self.counts = Counter(word for _, word in pairs)
+        self.forms = {word: form for form, word in reversed(pairs)}
+
+
+def _densest(text: str, worth: Mapping[str, float]) -> tuple[int | None, str]:
+    """Number and text of the line whose words are worth most, the first of equals."""
+    best, line, excerpt = 0.0, None, ""
+    for number, whole in enumerate(text.split("\n"), 1):
+        for start in range(0, len(whole), LINE_CHARACTERS):
+            piece = whole[start : start + LINE_CHARACTERS]
+            value = sum(worth.get(word, 0.0) for word in sorted(count_words(piece)))
+            if value > best:
+                best, line, excerpt = value, number, piece
+    return line, _printable(excerpt)
+
+
+def _printable(text: str) -> str:
+    """A line without control characters, marks that turn the direction of reading, and repeated white space."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
