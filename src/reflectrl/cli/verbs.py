@@ -17,6 +17,7 @@ import tyro
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.data import Data
 from reflectrl.cli.find import find_recipe, recipes, summary
+from reflectrl.cli.locate import Locate
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
 from reflectrl.plugins import names, suggestion
@@ -161,6 +162,7 @@ VERBS: dict[str, type] = {
     "eval": Eval,
     "report": Report,
     "play": Play,
+    "locate": Locate,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,
