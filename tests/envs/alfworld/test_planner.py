@@ -146,7 +146,9 @@ def games(draw: st.DrawFn) -> Game:
     put = [(thing, draw(st.integers(0, len(kinds) - 1))) for thing in things]
     goal = Goal("mug", lamp="desklamp") if lamp else Goal("mug", draw(st.sampled_from(kinds)), state, count=count)
     game = make_game(goal, receptacles, put)
-    return replace(game, start=draw(st.integers(0, len(game.places) - 1)))
+    twice = st.tuples(st.integers(0, len(things) - 1), st.integers(0, len(kinds) - 1))  # as official files have it
+    inside = {*game.inside, *draw(st.lists(twice, max_size=2))}
+    return replace(game, start=draw(st.integers(0, len(game.places) - 1)), inside=tuple(sorted(inside)))
 
 
 @settings(max_examples=60, deadline=None)

@@ -75,7 +75,11 @@ def _spelled(house: House, deeds: list[Deed]) -> list[str]:
 
 
 class _Search:
-    """A search from the present state of a house."""
+    """A search from the present state of a house.
+
+    Official files have things in two receptacles at once; taking such a thing from one leaves it in the other. These
+    are `doubled`, and like no other thing.
+    """
 
     def __init__(self, house: House) -> None:
         game, goal = house.game, house.game.goal
@@ -85,6 +89,8 @@ class _Search:
         self.first_held = house.held
         self.watched = self.wanted | self.lamps
         lying = {(thing, index) for index, inside in enumerate(house.contents) for thing in self.watched & inside}
+        lies = Counter([thing for thing, _ in lying] + [house.held] * (house.held is not None))
+        self.doubled = {thing for thing, times in lies.items() if times > 1 and thing in self.wanted}
         done = {thing for thing in self.wanted if house.is_prepared(thing)}
         done |= {thing for thing in self.lamps if "toggled" in house.states[thing]}
         self.start = _State(house.location, house.held, frozenset(), frozenset(lying), frozenset(done))
@@ -117,11 +123,12 @@ class _Search:
 
     def _kept(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
         """The receptacles without those at places that only repeat what other places offer."""
-        contents: dict[int, list[tuple[bool, ...]]] = {}
+        contents: dict[int, list[tuple[int, ...]]] = {}
         for thing, index in self.start.lying:
             abilities = self.house.game.things[thing].abilities
             about = (name in abilities for name in ("pickupable", "toggleable", self.ability))
-            contents.setdefault(index, []).append((thing in self.lamps, thing in self.start.done, *about))
+            itself = thing if thing in self.doubled else -1
+            contents.setdefault(index, []).append((itself, thing in self.lamps, thing in self.start.done, *about))
         kept: list[int] = []
         seen: Counter[object] = Counter()
         for location, indices in self.house.game.here.items():
@@ -190,14 +197,12 @@ class _Search:
             yield from self._take_steps(state)
             return
         held = state.held
-        if held in self.wanted and held in state.done:
-            places = self.targets
-        else:
-            places = self.places if held == self.first_held else []
-            if held in self.wanted and self.ability in self.house.game.things[held].abilities:
-                for index in self.tools:
-                    yield self._step(state, (self.verb, held, index), done=state.done | {held})
-        for index in places:
+        ready = held in self.wanted and held in state.done
+        if held in self.wanted and not ready and self.ability in self.house.game.things[held].abilities:
+            for index in self.tools:
+                yield self._step(state, (self.verb, held, index), done=state.done | {held})
+        anywhere = held == self.first_held and (not ready or held in self.doubled)
+        for index in self.places if anywhere else self.targets if ready else ():
             lying = state.lying | {(held, index)} if held in self.watched else state.lying
             yield self._step(state, ("put", held, index), held=None, lying=lying)
 
@@ -213,7 +218,8 @@ class _Search:
         tried = set()
         for pair in self.sources:
             thing, index = pair
-            kind = (index, thing in state.done, self.house.game.things[thing].abilities)
+            itself = thing if thing in self.doubled else None
+            kind = (index, itself, thing in state.done, self.house.game.things[thing].abilities)
             if pair in state.lying and kind not in tried:
                 tried.add(kind)
                 yield self._step(state, ("take", thing, index), held=thing, lying=state.lying - {pair})
@@ -245,6 +251,8 @@ class _Search:
         if missing <= 0:
             return 0
         here, held = state.location, state.held
+        if self.doubled:
+            return 1 if held in self.wanted else 2 + (held is not None)
         if held in self.wanted:
             if held in state.done:
                 return 2 * missing - 1 + (here not in self.at_target)

@@ -1,0 +1,82 @@
+"""What the reference engine of ALFWorld says in generated games, written down for tests that run without it.
+
+    python -m benchmarks.alfworld_transcripts tests/envs/alfworld/transcripts.jsonl.gz
+
+Two games of each task type, two walks in each: random commands, illegal ones among them, then a shortest plan to the
+win, and some more. Each line of the file is a game: its files, and of every command what the unchanged reference said,
+which commands it then listed, and whether the game was won. Needs the extra `alfworld`; no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reflectrl.envs.alfworld.game import TYPES, Game
+from reflectrl.envs.alfworld.generate import generate_game
+from reflectrl.envs.alfworld.house import House
+from reflectrl.envs.alfworld.reading import compile_game
+from reflectrl.envs.alfworld.reference import ReferenceHouse
+from reflectrl.types import named_seed
+
+from .alfworld_sweep import _random_walk as random_walk
+
+GAMES, WALKS = 2, 2
+"""Games of each type, and walks in each."""
+
+
+class Recorder:
+    """A game in the reference engine that is written down, with a native one beside it to tell where commands lead.
+
+    Attributes:
+        walks: of each walk the introduction, the first commands and the steps (command, said, commands, won).
+    """
+
+    def __init__(self, problem: str, game: Game) -> None:
+        self.game, self.native, self.reference = game, House(game), ReferenceHouse(problem, game)
+        self.walks: list[dict[str, Any]] = []
+
+    def begin(self) -> str:
+        """Start the game anew, and with it a walk."""
+        self.native = House(self.game)
+        said = self.reference.introduction(self.game.description)
+        self.walks.append({"introduction": said, "commands": self.reference.admissible(), "steps": []})
+        return said
+
+    def do(self, command: str) -> str:
+        """Carry out a command on both sides; returns what the reference says."""
+        self.native.do(command)
+        said = self.reference.do(command)
+        self.walks[-1]["steps"].append([command, said, self.reference.admissible(), self.reference.is_won()])
+        return said
+
+
+def record(seed: int, task_type: str) -> dict[str, Any]:
+    """A generated game and walks in it."""
+    game_id, problem, trajectory = generate_game(seed, task_type)
+    recorder = Recorder(problem, compile_game(game_id, problem, trajectory))
+    rng = random.Random(named_seed("alfworld-transcripts", game_id))
+    for _ in range(WALKS):
+        random_walk(recorder, rng)  # type: ignore[arg-type]
+    return {"id": game_id, "problem": problem, "trajectory": trajectory, "walks": recorder.walks}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("out", type=Path, metavar="FILE", help="where to write (JSON lines, compressed)")
+    out = parser.parse_args(arguments).out
+    lines = []
+    for seed in range(GAMES * len(TYPES)):
+        lines.append(json.dumps(record(seed, TYPES[seed % len(TYPES)])) + "\n")
+        print(f"{seed + 1} of {GAMES * len(TYPES)} games")
+    out.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main()
