@@ -9,7 +9,7 @@ illegal. After every command both engines must have said the same, list the same
 on whether the game is won.
 
 Every game's result is a line of FILE as soon as it is known; games that are there are skipped, so an interrupted sweep
-goes on where it was. Needs the extra `alfworld`; no torch.
+goes on where it was (games that failed are tried again). Needs the extra `alfworld`; no torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,10 +159,11 @@ def _random_walk(pair: Pair, rng: random.Random) -> None:
     pair.begin()
     for _ in range(BEFORE):
         pair.do(_drawn(pair.native, rng))
-    while not pair.native.is_won():
-        pair.do(best_command(pair.native))
-        if rng.random() < ILLEGAL:
-            pair.do(_illegal(pair.native, rng))
+    with suppress(GameError):  # lost: in the hand is something that fits nowhere in this house
+        while not pair.native.is_won():
+            pair.do(best_command(pair.native))
+            if rng.random() < ILLEGAL:
+                pair.do(_illegal(pair.native, rng))
     for _ in range(AFTER):
         pair.do(_drawn(pair.native, rng))
 
@@ -172,9 +174,9 @@ def _searching_walk(pair: Pair, rng: random.Random) -> None:
         if pair.native.is_won():
             return
         command = advise(notes, pair.game.goal, pair.native.commands()).command
-        notes.add(command, pair.do(command))
         if rng.random() < ILLEGAL:
-            pair.do(_illegal(pair.native, rng))
+            command = _illegal(pair.native, rng)
+        notes.add(command, pair.do(command))
 
 
 def _drawn(house: House, rng: random.Random) -> str:
@@ -211,7 +213,7 @@ def _illegal(house: House, rng: random.Random) -> str:
 
 def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bool = False) -> Iterator[dict[str, Any]]:
     """Compare the games that `out` does not have yet; each result is written before it is yielded."""
-    have = {line["game"] for line in results(out)}
+    have = {line["game"] for line in results(out) if line["walks"]}
     with out.open("a", encoding="utf-8") as file, multiprocessing.get_context("spawn").Pool(
         processes, _ignore_interrupts, maxtasksperchild=PER_PROCESS
     ) as pool:  # fmt: skip
@@ -246,14 +248,15 @@ def _compare_safely(files: Files) -> dict[str, Any]:
 
 
 def results(out: Path) -> list[dict[str, Any]]:
-    """The results in a file; a line that was cut off is no result."""
-    found = []
+    """The results in a file, the last of each game; a line that was cut off is no result."""
+    found: dict[str, dict[str, Any]] = {}
     for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else ():
         try:
-            found.append(json.loads(line))
+            result = json.loads(line)
         except ValueError:
             continue
-    return found
+        found[result["game"]] = result
+    return list(found.values())
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
