@@ -86,6 +86,9 @@ class SFTConfig:
     """Largest number of optimiser steps of the reflector."""
     policy_steps: Natural = 0
     """Those of the policy that reads reflections (0: as many); the policy that reads none gets the sum of both."""
+    policy_from: Literal["base", "reflector"] = "base"
+    """What the policy that reads reflections starts from. A reflector that was made from scratch has learned to look
+    things up by then; a model from the hub could before (and adapters start from their backbone)."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False

@@ -26,7 +26,7 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
-from reflectrl.pipeline.plan import finished_lines, planned_lessons
+from reflectrl.pipeline.plan import finished_lines, planned_lessons, starts_from_reflector
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
 from reflectrl.prompts import policy_prompt
@@ -78,7 +78,10 @@ def sft_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -
     """Fine-tune one player: "reflector", "policy", "plain" (a policy without reflections), or "...-positive"."""
     kind = part.removesuffix("-positive")
     adapter = "reflector" if kind == "reflector" else "policy"
-    lm = load_model(base_source(recipe, run, seed), recipe.model, adapter, named_seed(seed, part))
+    source: str | Path = base_source(recipe, run, seed)
+    if starts_from_reflector(recipe, part):
+        source = run.checkpoint(seed, part.replace("policy", "reflector"))
+    lm = load_model(source, recipe.model, adapter, named_seed(seed, part))
     negatives = recipe.sft.negatives and not part.endswith("-positive")
     train, validation = (
         _sft_examples(recipe, lm, kind, run.teach(seed, split), negatives, seed) for split in ("train", "validation")

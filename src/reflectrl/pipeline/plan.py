@@ -14,7 +14,7 @@ from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.judging import evaluations
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.teach import Lesson, lessons
-from reflectrl.types import Episode
+from reflectrl.types import Episode, UserError
 
 MADE = ("teach", "base", "sft", "rl", "eval")
 """The stages that make parts, in order."""
@@ -47,6 +47,25 @@ def missing(recipe: Recipe, run: RunFolder, stage: str) -> list[Unit]:
     env = make(recipe.env)
     units = [Unit(stage, seed, name) for seed in recipe.seeds for name in names[stage]]
     return [unit for unit in units if not _complete(recipe, run, env, unit)]
+
+
+def rounds(recipe: Recipe, units: list[Unit]) -> list[list[Unit]]:
+    """Units that may be made side by side, round after round: a policy that starts from a reflector waits for it."""
+    waits = [u.stage == "sft" and starts_from_reflector(recipe, u.name) for u in units]
+    first = [unit for unit, later in zip(units, waits, strict=True) if not later]
+    second = [unit for unit, later in zip(units, waits, strict=True) if later]
+    return [one for one in (first, second) if one]
+
+
+def starts_from_reflector(recipe: Recipe, part: str) -> bool:
+    """Whether an SFT part begins with the weights of the trained reflector.
+
+    Raises:
+        UserError: the players are adapters, which start from their common backbone.
+    """
+    if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:
+        raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
+    return part.startswith("policy") and recipe.sft.policy_from == "reflector"
 
 
 def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:

@@ -14,7 +14,7 @@ from reflectrl.pipeline import metrics, show
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.claim import alone, claim
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.plan import MADE, missing, refuse_leaks
+from reflectrl.pipeline.plan import MADE, missing, refuse_leaks, rounds
 from reflectrl.pipeline.progress import Board
 from reflectrl.pipeline.results import write_results
 from reflectrl.pipeline.workers import Workers, silence
@@ -45,7 +45,8 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
             units = missing(recipe, place, stage)
             if units:
                 _mark(place, MADE[: MADE.index(stage)], only=True)
-                workers.make(units)
+                for side_by_side in rounds(recipe, units):
+                    workers.make(side_by_side)
                 metrics.collect(place)
             if stage == "eval":
                 write_results(recipe, place)

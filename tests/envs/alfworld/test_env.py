@@ -1,5 +1,6 @@
 """ALFWorld as an environment: its tasks, its text, its rewards, its experts, and what it says about bad input."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,19 @@ class TestPlaying:
             assert env.analyse().endswith(f"Next: {command}")
             env.step(env.expert_action())
         assert env.success
+
+    def test_the_planner_plays_on_where_nothing_can_be_won_any_more(self, tmp_path: Path) -> None:
+        """A thing that fits nowhere stays in the hand for good."""
+        stuck = game("pick_and_place_simple")
+        receptacles = tuple(replace(r, holds=r.holds - {"apple"}) for r in stuck.receptacles)
+        line = to_json(replace(stuck, receptacles=receptacles))
+        (tmp_path / "train.games.jsonl").write_text(line + "\n")
+        env = AlfworldEnv(games=str(tmp_path), expert="planner", horizon=5)
+        play(env, env.tasks("train")[0], "go to sidetable 1", "take apple 1 from sidetable 1")
+        while not env.done:
+            env.analyse()
+            env.step(env.expert_action())
+        assert not env.success
 
     def test_it_keeps_every_promise_of_an_environment(self, env: AlfworldEnv) -> None:
         check_text_env(env)

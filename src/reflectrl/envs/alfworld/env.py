@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from reflectrl.envs.alfworld.analyst import analyse
-from reflectrl.envs.alfworld.game import SHORT_NAMES, TYPES, Game
+from reflectrl.envs.alfworld.game import SHORT_NAMES, TYPES, Game, GameError
 from reflectrl.envs.alfworld.house import Dialect, House
 from reflectrl.envs.alfworld.library import Entry, Shelf, open_shelf
 from reflectrl.envs.alfworld.milestones import reached
@@ -216,7 +216,10 @@ class AlfworldEnv(TextEnv):
     def _planned(self) -> str:
         if not isinstance(self._house, House):
             raise UserError("alfworld: the planner needs engine 'native'")
-        return best_command(self._house)
+        try:
+            return best_command(self._house)
+        except GameError:  # what was picked up fits nowhere: nobody can win any more
+            return self._advised().command
 
     def _advised(self) -> Advice:
         if self._advice is None:
