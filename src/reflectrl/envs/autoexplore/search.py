@@ -31,8 +31,8 @@ LINE_CHARACTERS = 200
 K1, B = 1.2, 0.75
 """How soon further occurrences of a word stop counting; how far long files are held against their length."""
 NAMES_WEIGHT = 0.7
-"""What a match of names counts beside one of whole files, in "both". On 87 SWE-QA questions about two repositories, 0.4 to
-1 were alike, and better than 0 and 1.5; on two further ones 0.7 was the best of 0.2, 0.4 and 0.7."""
+"""What a match of names counts beside one of whole files, in "both". On 87 SWE-QA questions about two repositories,
+0.4 to 1 were alike, and better than 0 and 1.5; on two further ones 0.7 was the best of 0.2, 0.4 and 0.7."""
 
 Over = Literal["both", "files", "names"]
 
