@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from reflectrl import pipeline
@@ -311,3 +312,19 @@ class TestModels:
         path = tmp_path / "frozen.toml"
         path.write_text(to_toml(replace(recipe, env={"name": "frozenlake"})), encoding="utf-8")
         return path
+
+
+class TestPolicyFromReflector:
+    def test_it_begins_where_the_reflector_ended(self, tmp_path: Path, like: Like) -> None:
+        """With no learning to speak of, the policy's weights are the reflector's, also with several processes."""
+        recipe = like("sft.policy_from=reflector", "sft.policy_steps=1", "sft.lr=1e-9", "processes=2")
+        pipeline.run(recipe, tmp_path / "run", until="sft")
+        weights = [
+            load_file(tmp_path / f"run/checkpoints/seed0/{part}/model.safetensors") for part in ("reflector", "policy")
+        ]
+        for name, tensor in weights[0].items():
+            assert torch.allclose(tensor, weights[1][name], atol=1e-6), name
+
+    def test_adapters_cannot(self, tmp_path: Path, like: Like) -> None:
+        with pytest.raises(UserError, match=r"with model\.lora_rank above 0 it must be 'base'"):
+            pipeline.run(like("sft.policy_from=reflector", "model.lora_rank=4"), tmp_path / "run", until="sft")
