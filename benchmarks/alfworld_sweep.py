@@ -134,7 +134,7 @@ def compare(files: Files) -> dict[str, Any]:
     game = compile_game("/".join(files.place.split("/")[1:]), files.problem, json.loads(files.trajectory))
     pair, rng = Pair(files.problem, game), random.Random(named_seed("alfworld-sweep", game.id))
     begun, differences, wins = time.perf_counter(), [], 0
-    for walk in (_random_walk, _searching_walk):
+    for walk in (random_walk, _searching_walk):
         try:
             walk(pair, rng)
             wins += pair.won
@@ -155,7 +155,8 @@ def _set_up(stock: bool) -> None:
         make_faster()
 
 
-def _random_walk(pair: Pair, rng: random.Random) -> None:
+def random_walk(pair: Pair, rng: random.Random) -> None:
+    """Random commands, then the shortest plan to the win, then some more random ones."""
     pair.begin()
     for _ in range(BEFORE):
         pair.do(_drawn(pair.native, rng))

@@ -24,7 +24,7 @@ from reflectrl.envs.alfworld.reading import compile_game
 from reflectrl.envs.alfworld.reference import ReferenceHouse
 from reflectrl.types import named_seed
 
-from .alfworld_sweep import _random_walk as random_walk
+from .alfworld_sweep import random_walk
 
 GAMES, WALKS = 2, 2
 """Games of each type, and walks in each."""

@@ -14,7 +14,7 @@ from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.judging import evaluations
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.teach import Lesson, lessons
-from reflectrl.types import Episode, UserError
+from reflectrl.types import Episode
 
 MADE = ("teach", "base", "sft", "rl", "eval")
 """The stages that make parts, in order."""
@@ -58,13 +58,7 @@ def rounds(recipe: Recipe, units: list[Unit]) -> list[list[Unit]]:
 
 
 def starts_from_reflector(recipe: Recipe, part: str) -> bool:
-    """Whether an SFT part begins with the weights of the trained reflector.
-
-    Raises:
-        UserError: the players are adapters, which start from their common backbone.
-    """
-    if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:
-        raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
+    """Whether an SFT part begins with the weights of the trained reflector."""
     return part.startswith("policy") and recipe.sft.policy_from == "reflector"
 
 

@@ -26,6 +26,8 @@ from reflectrl.types import UserError
 def run(recipe: Recipe, folder: Path, until: str) -> None:
     """Make what is missing, stage by stage, through `until`."""
     chosen(recipe.arms)
+    if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their common backbone
+        raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
     _check_env(recipe)
     silence()
     try:

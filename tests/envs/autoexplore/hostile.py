@@ -222,7 +222,7 @@ def code_that_would_like_to_run(root: Path, outside: Path) -> None:
     code = f"open({str(outside / 'run')!r}, 'w')\n"
     for name in ("setup.py", "conftest.py", "__init__.py", "sitecustomize.py", "pathspec.py", "difflib.py", "Makefile"):
         (root / name).write_text(code)
-    (root / "run.sh").write_text("#!/bin/sh\ntouch /tmp/run\n")
+    (root / "run.sh").write_text(f"#!/bin/sh\ntouch '{outside / 'run'}'\n")
     (root / "run.sh").chmod(0o4755)
 
 

@@ -204,10 +204,10 @@ class AlfworldEnv(TextEnv):
 
     def expert_action(self) -> int:
         command = self._planned() if self.expert == "planner" else self._advised().command
-        return list(self.legal_actions()).index(command)
+        return self.legal_actions().index(command)
 
     def oracle_action(self) -> int:
-        return list(self.legal_actions()).index(self._planned())
+        return self.legal_actions().index(self._planned())
 
     def analyse(self) -> str:
         command = self._planned() if self.expert == "planner" else self._advised().command

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from reflectrl.types import named_seed
 
@@ -33,6 +34,22 @@ WORDINGS = {
     "pick_two_obj_and_place": ("put two {obj} in {recep}.", "find two {obj} and put them in {recep}."),
 }
 """How the reference words a task: one of two templates, drawn anew whenever its game files are made."""
+
+
+class Treatment(NamedTuple):
+    """How a thing is brought into a state: by a verb, at a kind of receptacle, if it has an ability."""
+
+    verb: str
+    tool: str
+    ability: str
+
+
+TREATMENTS = {
+    "clean": Treatment("clean", "sinkbasin", "cleanable"),
+    "hot": Treatment("heat", "microwave", "heatable"),
+    "cool": Treatment("cool", "fridge", "coolable"),
+}
+"""State → how a thing is brought into it."""
 
 STATES = ("clean", "hot", "cool", "sliced", "toggled")
 ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable", "isreceptacleobject")

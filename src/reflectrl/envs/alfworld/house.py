@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from reflectrl.envs.alfworld.game import Game
+from reflectrl.envs.alfworld.game import TREATMENTS, Game
 
 Dialect = Literal["current", "paper"]
 """The words of alfworld 0.4 ("move X to Y", "You arrive at desk 1.", help), or those of alfworld 0.3 that published
@@ -32,8 +32,9 @@ HELP = """Available commands:
   slice (object) with (object):     slice an object using a sharp object
 """
 
-TOOLS = {"microwave": ("heat", "heatable"), "sinkbasin": ("clean", "cleanable"), "fridge": ("cool", "coolable")}
-"""Receptacle kind → what it does to a held object, and the ability that the object needs for it."""
+_TOOLS = {treatment.tool: treatment for treatment in TREATMENTS.values()}
+_STATES = {treatment.verb: state for state, treatment in TREATMENTS.items()}
+_UNDONE = {"hot": "cool", "cool": "hot", "clean": ""}
 
 Command = tuple[Any, ...]
 """A verb and indices of things and receptacles: ("take", thing, receptacle)."""
@@ -54,7 +55,9 @@ class House:
         location: where the player is (an index of `game.places`).
         held: index of the thing in the player's hand, or None.
         opened: receptacles that stand open.
-        inside: thing → receptacles that it is in or on.
+        contents: for each receptacle the things in or on it.
+        at: (thing, location) pairs, as the game's.
+        removed: (thing, receptacle) pairs of what was taken from where and not put back; `look` shows some of them.
         states: thing → its states ("clean", "hot", "cool", "sliced", "toggled").
     """
 
@@ -67,7 +70,7 @@ class House:
         for thing, receptacle in game.inside:
             self.contents[receptacle].add(thing)
         self.at = set(game.at)
-        self.removed: set[tuple[int, int]] = set()  # what was taken from where and not put back: see `look`
+        self.removed: set[tuple[int, int]] = set()
         self.states = [thing.states for thing in game.things]
         self._commands: dict[str, Command] | None = None
 
@@ -121,9 +124,9 @@ class House:
             receptacle = self.game.receptacles[index]
             if self.is_accessible(index) and thing.kind in receptacle.holds:
                 found[self._put_text(thing.name, receptacle.name)] = ("put", self.held, index)
-            verb, ability = TOOLS.get(receptacle.kind, ("", ""))
-            if ability in thing.abilities:
-                found[f"{verb} {thing.name} with {receptacle.name}"] = (verb, self.held, index)
+            treatment = _TOOLS.get(receptacle.kind)
+            if treatment is not None and treatment.ability in thing.abilities:
+                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, self.held, index)
         if thing.kind in ("knife", "butterknife"):
             for other, location in self.at:
                 if location == self.location and "sliceable" in self.game.things[other].abilities:
@@ -204,8 +207,8 @@ class House:
         return f"You sliced the {self.game.things[thing].name} with the {self.game.things[self.held].name}."
 
     def _treat(self, verb: str, thing: int, receptacle: int) -> str:
-        state, undone = {"heat": ("hot", "cool"), "cool": ("cool", "hot"), "clean": ("clean", "")}[verb]
-        self.states[thing] = (self.states[thing] | {state}) - {undone}
+        state = _STATES[verb]
+        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
         return f"You {verb} the {self.game.things[thing].name} using the {self.game.receptacles[receptacle].name}."
 
     # ---- what is said ----------------------------------------------------------------------------------------------
@@ -288,17 +291,14 @@ class House:
     def is_prepared(self, thing: int) -> bool:
         """Whether a thing is in the state that the goal asks for (and able to be brought into it)."""
         state = self.game.goal.state
-        able = {"clean": "cleanable", "hot": "heatable", "cool": "coolable"}
-        return not state or (state in self.states[thing] and able[state] in self.game.things[thing].abilities)
+        able = self.game.things[thing].abilities
+        return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
 
     def _is_lit(self) -> bool:
         """Whether a lamp of the goal's kind that was switched on stands where the player is."""
-        return any(
-            game_thing.kind == self.game.goal.lamp and "toggled" in self.states[thing]
-            for index in self.game.here.get(self.location, ())
-            for thing in self.contents[index]
-            for game_thing in (self.game.things[thing],)
-        )
+        things = (thing for index in self.game.here.get(self.location, ()) for thing in self.contents[index])
+        lamp = self.game.goal.lamp
+        return any(self.game.things[thing].kind == lamp and "toggled" in self.states[thing] for thing in things)
 
     def get_state(self) -> tuple[Any, ...]:
         """Everything that commands change, as a value that later commands do not alter."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from reflectrl.envs.alfworld.game import Goal
+from reflectrl.envs.alfworld.game import TREATMENTS, Goal
 from reflectrl.envs.alfworld.notes import Notes, kind_of
-from reflectrl.envs.alfworld.search import TOOLS, delivered
-
-MILESTONES = ("found", "taken", "prepared", "placed")
+from reflectrl.envs.alfworld.search import delivered
 
 
 def reached(notes: Notes, goal: Goal) -> frozenset[str]:
-    """The milestones that stand reached: a thing of the goal's kind was seen, is in the hand, is in the state asked
-    for (or, with a lamp, one is lit), lies where it belongs.
+    """The milestones that stand reached.
+
+    They are: "found" (a thing of the goal's kind was seen), "taken" (it is in the hand), "prepared" (it is in the state
+    asked for, or a lamp is lit where one is needed), "placed" (it lies where it belongs).
     """
     found = set()
     holding = kind_of(notes.held) == goal.kind
@@ -28,5 +28,5 @@ def reached(notes: Notes, goal: Goal) -> frozenset[str]:
 
 def _is_prepared(notes: Notes, goal: Goal) -> bool:
     return bool(goal.state) and any(
-        verb == TOOLS[goal.state][0] and kind_of(thing) == goal.kind for verb, thing in notes.done
+        verb == TREATMENTS[goal.state].verb and kind_of(thing) == goal.kind for verb, thing in notes.done
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from reflectrl.envs.alfworld.game import GameError
-from reflectrl.envs.alfworld.house import TOOLS, House
+from reflectrl.envs.alfworld.game import TREATMENTS, GameError
+from reflectrl.envs.alfworld.house import House
 
 Deed = tuple[str, int, int]
 """A verb, a thing and a receptacle: ("put", thing, receptacle). Verb "visit" is to be there and no more."""
@@ -102,8 +102,7 @@ class _Search:
     def _set_roles(self) -> None:
         """Which receptacles are worth going to, and what for."""
         things, held, goal = self.house.game.things, self.first_held, self.goal
-        self.verb = {"hot": "heat", "cool": "cool", "clean": "clean"}.get(goal.state, "")
-        tool, self.ability = next(((kind, able) for kind, (verb, able) in TOOLS.items() if verb == self.verb), ("", ""))
+        self.verb, tool, self.ability = TREATMENTS.get(goal.state, ("", "", ""))
         roles = [
             (
                 receptacle.kind == tool,

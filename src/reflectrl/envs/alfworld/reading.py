@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reflectrl.envs.alfworld.game import ABILITIES, TYPES, Game, GameError, Goal, Receptacle, Thing
+from reflectrl.envs.alfworld.game import ABILITIES, TREATMENTS, TYPES, Game, GameError, Goal, Receptacle, Thing
 from reflectrl.envs.alfworld.pddl import Fact, parse_problem
 
 _STATE_OF = {"isclean": "clean", "ishot": "hot", "iscool": "cool", "issliced": "sliced", "istoggled": "toggled"}
@@ -66,64 +66,79 @@ def _goal(task_type: str, literals: frozenset[Fact]) -> Goal:
 def _assemble(
     game_id: str, task_type: str, facts: Sequence[Fact], goal: Goal, wording: str, annotations: tuple[str, ...]
 ) -> Game:
-    by_name: dict[str, list[Fact]] = {}
+    said: dict[str, list[Fact]] = {}
     for fact in facts:
-        by_name.setdefault(fact[0], []).append(fact)
-
-    def pairs(predicate: str) -> dict[str, str]:
-        return {fact[1]: fact[2] for fact in by_name.get(predicate, ())}
-
-    def ones(predicate: str) -> set[str]:
-        return {fact[1] for fact in by_name.get(predicate, ())}
-
-    object_kinds, receptacle_kinds, locations = map(pairs, ("objecttype", "receptacletype", "receptacleatlocation"))
-    missing = sorted(set(receptacle_kinds) - set(locations))
-    if missing or not by_name.get("atlocation"):
-        raise GameError(f"it does not say where {missing[0] if missing else 'the player'} is")
+        said.setdefault(fact[0], []).append(fact)
     # The reference knows the things that occur in facts, whatever else the problem declares.
     ids = {word for fact in facts for word in fact[1:]}
     names = _names(ids)
-    spots = sorted({word for word in ids if word.startswith("loc_bar_")})
-    spot_index = {spot: number for number, spot in enumerate(spots)}
-    fits: dict[str, set[str]] = {}
-    for _, receptacle_kind, object_kind in by_name.get("cancontain", ()):
-        fits.setdefault(receptacle_kind, set()).add(object_kind.removesuffix("type"))
-    flags = {name: ones(name) for name in (*ABILITIES, *_STATE_OF, "openable", "opened")}
-    things = sorted(object_kinds)
-    receptacles = sorted(receptacle_kinds)
-    thing_index = {name: number for number, name in enumerate(things)}
-    receptacle_index = {name: number for number, name in enumerate(receptacles)}
+    things, receptacles = (_index(_pairs(said, predicate)) for predicate in ("objecttype", "receptacletype"))
+    places = _index(word for word in ids if word.startswith("loc_bar_"))
+    locations = _pairs(said, "receptacleatlocation")
+    missing = sorted(set(receptacles) - set(locations))
+    if missing or "atlocation" not in said:
+        raise GameError(f"it does not say where {missing[0] if missing else 'the player'} is")
     return Game(
         id=game_id,
         type=task_type,
         goal=goal,
-        things=tuple(
-            Thing(
-                names[name],
-                object_kinds[name].removesuffix("type"),
-                frozenset(ability for ability in ABILITIES if name in flags[ability]),
-                frozenset(state for predicate, state in _STATE_OF.items() if name in flags[predicate]),
-            )
-            for name in things
-        ),
-        receptacles=tuple(
-            Receptacle(
-                names[name],
-                receptacle_kinds[name].removesuffix("type"),
-                spot_index[locations[name]],
-                name in flags["openable"],
-                name in flags["opened"],
-                frozenset(fits.get(receptacle_kinds[name], ())),
-            )
-            for name in receptacles
-        ),
-        start=spot_index[by_name["atlocation"][0][2]],
-        places=tuple(names[spot] for spot in spots),
-        inside=_indexed(by_name.get("inreceptacle", ()), thing_index, receptacle_index),
-        nested=_indexed(by_name.get("inreceptacleobject", ()), thing_index, thing_index),
-        at=_indexed(by_name.get("objectatlocation", ()), thing_index, spot_index),
+        things=_things(said, things, names),
+        receptacles=_receptacles(said, receptacles, names, {r: places[where] for r, where in locations.items()}),
+        start=places[said["atlocation"][0][2]],
+        places=tuple(names[place] for place in places),
+        inside=_indexed(said.get("inreceptacle", ()), things, receptacles),
+        nested=_indexed(said.get("inreceptacleobject", ()), things, things),
+        at=_indexed(said.get("objectatlocation", ()), things, places),
         wordings=annotations,
         wording=wording,
+    )
+
+
+def _index(ids: Iterable[str]) -> dict[str, int]:
+    """PDDL name → its number, in the order of the names."""
+    return {name: number for number, name in enumerate(sorted(ids))}
+
+
+def _pairs(said: Mapping[str, list[Fact]], predicate: str) -> dict[str, str]:
+    return {fact[1]: fact[2] for fact in said.get(predicate, ())}
+
+
+def _ones(said: Mapping[str, list[Fact]], predicate: str) -> set[str]:
+    return {fact[1] for fact in said.get(predicate, ())}
+
+
+def _things(said: Mapping[str, list[Fact]], ids: Iterable[str], names: Mapping[str, str]) -> tuple[Thing, ...]:
+    kinds = _pairs(said, "objecttype")
+    able = {ability: _ones(said, ability) for ability in ABILITIES}
+    states = {state: _ones(said, predicate) for predicate, state in _STATE_OF.items()}
+    return tuple(
+        Thing(
+            names[name],
+            kinds[name].removesuffix("type"),
+            frozenset(ability for ability, who in able.items() if name in who),
+            frozenset(state for state, who in states.items() if name in who),
+        )
+        for name in ids
+    )
+
+
+def _receptacles(
+    said: Mapping[str, list[Fact]], ids: Iterable[str], names: Mapping[str, str], locations: Mapping[str, int]
+) -> tuple[Receptacle, ...]:
+    kinds, openable, opened = _pairs(said, "receptacletype"), _ones(said, "openable"), _ones(said, "opened")
+    fits: dict[str, set[str]] = {}
+    for _, receptacle_kind, object_kind in said.get("cancontain", ()):
+        fits.setdefault(receptacle_kind, set()).add(object_kind.removesuffix("type"))
+    return tuple(
+        Receptacle(
+            names[name],
+            kinds[name].removesuffix("type"),
+            locations[name],
+            name in openable,
+            name in opened,
+            frozenset(fits.get(kinds[name], ())),
+        )
+        for name in ids
     )
 
 
@@ -150,13 +165,11 @@ def _kind(name: str) -> str:
 def _require_possible(game: Game) -> None:
     """Refuse a game that can be seen at once to have no solution."""
     goal = game.goal
-    able = {"clean": "cleanable", "hot": "heatable", "cool": "coolable"}.get(goal.state, "pickupable")
-    wanted = [
-        index for index, thing in enumerate(game.things)
-        if thing.kind == goal.kind and {"pickupable", able} <= thing.abilities
-    ]  # fmt: skip
+    treatment = TREATMENTS.get(goal.state)
+    needed = {"pickupable", treatment.ability} if treatment else {"pickupable"}
     reachable = {thing for thing, _ in game.inside}
-    if len([index for index in wanted if index in reachable]) < goal.count:
+    wanted = [i for i in reachable if game.things[i].kind == goal.kind and needed <= game.things[i].abilities]
+    if len(wanted) < goal.count:
         raise GameError(f"it cannot be won: there are fewer than {goal.count} of {goal.kind} to take")
     if goal.lamp:
         lamps = {i for i, t in enumerate(game.things) if t.kind == goal.lamp and "toggleable" in t.abilities}
@@ -165,6 +178,5 @@ def _require_possible(game: Game) -> None:
         return
     if not any(r.kind == goal.receptacle and goal.kind in r.holds for r in game.receptacles):
         raise GameError(f"it cannot be won: nothing of kind {goal.receptacle} can hold {goal.kind}")
-    tool = {"clean": "sinkbasin", "hot": "microwave", "cool": "fridge"}.get(goal.state)
-    if tool and all(r.kind != tool for r in game.receptacles):
-        raise GameError(f"it cannot be won: there is no {tool}")
+    if treatment and all(r.kind != treatment.tool for r in game.receptacles):
+        raise GameError(f"it cannot be won: there is no {treatment.tool}")

@@ -11,10 +11,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from reflectrl.envs.alfworld.game import Goal
+from reflectrl.envs.alfworld.game import TREATMENTS, Goal
 from reflectrl.envs.alfworld.notes import Notes, kind_of, number_of
-
-TOOLS = {"hot": ("heat", "microwave"), "cool": ("cool", "fridge"), "clean": ("clean", "sinkbasin")}
 
 
 class Advice(NamedTuple):
@@ -43,7 +41,7 @@ def advise(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
         return _put_away(notes, legal)
     if goal.lamp:
         return _to_lamp(notes, goal, legal) if notes.held else _fetch(notes, goal, legal)
-    if notes.held and goal.state and (TOOLS[goal.state][0], notes.held) not in notes.done:
+    if notes.held and not is_prepared(notes, goal, notes.held):
         return _prepare(notes, goal, legal)
     return _deliver(notes, goal, legal) if notes.held else _fetch(notes, goal, legal)
 
@@ -56,8 +54,12 @@ def target(notes: Notes, goal: Goal) -> str:
 
 def delivered(notes: Notes, goal: Goal, place: str) -> int:
     """How many things that the goal asks for are known to be at a place, in the state that it asks for."""
-    things = [thing for thing in notes.seen.get(place, ()) if kind_of(thing) == goal.kind]
-    return len([t for t in things if not goal.state or (TOOLS[goal.state][0], t) in notes.done])
+    return sum(kind_of(t) == goal.kind and is_prepared(notes, goal, t) for t in notes.seen.get(place, ()))
+
+
+def is_prepared(notes: Notes, goal: Goal, thing: str) -> bool:
+    """Whether a thing is known to be in the state that the goal asks for."""
+    return not goal.state or (TREATMENTS[goal.state].verb, thing) in notes.done
 
 
 def _put_away(notes: Notes, legal: Collection[str]) -> Advice:
@@ -81,7 +83,7 @@ def _to_lamp(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
 
 
 def _prepare(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
-    verb, tool = TOOLS[goal.state]
+    verb, tool, _ = TREATMENTS[goal.state]
     because = f"Holding {notes.held}, not {goal.state} yet."
     here = sorted(c for c in legal if c.startswith(f"{verb} {notes.held} with {tool} "))
     if here:
@@ -104,7 +106,7 @@ def _fetch(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
     place = target(notes, goal) if goal.receptacle else ""
     count = delivered(notes, goal, place)
     because = f"{count} of {goal.count} is in {place}." if count else ""
-    known = [(t, p) for t, p in notes.where(goal.kind) if p != place or not count or not _is_done(notes, goal, t)]
+    known = [(t, p) for t, p in notes.where(goal.kind) if p != place or not count or not is_prepared(notes, goal, t)]
     if not known:
         return _search(notes, goal.kind, legal, because)
     takeable = [(t, p) for t, p in known if f"take {t} from {p}" in legal]
@@ -113,10 +115,6 @@ def _fetch(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
     if takeable:
         return Advice(f"take {thing} from {where}", because)
     return _go(notes, where, legal, because)
-
-
-def _is_done(notes: Notes, goal: Goal, thing: str) -> bool:
-    return not goal.state or (TOOLS[goal.state][0], thing) in notes.done
 
 
 def _go(notes: Notes, place: str, legal: Collection[str], because: str, door: bool = True) -> Advice:
