@@ -3,6 +3,7 @@
 The resolved recipe is written into the run folder; reading it back gives an equal recipe.
 """
 
+from reflectrl.config.arguments import checked
 from reflectrl.config.files import load_recipe, parse_overrides, to_toml
 from reflectrl.config.recipe import (
     EvalConfig,
@@ -24,6 +25,7 @@ __all__ = [
     "SFTConfig",
     "TeachConfig",
     "Word",
+    "checked",
     "convert",
     "from_dict",
     "load_recipe",
