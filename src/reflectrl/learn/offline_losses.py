@@ -1,0 +1,180 @@
+"""Losses of offline learning as pure functions of tensors: Advantage-Leftover-Lunch (A-LoL) and its relatives.
+
+Source: Baheti et al. 2024, "Leftover Lunch: Advantage-based Offline Reinforcement Learning for Language Models"
+(arXiv 2305.14718), unless a function names another. Every function gives one loss per sample, (N,); a batch's loss is
+their mean.
+
+Tensor names carry their dimensions: N completions, T tokens of the longest of them, P preference pairs, K ranked
+completions of one prompt. Log-probabilities are in nats. Completions that are shorter than T are padded with 0, which
+is the log-probability of a certain token: it adds nothing to any of the sums below, so no mask is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# ---- what losses are made of (constants: nothing here carries a gradient) --------------------------------------------
+
+
+def positive_advantages(rewards_N: Tensor, values_N: Tensor) -> Tensor:
+    """A = max(R - V, 0): [N] rewards and [N] values of the reference -> [N] weights."""
+    return (rewards_N - values_N).clamp_min(0)
+
+
+def sequence_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
+    """How much likelier each completion is than under the reference, pi / pi_ref: [N, T], [N, T] -> [N]."""
+    return (logp_NT.detach() - ref_logp_NT).sum(1).exp()
+
+
+def token_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
+    """The same for each token given those before it: [N, T], [N, T] -> [N, T]; 1 at padding."""
+    return (logp_NT.detach() - ref_logp_NT).exp()
+
+
+def clipped(ratios: Tensor, clip: float) -> Tensor:
+    """Ratios clamped to [1 - clip, 1 + clip]; unlike PPO's there is no minimum with the ratio itself."""
+    return ratios.clamp(1 - clip, 1 + clip)
+
+
+def outside(ratios: Tensor, clip: float) -> Tensor:
+    """Whether each ratio was changed by `clipped`: booleans of the same shape. Padding counts as unchanged."""
+    return (ratios - 1).abs() > clip
+
+
+# ---- likelihood, weighted by rewards ---------------------------------------------------------------------------------
+
+
+def nll(logp_NT: Tensor) -> Tensor:
+    """Negative log-likelihood of each completion, summed over its tokens: [N, T] -> [N]."""
+    return -logp_NT.sum(1)
+
+
+def wbc(logp_NT: Tensor, rewards_N: Tensor) -> Tensor:
+    """Weighted behaviour cloning: R · nll (Wang et al. 2020, "Critic Regularized Regression", without a critic)."""
+    return rewards_N * nll(logp_NT)
+
+
+def r_gold(logp_NT: Tensor, rewards_N: Tensor, floor: float = 0.1) -> Tensor:
+    """Reward GOLD: R · sum_t max(pi_t, floor) · nll_t, the token's own probability being a constant weight.
+
+    GOLD (Pang and He 2021, "Text Generation by Learning from Demonstrations") with a reward for each completion.
+
+    Args:
+        logp_NT: [N, T] with gradient.
+        rewards_N: [N].
+        floor: least weight, so that unlikely tokens are learned at all.
+    """
+    weights_NT = logp_NT.detach().exp().clamp_min(floor)
+    return rewards_N * nll(weights_NT * logp_NT)
+
+
+def r_lol(logp_NT: Tensor, ref_logp_NT: Tensor, rewards_N: Tensor, clip: float = 0.9) -> Tensor:
+    """Reward LoL: R · clip(pi / pi_ref) · nll, with a whole completion as one action."""
+    return clipped(sequence_ratios(logp_NT, ref_logp_NT), clip) * wbc(logp_NT, rewards_N)
+
+
+# ---- likelihood, weighted by advantages ------------------------------------------------------------------------------
+
+
+def a_lol(logp_NT: Tensor, ref_logp_NT: Tensor, advantages_N: Tensor, clip: float = 0.9) -> Tensor:
+    """A-LoL: A · clip(pi / pi_ref) · nll.
+
+    Args:
+        logp_NT: [N, T] with gradient.
+        ref_logp_NT: [N, T] under the frozen reference.
+        advantages_N: [N] from `positive_advantages`.
+        clip: ratios are clamped to [1 - clip, 1 + clip].
+    """
+    return r_lol(logp_NT, ref_logp_NT, advantages_N, clip)
+
+
+def a_lol_ref_free(logp_NT: Tensor, advantages_N: Tensor) -> Tensor:
+    """A-LoL without importance weights: A · nll."""
+    return wbc(logp_NT, advantages_N)
+
+
+def a_lol_seq(logp_NT: Tensor, ref_logp_NT: Tensor, advantages_N: Tensor, clip: float = 0.9) -> Tensor:
+    """A-LoL with a ratio per token: A · sum_t clip(pi_t / pi_ref_t) · nll_t."""
+    return advantages_N * nll(clipped(token_ratios(logp_NT, ref_logp_NT), clip) * logp_NT)
+
+
+def a_lol_kl(
+    logp_NT: Tensor,
+    ref_logp_NT: Tensor,
+    advantages_N: Tensor,
+    beta: float,
+    estimator: Literal["difference", "k3"] = "difference",
+) -> Tensor:
+    """A-LoL with a penalty instead of importance weights: A · nll + beta · KL.
+
+    "difference" is the paper's: beta · (log pi - log pi_ref) at the logged completion. Its gradient is that of
+    `a_lol_ref_free` with A - beta for A, so samples with A < beta are made less likely, without a bound.
+    "k3" is r - 1 - log r per token, r = pi_ref / pi (Schulman 2020, "Approximating KL Divergence"): never negative,
+    and without gradient at the reference.
+    """
+    log_ratio_NT = ref_logp_NT - logp_NT
+    kl_NT = -log_ratio_NT if estimator == "difference" else k3(log_ratio_NT)
+    return a_lol_ref_free(logp_NT, advantages_N) + beta * kl_NT.sum(1)
+
+
+def k3(log_ratio_NT: Tensor) -> Tensor:
+    """exp(x) - 1 - x of each log-ratio x = log pi_ref - log pi: an estimate of KL(pi || pi_ref), 0 at padding."""
+    return log_ratio_NT.expm1() - log_ratio_NT
+
+
+# ---- preferences -----------------------------------------------------------------------------------------------------
+
+
+def dpo(
+    chosen_PT: Tensor,
+    rejected_PT: Tensor,
+    beta: float,
+    ref_chosen_PT: Tensor | None = None,
+    ref_rejected_PT: Tensor | None = None,
+) -> Tensor:
+    """Direct preference optimisation: -log sigmoid(beta · margin), from summed log-probabilities.
+
+    The margin is how much more the policy prefers the chosen completion than the reference does; without the
+    reference's log-probabilities, how much more it prefers it at all (Rafailov et al. 2023, "Direct Preference
+    Optimization", equation 7).
+
+    Returns:
+        [P] losses; log 2 at the reference.
+    """
+    margin_P = chosen_PT.sum(1) - rejected_PT.sum(1)
+    if ref_chosen_PT is not None and ref_rejected_PT is not None:
+        margin_P = margin_P - (ref_chosen_PT.sum(1) - ref_rejected_PT.sum(1))
+    return -functional.logsigmoid(beta * margin_P)
+
+
+def pro(logp_KT: Tensor, lengths_K: Tensor, rewards_K: Tensor, sft_coef: float = 0.05) -> Tensor:
+    """Preference ranking optimisation of K >= 2 completions of one prompt, the best first.
+
+    Each completion in turn is to win against all that are worse. With s the mean log-probability per token and
+    d_i = R_k - R_i the distance to a worse one, its term is -log [e^(s_k max d) / (e^(s_k max d) + sum_i e^(s_i d_i))]
+    (Song et al. 2024, "Preference Ranking Optimization for Human Alignment", equations 6 to 8). Two completions give
+    -log sigmoid(d (s_1 - s_2)). Completions of equal reward are not compared. `sft_coef` · (K - 1)^2 · nll of the best
+    is added.
+
+    Args:
+        logp_KT: [K, T] log-probabilities with gradient, ordered by falling reward.
+        lengths_K: [K] tokens of each completion.
+        rewards_K: [K] rewards.
+
+    Returns:
+        Scalar: the loss of this one list.
+    """
+    scores_K = logp_KT.sum(1) / lengths_K
+    total = sft_coef * (len(rewards_K) - 1) ** 2 * nll(logp_KT[:1])[0]
+    for k in range(len(rewards_K) - 1):
+        distances = rewards_K[k] - rewards_K[k + 1 :]
+        worse = distances > 0
+        if worse.any():
+            own = scores_K[k] * distances.max()
+            others = scores_K[k + 1 :][worse] * distances[worse]
+            total = total + torch.logsumexp(torch.cat([own[None], others]), 0) - own
+    return total
