@@ -1,0 +1,131 @@
+"""Episodes as samples: each step's choice is a completion, rewarded with what the episode earned from there on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice
+from typing import Any
+
+from reflectrl.episodes import task_key
+from reflectrl.models.labels import candidates
+from reflectrl.prompts import policy_prompt, words_prompt
+from reflectrl.samples.sample import Sample, group_of
+from reflectrl.types import Episode, Step, Turn, UserError
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """How steps become samples.
+
+    Attributes:
+        gamma: discount of later rewards, in [0, 1].
+        bounds: returns (lowest, highest) that become the rewards 0 and 1 by one affine map, which is stored in `meta`
+            under "bounds"; others fall outside and are not cut. None keeps the returns (environment units).
+        labels: choice labels of the policy's tokenizer (`Policy.labels(n).texts`); by default "1", "2", ...
+        words: render for a policy that answers with the text of an action instead of a label.
+    """
+
+    gamma: float = 1.0
+    bounds: tuple[float, float] | None = None
+    labels: tuple[str, ...] = ()
+    words: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"gamma must be from 0 to 1, not {self.gamma}")
+        if self.bounds and not (self.bounds[0] < self.bounds[1] and all(map(math.isfinite, self.bounds))):
+            raise UserError(f"returns to map to 0 and 1 must be two numbers, the lower first, not {self.bounds}")
+
+
+def rewards_to_go(episode: Episode, gamma: float) -> list[float]:
+    """Discounted sum of the rewards from each step on: G_t = r_t + gamma G_{t+1}."""
+    rewards = [step.reward for step in reversed(episode.steps)]
+    return list(accumulate(rewards, lambda later, reward: reward + gamma * later))[::-1]
+
+
+def return_bounds(episodes: Iterable[Episode], gamma: float = 1.0) -> tuple[float, float]:
+    """The lowest and the highest reward-to-go of a log, for `StepReading.bounds`.
+
+    Raises:
+        UserError: there are not two different ones.
+    """
+    low, high = math.inf, -math.inf
+    for episode in episodes:
+        for value in rewards_to_go(episode, gamma):
+            low, high = min(low, value), max(high, value)
+    if low >= high:
+        raise UserError("every step has the same reward-to-go: nothing can be learned from the rewards of this log")
+    return low, high
+
+
+def from_episode(episode: Episode, name: str, reading: StepReading = StepReading()) -> Iterator[Sample]:  # noqa: B008
+    """A sample per step; their prompts are those that the policy read. `name` is what their ids begin with."""
+    instance = group_of(task_key(episode.task))
+    for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
+        turn = _choice(step)
+        prompt, options = _rendered(step, turn, reading)
+        whence = {"task": episode.task.id, "instance": instance, "episode": name, "step": t}
+        yield Sample(
+            id=f"{name}.{t}",
+            group=group_of(prompt),
+            prompt=prompt,
+            completion=options[_position(step, turn, reading)],
+            reward=_mapped(value, reading.bounds),
+            components={"return": value},
+            logprob=_logprob(step, turn),
+            meta=whence | {"options": options} | _measured(turn, reading),
+        )
+
+
+def _choice(step: Step) -> Turn | None:
+    """The turn that chose what was done; where that was another action, its order and probabilities do not count."""
+    turn = step.choice
+    return turn if turn is not None and turn.choice == step.action else None
+
+
+def _rendered(step: Step, turn: Turn | None, reading: StepReading) -> tuple[str, list[str]]:
+    """The prompt, and the completions among which it asks to choose."""
+    actions = step.observation.actions
+    if reading.words:
+        prompt = words_prompt(step.observation, step.reflection)
+        return prompt.history + prompt.rest, [f" {action}" for action in actions]
+    labels = reading.labels or _labels(len(actions))
+    if len(labels) < len(actions):
+        raise UserError(f"{len(labels)} choice labels were given, but {len(actions)} actions are listed")
+    prompt = policy_prompt(step.observation, step.reflection, labels, turn.order if turn else ())
+    return prompt.history + prompt.rest, [f" {label}" for label in labels[: len(actions)]]
+
+
+@lru_cache(maxsize=64)
+def _labels(count: int) -> Sequence[str]:
+    return tuple(islice(candidates(), count))
+
+
+def _position(step: Step, turn: Turn | None, reading: StepReading) -> int:
+    """Which of the completions took the action."""
+    return turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
+
+
+def _mapped(value: float, bounds: tuple[float, float] | None) -> float:
+    return (value - bounds[0]) / (bounds[1] - bounds[0]) if bounds else value
+
+
+def _logprob(step: Step, turn: Turn | None) -> float | None:
+    """Log-probability of the choice among the legal actions, at the temperature at which it was drawn."""
+    if turn is None:
+        return None
+    if turn.logprobs:
+        return sum(turn.logprobs)
+    known = turn.probs[step.action] if turn.probs else 0.0
+    return math.log(known) if known > 0 else None
+
+
+def _measured(turn: Turn | None, reading: StepReading) -> dict[str, Any]:
+    """The map of the returns, and under which temperature the log-probability holds."""
+    found: dict[str, Any] = {"bounds": list(reading.bounds)} if reading.bounds else {}
+    if turn and turn.sampling:
+        found |= {"temperature": turn.sampling.temperature, "top_p": turn.sampling.top_p}
+    return found
