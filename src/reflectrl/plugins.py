@@ -16,6 +16,16 @@ BUILTIN: dict[str, dict[str, str]] = {
         "frozenlake": "reflectrl.envs.frozenlake:FrozenLakeEnv",
         "alfworld": "reflectrl.envs.alfworld:AlfworldEnv",
     },
+    "rewards": {
+        "fluency": "reflectrl.rewards.components:Fluency",
+        "faithfulness": "reflectrl.rewards.components:Faithfulness",
+        "engagement": "reflectrl.rewards.components:Engagement",
+        "upvote": "reflectrl.rewards.components:Upvote",
+        "safety": "reflectrl.rewards.components:Safety",
+        "diversity": "reflectrl.rewards.diversity:Diversity",
+        "reward_model": "reflectrl.rewards.components:RewardModel",
+        "comet_critic": "reflectrl.rewards.components:CometCritic",
+    },
 }
 
 
