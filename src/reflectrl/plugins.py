@@ -15,6 +15,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "taxi": "reflectrl.envs.taxi:TaxiEnv",
         "frozenlake": "reflectrl.envs.frozenlake:FrozenLakeEnv",
         "alfworld": "reflectrl.envs.alfworld:AlfworldEnv",
+        "autoexplore": "reflectrl.envs.autoexplore.env:AutoExploreEnv",
     },
     "rewards": {
         "fluency": "reflectrl.rewards.components:Fluency",

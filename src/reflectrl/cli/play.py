@@ -10,12 +10,15 @@ from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.players.base import Player
 from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
-from reflectrl.players.simple import ExpertPlayer, OraclePlayer, RandomPlayer
+from reflectrl.players.simple import BaselinePlayer, ExpertPlayer, OraclePlayer, RandomPlayer
 from reflectrl.plugins import suggestion
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError
 
-PLAYERS = ("human", "expert", "oracle", "random")
+UNLEARNED: dict[str, type[Player]] = {
+    "expert": ExpertPlayer, "oracle": OraclePlayer, "baseline": BaselinePlayer, "random": RandomPlayer
+}  # fmt: skip
+PLAYERS = ("human", *UNLEARNED)
 
 
 def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over: bool) -> Episode | None:
@@ -23,7 +26,7 @@ def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over:
 
     Args:
         section: the `env` section: name and arguments.
-        who: "human", "expert", "oracle", "random", or a run folder, optionally with ":arm".
+        who: one of `PLAYERS`, or a run folder, optionally with ":arm".
         take_over: the person chooses, the player advises.
 
     Raises:
@@ -60,12 +63,8 @@ def ending(episode: Episode) -> str:
 def _seated(who: str, seed: int, env: TextEnv) -> tuple[Player, Player | None]:
     if who == "human":
         return HumanPlayer(_expert_of(env)), None
-    if who == "expert":
-        return ExpertPlayer(), None
-    if who == "oracle":
-        return OraclePlayer(), None
-    if who == "random":
-        return RandomPlayer(), None
+    if who in UNLEARNED:
+        return UNLEARNED[who](), None
     folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "reflect-rl")
     if not Path(folder).is_dir():
         raise UserError(

@@ -157,6 +157,10 @@ class TextEnv(gym.Env[str, int]):
         """
         return self.expert_action()
 
+    def baseline_action(self) -> int:
+        """Index of the action that the usual method without learning takes: the bar of the baseline player."""
+        raise NotImplementedError(f"{type(self).__name__} has no baseline")
+
     def analyse(self) -> str:
         """A short analysis of the current state, as a reflector should write it (one line, no newline).
 

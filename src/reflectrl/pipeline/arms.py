@@ -24,7 +24,7 @@ class Arm:
     """
 
     about: str
-    player: Literal["random", "expert", "oracle", "policy"] = "policy"
+    player: Literal["random", "expert", "oracle", "baseline", "policy"] = "policy"
     reflection: bool = True
     negatives: bool = True
     sft: bool = True
@@ -55,6 +55,7 @@ ARMS: dict[str, Arm] = {
     "random": Arm("a legal action at random", player="random", reflection=False, rl=False),
     "expert": Arm("the environment's expert, who teaches", player="expert", reflection=False, rl=False),
     "oracle": Arm("knows what is hidden from players", player="oracle", reflection=False, rl=False),
+    "baseline": Arm("the usual method without learning", player="baseline", reflection=False, rl=False),
     "sft": Arm("both players after SFT, no RL", rl=False),
     "sft-no-reflection": Arm("SFT policy without a reflector, no RL", reflection=False, rl=False),
     "sft-no-negatives": Arm("both players after SFT without negatives, no RL", negatives=False, rl=False),

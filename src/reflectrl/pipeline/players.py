@@ -9,11 +9,19 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.players import ExpertPlayer, OraclePlayer, Player, Policy, RandomPlayer, Reflector
+from reflectrl.players import BaselinePlayer, ExpertPlayer, OraclePlayer, Player, Policy, RandomPlayer, Reflector
 from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
 """Policy and reflector."""
+
+UNLEARNED: dict[str, type[Player]] = {
+    "random": RandomPlayer,
+    "expert": ExpertPlayer,
+    "oracle": OraclePlayer,
+    "baseline": BaselinePlayer,
+}
+"""Players that need no model."""
 
 
 def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:
@@ -43,8 +51,7 @@ def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models 
 def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
     """The players of an arm, with empty memories."""
     if models is None:
-        unlearned: dict[str, type[Player]] = {"expert": ExpertPlayer, "oracle": OraclePlayer, "random": RandomPlayer}
-        return unlearned[arm.player](), None
+        return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 

@@ -1,4 +1,4 @@
-"""Anything that can act: policy, reflector, expert, oracle, analyst, random, scripted.
+"""Anything that can act: policy, reflector, expert, oracle, baseline, analyst, random, scripted.
 
 Players are imported when they are first asked for, since those with a model bring torch.
 """
@@ -12,11 +12,18 @@ if TYPE_CHECKING:
     from reflectrl.players.base import Player, Seat
     from reflectrl.players.policy import Policy
     from reflectrl.players.reflector import Reflector
-    from reflectrl.players.simple import AnalystPlayer, ExpertPlayer, OraclePlayer, RandomPlayer, ScriptedPlayer
+    from reflectrl.players.simple import (
+        AnalystPlayer,
+        BaselinePlayer,
+        ExpertPlayer,
+        OraclePlayer,
+        RandomPlayer,
+        ScriptedPlayer,
+    )
 
 __all__ = [
-    "AnalystPlayer", "ExpertPlayer", "OraclePlayer", "Player", "Policy", "RandomPlayer", "Reflector", "ScriptedPlayer",
-    "Seat",
+    "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "OraclePlayer", "Player", "Policy", "RandomPlayer", "Reflector",
+    "ScriptedPlayer", "Seat",
 ]  # fmt: skip
 
 _HOMES = {"Player": "base", "Seat": "base", "Policy": "policy", "Reflector": "reflector"}

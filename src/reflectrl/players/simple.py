@@ -1,4 +1,4 @@
-"""Players without a model: expert, oracle, random, scripted."""
+"""Players without a model: expert, oracle, baseline, random, scripted."""
 
 from __future__ import annotations
 
@@ -37,6 +37,13 @@ class OraclePlayer:
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
         return [choose("oracle", seat, _known(seat.env.oracle_action)) for seat in seats]
+
+
+class BaselinePlayer:
+    """Plays as the environment's usual method without learning does: what a trained player has to beat."""
+
+    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+        return [choose("baseline", seat, _known(seat.env.baseline_action)) for seat in seats]
 
 
 class AnalystPlayer:

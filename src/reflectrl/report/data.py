@@ -19,7 +19,7 @@ from typing import Any
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
-REFERENCES = ("random", "expert", "oracle")
+REFERENCES = ("random", "expert", "oracle", "baseline")
 """Arms that learn nothing: the floor and the ceiling, never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
 """The usual arms in the order of the page; others follow in the order in which they appear."""

@@ -82,6 +82,14 @@ class Search:
         """
         return self._ranked(_Question(question))
 
+    def rarity(self, word: str) -> float:
+        """How much a word (without its ending) says: above 0, and larger for words that fewer files hold."""
+        return self._fields[0][0].rarity(word)
+
+    def occurs(self, word: str) -> bool:
+        """Whether any file holds a word (without its ending)."""
+        return any(field.holds(word) for field, _ in self._fields)
+
     @cached_property
     def _fields(self) -> list[tuple[Postings, float]]:
         """What is searched, and the weights; rarity is judged by the first."""
@@ -147,6 +155,10 @@ class Postings:
         found = self._found(word)
         holding = found.stop - found.start
         return math.log1p((self._documents - holding + 0.5) / (holding + 0.5))
+
+    def holds(self, word: str) -> bool:
+        """Whether it occurs anywhere."""
+        return word in self._numbers
 
     def _found(self, word: str) -> slice:
         number = self._numbers.get(word)

@@ -1,0 +1,73 @@
+"""What a good reflector would say on a walk: from nothing but what was shown, and where to turn next.
+
+Whoever teaches knows the target; the reasons given for it are words that can be seen to be shared with the question.
+"""
+
+from __future__ import annotations
+
+from reflectrl.envs.autoexplore.commands import Command, Walk
+from reflectrl.envs.autoexplore.evidence import Evidence
+from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.names import shown
+from reflectrl.envs.autoexplore.words import spoken
+
+WORDS = 3
+"""Words that a reason names."""
+
+
+def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, action: str) -> str:
+    """One line: what the last look showed, why the next action is promising, and the action.
+
+    Args:
+        last: the command before; None at the start.
+        action: the action to be taken now.
+    """
+    command = walk.commands()[action]
+    said = [_of_last(finder, question, last, command), _of_next(finder, question, command)]
+    return " ".join([*filter(None, said), f"Next: {action}"])
+
+
+def _of_last(finder: Finder, question: str, last: Command | None, command: Command) -> str:
+    """What a look at a file or folder showed, where the way now leads elsewhere."""
+    if last is None or last.path == command.path:
+        return ""
+    if last.verb in ("cat", "head", "outline"):
+        about = finder.profiles.of(last.path).about
+        name = shown(last.path.rpartition("/")[2])
+        return f"{name} is about {_short(about)}, not this." if about else f"{name} does not answer it."
+    if command.verb in ("more", "search") and last.verb in ("search", "more"):
+        return "None of these fits."
+    if last.verb == "cd" and command.verb == "cd" and not command.path.startswith(last.path):
+        return f"{shown(last.path) if last.path else 'The root'} does not lead there."
+    return ""
+
+
+def _of_next(finder: Finder, question: str, command: Command) -> str:
+    match command.verb:
+        case "id":
+            return _of_file(finder.evidence(command.path, question))
+        case "cd":
+            shared = _shared(question, command.path.rpartition("/")[2])
+            return f"The folder shares {', '.join(shared)} with the question." if shared else ""
+        case "search" if command.path:
+            return f"The word {command.path} is telling."
+    return ""
+
+
+def _of_file(found: Evidence) -> str:
+    """The strongest reason for a file that its line or its folder shows."""
+    words = ", ".join(found.shared[:WORDS])
+    if found.best is not None and words:
+        return f"{found.best.name} has {words}."
+    return f"It has {words}." if words else ""
+
+
+def _shared(question: str, name: str) -> list[str]:
+    """Words of the question in a name, as the question has them."""
+    inside = {word for _, word in spoken(name)}
+    return list(dict.fromkeys(form for form, word in spoken(question) if word in inside))[:WORDS]
+
+
+def _short(text: str) -> str:
+    """The first words of a line."""
+    return " ".join(text.rstrip(".").split()[:12])

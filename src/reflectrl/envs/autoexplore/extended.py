@@ -1,0 +1,205 @@
+"""The action set of today's locators: search for words of the question, look at what was found, and go on from there.
+
+Every file that is shown, by a search or in a folder, gets a number that it keeps for the episode; `id 3`, `cat 3`,
+`head 3` and `outline 3` name it by that. `search` looks for the whole question and `search W` for one of its words;
+`more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be reached. All
+outputs are history, which only grows; where one is, and the numbered files, are state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reflectrl.envs.autoexplore.commands import Command, Result, Verb, cat, head, outlined, reply
+from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.names import joined, parent, shown
+from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
+
+LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
+"""Ways to look at a file, each offered once."""
+WORDS = 6
+"""So many words of the question are offered for searching alone: the rarest that occur in the repository."""
+
+
+class ExtendedWalk:
+    """A walk under way.
+
+    Args:
+        view: the repository.
+        finder: its search.
+        question: what is asked.
+        page: entries of a folder that are shown at a time.
+        hits: files that a search shows at a time.
+    """
+
+    def __init__(self, view: View, finder: Finder, question: str, page: int, hits: int) -> None:
+        self.view, self.finder, self.question = view, finder, question
+        self.page, self.hits = page, hits
+        self.folder = ""
+        self._listed = 0
+        """Entries of the present folder that were shown: 0 before `ls`."""
+        self.numbers: dict[str, int] = {}
+        """Path → number, of the files that were shown."""
+        self.looked: frozenset[tuple[str, str]] = frozenset()
+        """(verb, path) of the looks that were taken."""
+        self.searched: tuple[str, ...] = ()
+        """What was searched for, the last one last; "" is the whole question."""
+        self._found = 0
+        """Hits of the last search that were shown."""
+        self._history = f"Question: {cut_line(question, QUESTION_TOKENS)}\n"
+
+    # ---- what is shown ---------------------------------------------------------------------------------------------
+
+    def history(self) -> str:
+        return self._history
+
+    def state(self) -> str:
+        return f"Folder: {shown(self.folder)}\n" if self.folder else ""
+
+    # ---- commands --------------------------------------------------------------------------------------------------
+
+    def commands(self) -> Mapping[str, Command]:
+        found = self._searches()
+        found |= self._moves()
+        for path, number in self.numbers.items():
+            found[f"id {number}"] = Command("id", path)
+            found |= {f"{verb} {number}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
+        return found
+
+    def _searches(self) -> dict[str, Command]:
+        words = self.finder.words(self.question)
+        found = {"search": Command("search")} if words and "" not in self.searched else {}
+        for word in words[:WORDS]:
+            if word not in self.searched:
+                found[f"search {word}"] = Command("search", word)
+        if self.searched and self._found < len(self._ranked(self.searched[-1])):
+            found["more"] = Command("more")
+        return found
+
+    def _moves(self) -> dict[str, Command]:
+        if not self._listed:
+            return {"ls": Command("ls")}
+        folder = self.view.folder(self.folder)
+        found = {"cd ..": Command("cd", parent(self.folder))} if self.folder else {}
+        found |= {
+            f"cd {shown(name)}": Command("cd", joined(self.folder, name)) for name in folder.folders[: self._listed]
+        }
+        if self._listed < len(folder.folders) + len(folder.files):
+            found["next"] = Command("next")
+        return found
+
+    def do(self, action: str) -> Result:
+        result = self._carried_out(self.commands()[action])
+        self._history += f"> {action}\n" + (f"{result.text}\n" if result.text else "")
+        return result
+
+    def _carried_out(self, command: Command) -> Result:
+        match command.verb:
+            case "search":
+                self.searched, self._found = (*self.searched, command.path), 0
+                return self._hits()
+            case "more":
+                return self._hits()
+            case "cd":
+                self.folder, self._listed = command.path, 0
+                return self._page()
+            case "ls" | "next":
+                return self._page()
+            case "id":
+                return reply("")
+        self.looked |= {(command.verb, command.path)}
+        look = {"outline": outlined, "head": head, "cat": cat}[command.verb]
+        return look(self.view.repository, command.path)
+
+    def _ranked(self, words: str) -> tuple[str, ...]:
+        return self.finder.ranked(self.question, words, self.view)
+
+    def _hits(self) -> Result:
+        """The next hits of the last search, a line for each."""
+        ranked = self._ranked(self.searched[-1])
+        paths = ranked[self._found : self._found + self.hits]
+        self._found += len(paths)
+        if not paths:
+            return Result("Warning: nothing was found", "warning")
+        return reply("\n".join(self.finder.line(self._number(path), path, self.question) for path in paths))
+
+    def _page(self) -> Result:
+        """The next entries of the present folder: folders first, then files with their numbers."""
+        folder = self.view.folder(self.folder)
+        entries = [f"{shown(name)}/" for name in folder.folders[self._listed : self._listed + self.page]]
+        first = max(0, self._listed - len(folder.folders))
+        for name in folder.files[first : first + self.page - len(entries)]:
+            path = joined(self.folder, name)
+            entries.append(f"{self._number(path)} {shown(name)}")
+        self._listed += self.page
+        return reply(", ".join(entries))
+
+    def _number(self, path: str) -> int:
+        return self.numbers.setdefault(path, len(self.numbers) + 1)
+
+    # ---- the way to a file -----------------------------------------------------------------------------------------
+
+    def way_to(self, target: str) -> list[str]:
+        """The shortest way: the commands that lead from here to identifying a file, the first to be taken now.
+
+        Among ways of equal length, searching comes before walking.
+        """
+        if target in self.numbers:
+            return [f"id {self.numbers[target]}"]
+        ways = [way for way in (*self._ways_by_search(target), self._way_by_folders(target)) if way]
+        shortest = min(ways, key=len)
+        return [*shortest, f"id {self._number_then(shortest, target)}"]
+
+    def _ways_by_search(self, target: str) -> list[list[str]]:
+        ways = []
+        if self.searched and (place := self._place(self.searched[-1], target)) >= self._found:
+            ways.append(["more"] * ((place - self._found) // self.hits + 1))
+        for action, command in self._searches().items():
+            if command.verb == "search" and (place := self._place(command.path, target)) >= 0:
+                ways.append([action] + ["more"] * (place // self.hits))
+        return ways
+
+    def _place(self, words: str, target: str) -> int:
+        """Rank of a file, from 0, in a search; -1 if it does not find it."""
+        ranked = self._ranked(words)
+        return ranked.index(target) if target in ranked else -1
+
+    def _way_by_folders(self, target: str) -> list[str]:
+        way: list[str] = []
+        folder, listed = self.folder, self._listed
+        while folder and not target.startswith(f"{folder}/"):
+            way += ([] if listed else ["ls"]) + ["cd .."]
+            folder, listed = parent(folder), self.page
+        if not listed:
+            way, listed = [*way, "ls"], self.page
+        while "/" in (rest := target[len(folder) + 1 if folder else 0 :]):
+            name = rest.split("/")[0]
+            way += [*self._turns(folder, listed, name, True), f"cd {shown(name)}"]
+            folder, listed = joined(folder, name), self.page
+        return [*way, *self._turns(folder, listed, rest, False)]
+
+    def _turns(self, folder: str, listed: int, name: str, is_folder: bool) -> list[str]:
+        """The pages to turn until an entry is shown."""
+        found = self.view.folder(folder)
+        place = found.folders.index(name) if is_folder else len(found.folders) + found.files.index(name)
+        return ["next"] * max(0, place // self.page + 1 - listed // self.page)
+
+    def _number_then(self, way: list[str], target: str) -> int:
+        """The number that a file gets on the way there."""
+        state = self.get_state()
+        for action in way:
+            self.do(action)
+        number = self.numbers.get(target)
+        self.set_state(state)
+        if number is None:
+            raise RuntimeError(f"the way {way} does not lead to {target}")
+        return number
+
+    def get_state(self) -> Any:
+        progress = (self.folder, self._listed, dict(self.numbers), self.looked, self.searched, self._found)
+        return (*progress, self._history)
+
+    def set_state(self, state: Any) -> None:
+        self.folder, self._listed, numbers, self.looked, self.searched, self._found, self._history = state
+        self.numbers = dict(numbers)
