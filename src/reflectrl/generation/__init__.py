@@ -1,0 +1,1 @@
+"""Writing with a trained model, and judging what was written: metrics, judges, tables, percentiles."""
