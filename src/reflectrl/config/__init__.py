@@ -6,8 +6,10 @@ The resolved recipe is written into the run folder; reading it back gives an equ
 from reflectrl.config.arguments import checked
 from reflectrl.config.files import load_recipe, parse_overrides, to_toml
 from reflectrl.config.recipe import (
+    Algorithm,
     EvalConfig,
     ModelConfig,
+    OfflineConfig,
     PlayConfig,
     Recipe,
     RLConfig,
@@ -17,8 +19,10 @@ from reflectrl.config.recipe import (
 from reflectrl.config.values import Word, convert, from_dict
 
 __all__ = [
+    "Algorithm",
     "EvalConfig",
     "ModelConfig",
+    "OfflineConfig",
     "PlayConfig",
     "RLConfig",
     "Recipe",

@@ -24,7 +24,7 @@ class Batch:
         prompts: token ids of each step's policy prompt.
         actions: the legal actions at each step.
         labels_N: index of the chosen action in the order in which the actions were listed.
-        old_logp_N: log-probability of the choice when it was sampled.
+        old_logp_N: log-probability of the choice when it was sampled; NaN where no model sampled it.
         returns_N: discounted reward-to-go (environment units).
         ends: index after the last step of each episode.
         task_ids: the task of each episode, in the same order.
@@ -48,7 +48,7 @@ class Batch:
 
 
 def make_batch(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Batch:
-    """Flatten episodes that the policy played; prompts are rendered as they were in play."""
+    """Flatten episodes that the policy played, or that were logged; prompts are rendered as they are in play."""
     prompts, actions, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
     for episode in episodes:
         for step in episode.steps:
@@ -57,7 +57,7 @@ def make_batch(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Bat
             prompts.append(policy.prompt(step.observation, step.reflection, turn.order))
             actions.append(step.observation.actions)
             labels.append(turn.order.index(turn.choice) if turn.order else turn.choice)
-            old.append(turn.logprobs[0])
+            old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
         rewards_T = torch.tensor([step.reward for step in episode.steps])
         rewards.append(rewards_T)
         returns.append(rewards_to_go(rewards_T, gamma))

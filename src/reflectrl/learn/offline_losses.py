@@ -20,11 +20,6 @@ from torch.nn import functional
 # ---- what losses are made of (constants: nothing here carries a gradient) --------------------------------------------
 
 
-def positive_advantages(rewards_N: Tensor, values_N: Tensor) -> Tensor:
-    """A = max(R - V, 0): [N] rewards and [N] values of the reference -> [N] weights."""
-    return (rewards_N - values_N).clamp_min(0)
-
-
 def sequence_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
     """How much likelier each completion is than under the reference, pi / pi_ref: [N, T], [N, T] -> [N]."""
     return (logp_NT.detach() - ref_logp_NT).sum(1).exp()
@@ -86,7 +81,7 @@ def a_lol(logp_NT: Tensor, ref_logp_NT: Tensor, advantages_N: Tensor, clip: floa
     Args:
         logp_NT: [N, T] with gradient.
         ref_logp_NT: [N, T] under the frozen reference.
-        advantages_N: [N] from `positive_advantages`.
+        advantages_N: [N] max(R - V, 0), V being the reference's value of the prompt.
         clip: ratios are clamped to [1 - clip, 1 + clip].
     """
     return r_lol(logp_NT, ref_logp_NT, advantages_N, clip)

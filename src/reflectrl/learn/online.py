@@ -53,6 +53,7 @@ def train_online(
     seed: int,
     log: Log,
     state_folder: Path | None = None,
+    logged: Sequence[Episode] = (),
 ) -> None:
     """Train the policy in place; it ends with the weights that did best on validation tasks.
 
@@ -61,6 +62,7 @@ def train_online(
         reflector: frozen; to the policy it is part of the environment.
         log: receives one flat dictionary per update.
         state_folder: where the learner's state is kept, so that a killed training goes on.
+        logged: episodes of an offline log, of which `config.replay_log` successful ones are learned from per update.
     """
     env = make_env()
     policy = policy.with_sampling(Sampling(config.temperature))
@@ -74,7 +76,7 @@ def train_online(
         groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
     curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
-    replay = ReplayBuffer(config.replay)
+    replay, old = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
     examined = evenly(env.tasks("validation"), config.eval_episodes)
     update, best, best_weights = 0, (-1.0, 0.0), policy.lm.weights()
 
@@ -132,8 +134,9 @@ def train_online(
         baseline = float(batch.returns_N.mean())
         passes = config.passes if config.algorithm == "ppo" else 1
         metrics |= learn(policy, reference, critic, optimizer, batch, baseline, config, passes)
-        if config.replay_episodes and len(replay):
-            remembered = make_batch(policy, replay.sample(config.replay_episodes, rng), config.gamma)
+        past = replay.sample(config.replay_episodes, rng) + old.sample(config.replay_log, rng)
+        if past:
+            remembered = make_batch(policy, past, config.gamma)
             replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1)
             metrics["replay_loss"] = replayed["loss"]
         policy.forget()
@@ -176,6 +179,7 @@ def learn(
             logp_NA, hidden_ND = policy_pass(policy, batch, index)
             chosen_N = logp_NA.gather(1, batch.labels_N[index].to(device)[:, None])[:, 0]
             advantage_N, old_N = advantages_N[index].to(device), batch.old_logp_N[index].to(device)
+            old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
             terms = {"entropy": entropy(logp_NA).mean()}
             if config.algorithm == "ppo":
                 terms["policy_loss"], terms["clip_fraction"] = ppo_loss(chosen_N, old_N, advantage_N, config.clip_coef)

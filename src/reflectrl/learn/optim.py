@@ -1,4 +1,4 @@
-"""The optimisers of SFT: AdamW for every weight, or Muon for the hidden matrices and AdamW for the rest.
+"""Optimisers of SFT and offline learning: AdamW for every weight, or Muon for hidden matrices and AdamW for the rest.
 
 Muon (Jordan et al. 2024; `torch.optim.Muon`) orthogonalises the momentum of each matrix. Small models made from scratch
 learn their reflections with it in about half as many steps.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from reflectrl.config import SFTConfig
+from reflectrl.config import OfflineConfig, SFTConfig
 from reflectrl.models.lm import LanguageModel
 
 
-def sft_optimizers(lm: LanguageModel, config: SFTConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(lm: LanguageModel, config: SFTConfig | OfflineConfig) -> list[torch.optim.Optimizer]:
     """One or two optimisers over `lm.parameters()`; each group remembers its peak rate as "initial_lr"."""
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
     chosen = {id(p) for p in hidden}

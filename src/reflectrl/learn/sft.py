@@ -28,7 +28,7 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import completion_nll
-from reflectrl.learn.optim import set_rate, sft_optimizers
+from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, Packing, apart, pack
@@ -116,7 +116,7 @@ def train_sft(
     examined = [validation[i] for i in _spread(_groups(validation, config.by_episode), config.eval_rows)]
     groups, share = _groups(train, config.by_episode), pack if config.by_episode else apart
     parameters = lm.parameters()
-    optimizers = sft_optimizers(lm, config)
+    optimizers = make_optimizers(lm, config)
     best_loss, best_weights, stale, step = float("inf"), lm.weights(), 0, 0
     losses: list[float] = []
     if state_folder is not None and (saved := load_state(state_folder)) is not None:

@@ -1,0 +1,128 @@
+"""What the reference thinks of the data, computed once: log-probabilities and values, kept under a fingerprint.
+
+Training then holds one model. A kept appraisal is used only if the data, the reference's weights, the settings and the
+code that it came from are those at hand; otherwise it is refused, and the refusal says which of them differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from reflectrl.learn.checkpoint import recover, write_folder
+from reflectrl.learn.completions import Dataset
+from reflectrl.models.lm import LanguageModel, fingerprint
+from reflectrl.types import UserError
+
+CARD, TENSORS = "appraisal.json", "appraisal.safetensors"
+
+CODE = ("completions.py", "reference_value.py", "offline_cache.py", "batch.py")
+"""The files on which an appraisal depends."""
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """The reference's view of N completions.
+
+    Attributes:
+        ref_logp_NT: log-probability of each completion's tokens (nats), padded with 0.
+        values_N: V of each prompt, in mapped reward units.
+        advantages_N: R - V, with its sign.
+    """
+
+    ref_logp_NT: Tensor
+    values_N: Tensor
+    advantages_N: Tensor
+
+    @property
+    def weights_N(self) -> Tensor:
+        """A = max(R - V, 0)."""
+        return self.advantages_N.clamp_min(0)
+
+
+def appraise(data: Dataset, values_N: Tensor) -> Appraisal:
+    """Score every completion under the model that the data is bound to: the reference, as long as it is not trained."""
+    return Appraisal(reference_logprobs(data), values_N, data.rewards_N - values_N)
+
+
+@torch.no_grad()
+def reference_logprobs(data: Dataset) -> Tensor:
+    """Log-probabilities of all completions, (N, T), on the CPU."""
+    found: list[Tensor] = [torch.empty(0)] * len(data)
+    prompts = data.completions.prompts
+    for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
+        lengths = data.completions.lengths(part).tolist()
+        for row, logp_T, length in zip(part, data.completions.logprobs(part).cpu(), lengths, strict=True):
+            found[row] = logp_T[:length]
+    return pad_sequence(found, batch_first=True)
+
+
+def parts_of(data: Dataset, settings: Mapping[str, object]) -> dict[str, str]:
+    """The fingerprints of all that an appraisal depends on, by name."""
+    lm = data.completions.lm
+    return {
+        "data": data.fingerprint(),
+        "reference": weights_fingerprint(lm),
+        "tokenizer": fingerprint(lm.tokenizer),
+        "settings": _digest(json.dumps(dict(settings), sort_keys=True).encode()),
+        "code": _digest(*(Path(__file__).with_name(name).read_bytes() for name in CODE)),
+    }
+
+
+def weights_fingerprint(lm: LanguageModel) -> str:
+    """Identifies a model: its own weights, and the name of the backbone that an adapter stands on."""
+    digest = hashlib.sha256(lm.base.encode() if lm.adapter else b"")
+    for name, tensor in sorted(lm.weights().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Appraisal]) -> Appraisal:
+    """The appraisal in a folder; where there is none, it is made and kept there.
+
+    Args:
+        parts: from `parts_of`, for the data and the reference at hand.
+
+    Raises:
+        UserError: the folder holds one of other data, another reference, other settings or older code.
+    """
+    recover(folder)
+    if (folder / CARD).is_file():
+        return _read(folder, parts)
+    made = make()
+
+    def fill(fresh: Path) -> None:
+        save_file({name: tensor.contiguous() for name, tensor in vars(made).items()}, fresh / TENSORS)
+        (fresh / CARD).write_text(json.dumps(dict(parts), indent=1), encoding="utf-8")
+
+    write_folder(folder, fill)
+    return made
+
+
+def _read(folder: Path, parts: Mapping[str, str]) -> Appraisal:
+    try:
+        before = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} cannot be read ({error}); remove it, and it is made anew") from error
+    differing = [name for name in parts if before.get(name) != parts[name]]
+    if differing:
+        raise UserError(f"{folder} was made with other {_listed(differing)}; remove it, and it is made anew")
+    return Appraisal(**tensors)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,156 @@
+"""The reference policy's value: a head that attends over the prompt's hidden states and predicts the reward.
+
+Source: Baheti et al. 2024, section on the reference's value. The backbone is frozen and the head is float32. Departures
+from the released code: only the prompt's own tokens are attended to, so padding cannot leak into a value, and the best
+epoch is chosen on held-out prompts instead of the training loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from reflectrl.config import OfflineConfig
+from reflectrl.learn.losses import explained_variance, value_loss
+from reflectrl.models.engine import packed_hidden
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, pack, portions
+from reflectrl.types import UserError, named_seed
+
+HEADS, DROPOUT = 8, 0.1
+
+Log = Callable[[dict[str, float]], None]
+
+
+class PromptValue(nn.Module):
+    """One learned query attends over a prompt's hidden states; a linear layer makes a number of what it finds.
+
+    Args:
+        hidden_size: D, the width of the hidden states. It has 8 attention heads, or the most that divide D.
+        max_value: the output is a sigmoid times this; None leaves it linear.
+    """
+
+    def __init__(self, hidden_size: int, max_value: float | None) -> None:
+        super().__init__()
+        self.max_value = max_value
+        self.query = nn.Parameter(torch.randn(1, 1, hidden_size) * hidden_size**-0.5)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.attention = nn.MultiheadAttention(hidden_size, math.gcd(HEADS, hidden_size), batch_first=True)
+        self.out = nn.Linear(hidden_size, 1)
+
+    def forward(self, hidden_PTD: Tensor, own_PT: Tensor) -> Tensor:
+        """Values (P,) of prompts.
+
+        Args:
+            hidden_PTD: hidden states of the prompts' tokens, padded anywhere with anything finite.
+            own_PT: True where a token is a prompt's own.
+        """
+        states_PTD = self.dropout(hidden_PTD.to(self.out.weight.dtype))
+        query_P1D = self.query.expand(len(states_PTD), -1, -1)
+        found_P1D, _ = self.attention(query_P1D, states_PTD, states_PTD, key_padding_mask=~own_PT, need_weights=False)
+        logits_P = self.out(found_P1D)[:, 0, 0]
+        return logits_P if self.max_value is None else self.max_value * logits_P.sigmoid()
+
+
+def fit_value(
+    lm: LanguageModel,
+    prompts: Sequence[Ids],
+    returns_P: Tensor,
+    units: Sequence[str],
+    max_value: float | None,
+    config: OfflineConfig,
+    seed: int,
+    log: Log,
+) -> PromptValue:
+    """Learn V by mean squared error; the head of the epoch that is best on held-out prompts is returned.
+
+    Args:
+        lm: the reference; it is not changed.
+        returns_P: what followed each prompt (mapped rewards).
+        units: the task, or the group, of each prompt: none is both learned from and held out.
+        log: receives {"step", "value_loss", "value_eval_loss", "explained_variance"} once per epoch; the losses are in
+            squared reward units.
+
+    Raises:
+        UserError: fewer than two units.
+    """
+    train, held_out = split(units, config.held_out, seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed(seed, "value"))
+        head = PromptValue(lm.hidden_size, max_value).to(lm.device)
+    with torch.no_grad():  # begin at the mean, of which a sigmoid may be far away
+        head.out.bias.fill_(_inverse(float(returns_P[train].mean()), max_value))
+    optimizer = torch.optim.AdamW(head.parameters(), lr=config.value_lr)
+    best_loss, best = float("inf"), head.state_dict()
+    for epoch in range(config.value_epochs):
+        generator = torch.Generator().manual_seed(named_seed(seed, "value epoch", epoch))
+        order = [train[i] for i in torch.randperm(len(train), generator=generator)]
+        torch.manual_seed(named_seed(seed, "value dropout", epoch))
+        total = 0.0
+        head.train()
+        for start in range(0, len(order), config.value_batch):
+            rows = order[start : start + config.value_batch]
+            values_P = head(*prompt_states(lm, [prompts[i] for i in rows]))
+            loss = value_loss(values_P, returns_P[rows].to(values_P))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            total += float(loss.detach()) * len(rows)
+        held_P = prompt_values(lm, head, [prompts[i] for i in held_out])
+        held_loss = float(value_loss(held_P, returns_P[held_out]))
+        explained = explained_variance(held_P, returns_P[held_out])
+        losses = {"value_loss": total / len(order), "value_eval_loss": held_loss}
+        log({"step": epoch + 1, **losses, "explained_variance": explained})
+        if held_loss < best_loss:
+            best_loss, best = held_loss, {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    head.load_state_dict(best)
+    return head.eval()
+
+
+def _inverse(value: float, max_value: float | None) -> float:
+    """What the last layer has to give for this value, kept away from the sigmoid's flat ends."""
+    if max_value is None:
+        return value
+    share = min(max(value / max_value, 0.02), 0.98)
+    return math.log(share / (1 - share))
+
+
+@torch.no_grad()
+def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) -> Tensor:
+    """V of each prompt, (P,), on the CPU; it does not depend on the prompts' company or on padding."""
+    head.eval()
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i]))  # alike in length: little padding
+    values_P = torch.empty(len(prompts))
+    for rows in portions([len(prompts[i]) for i in order], lm.pass_tokens):
+        part = order[rows]
+        values_P[part] = head(*prompt_states(lm, [prompts[i] for i in part])).float().cpu()
+    return values_P
+
+
+@torch.no_grad()
+def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+    """Hidden states (P, T, D) of the prompts' tokens, padded on the right, and which are their own (P, T)."""
+    packing = pack(prompts)
+    hidden_MD = packed_hidden(lm, packing)
+    rows = [hidden_MD[torch.as_tensor(packing.places(i), device=lm.device)] for i in range(len(prompts))]
+    lengths_P = torch.tensor([len(row) for row in rows], device=lm.device)
+    hidden_PTD = pad_sequence(rows, batch_first=True)
+    return hidden_PTD, torch.arange(hidden_PTD.shape[1], device=lm.device)[None] < lengths_P[:, None]
+
+
+def split(units: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Rows to learn from and rows held out; a share of the units (one at least) is held out with all its rows.
+
+    Raises:
+        UserError: fewer than two units.
+    """
+    names = sorted(set(units), key=lambda name: named_seed(seed, "held out", name))
+    if len(names) < 2:
+        raise UserError("offline: a part of the prompts (or tasks) is held out, so there must be two at least")
+    held = set(names[: max(1, round(share * len(names)))])
+    rows = range(len(units))
+    return [i for i in rows if units[i] not in held], [i for i in rows if units[i] in held]
