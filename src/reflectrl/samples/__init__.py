@@ -1,9 +1,12 @@
 """Samples: prompts, completions and rewards to learn from offline, read from data files of many forms."""
 
-from reflectrl.samples.reading import Reading, read_samples, stream_samples, write_samples
+from reflectrl.samples.reading import Reading, read_samples, stream_samples
 from reflectrl.samples.rows import Gate
 from reflectrl.samples.sample import Sample, Samples, Skipped, group_of
-from reflectrl.samples.steps import StepReading, from_episode, return_bounds
+from reflectrl.samples.scale import to_unit
+from reflectrl.samples.steps import StepReading, from_episode
+from reflectrl.samples.trl import to_trl
+from reflectrl.samples.writing import write_samples
 
 __all__ = [
     "Gate",
@@ -15,7 +18,8 @@ __all__ = [
     "from_episode",
     "group_of",
     "read_samples",
-    "return_bounds",
     "stream_samples",
+    "to_trl",
+    "to_unit",
     "write_samples",
 ]

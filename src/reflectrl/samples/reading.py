@@ -1,12 +1,8 @@
-"""Reading samples from files of any known form, line by line, and writing them."""
+"""Reading samples from files of any known form, line by line."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +20,7 @@ class Reading:
     """Options of reading.
 
     Attributes:
-        missing_reward: reward of rows that have none; None refuses them.
+        missing_reward: reward of rows that have none; None refuses them. `math.nan` reads what is to be scored.
         steps: how episodes become samples.
     """
 
@@ -99,7 +95,7 @@ def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iter
                 found = list(form.read(form.parse(line), f"{name}:{number}", reading))
                 _remember(found, seen)
             except BadRowError as error:
-                gate.refuse(file, number, error)
+                gate.refuse(f"{file}:{number}", error)
             else:
                 yield from found
 
@@ -128,50 +124,3 @@ def files_of(path: Path) -> list[Path]:
     if not found:
         raise UserError(f"{path}: no .jsonl file in this folder")
     return found
-
-
-def write_samples(path: Path, samples: Iterable[Sample]) -> int:
-    """Write samples in our own form, one JSON line each, and say how many. The file is complete, or as it was.
-
-    Raises:
-        UserError: it cannot be written, or a number is not finite.
-    """
-    return write_lines(path, map(to_line, samples))
-
-
-def to_line(sample: Sample) -> str:
-    """A sample as one JSON line without the line break; what is empty or unknown is left out."""
-    row = {key: value for key, value in vars(sample).items() if value is not None and value != {}}
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError as error:
-        raise UserError(f"sample {sample.id!r} has a number that is not finite") from error
-
-
-def write_lines(path: Path, rows: Iterable[str]) -> int:
-    """Write lines to a file (packed if its name ends in .gz) under a temporary name first, and say how many.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    part = path.with_name(f"{path.name}.part")
-    count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            packed: AbstractContextManager[Any] = (
-                gzip.GzipFile("", "wb", fileobj=file, mtime=0) if path.suffix == ".gz" else nullcontext(file)
-            )
-            with packed as target:
-                for row in rows:
-                    target.write(row.encode("utf-8") + b"\n")
-                    count += 1
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-    return count

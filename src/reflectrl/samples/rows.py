@@ -25,22 +25,34 @@ class BadRowError(ValueError):
         self.reason = reason
 
 
+class LeftOutError(BadRowError):
+    """A row that nobody needs to mend: published data hold some of them. It is left out and counted."""
+
+
 class Gate:
-    """What happens to bad rows: they are refused by file and line, or counted by their reason if `skip_bad`."""
+    """What happens to bad rows: they are refused by file and line, or counted by their reason if `skip_bad`.
 
-    def __init__(self, skip_bad: bool = False) -> None:
-        self.skip_bad = skip_bad
+    Attributes:
+        skipped: the bad rows that were skipped, by reason.
+        left_out: the rows that were left out for a reason that is no mistake.
+    """
+
+    def __init__(self, skip_bad: bool = False, advice: str = "") -> None:
+        self.skip_bad, self.advice = skip_bad, advice
         self.skipped: dict[str, Skipped] = {}
+        self.left_out: dict[str, Skipped] = {}
 
-    def refuse(self, path: Path, number: int, error: BadRowError) -> None:
-        """Count a bad row.
+    def refuse(self, place: str, error: BadRowError) -> None:
+        """Count a bad row; `place` is "file:line".
 
         Raises:
             UserError: bad rows are not skipped.
         """
-        if not self.skip_bad:
-            raise UserError(f"{path}:{number}: {error}") from error
-        self.skipped.setdefault(error.reason, Skipped()).add(f"{path}:{number}")
+        forgiven = isinstance(error, LeftOutError)
+        if not (forgiven or self.skip_bad):
+            raise UserError(f"{place}: {error}{self.advice}") from error
+        counted = self.left_out if forgiven else self.skipped
+        counted.setdefault(error.reason, Skipped()).add(place)
 
 
 @contextmanager
@@ -115,6 +127,14 @@ def finite(value: Any, name: str) -> float:
     except OverflowError:  # a whole number beyond all floats
         pass
     raise BadRowError(f"{name} is not finite", f"{value!r:.60}")
+
+
+def to_float(word: str, name: str) -> float:
+    """The number that a word spells."""
+    try:
+        return float(word)
+    except ValueError:
+        raise BadRowError(f"{name} must be a number", f"not {word!r:.40}") from None
 
 
 def items(row: Row, key: str) -> list[Any]:

@@ -20,11 +20,11 @@ class Sample:
         group: what samples of one prompt share; pairs and rankings are made within groups.
         prompt: all that the model reads. Training cuts what does not fit from its left, by tokens.
         completion: what it is to write, with the space that separates it from the prompt; never cut silently.
-        reward: what the completion earned; always finite.
+        reward: what the completion earned; finite, or NaN in samples that are still to be scored.
         components: what the reward was made of, by name, and other numbers about the completion.
         logprob: log-probability (nats, summed over tokens) under what wrote the completion; None if unknown.
-        meta: whatever else is known of it, as JSON values: "knowledge" of a grounded dialogue, "relation" of an event,
-            "task", "step", "actions" and "temperature" of an episode's step.
+        meta: whatever else is known of it, as JSON values: "knowledge" of a grounded dialogue, "head" and "relation"
+            of an event; of an episode's step "instance", "step", and "options" (the completions it could choose from).
     """
 
     id: str
@@ -76,8 +76,12 @@ class Samples(Sequence[Sample]):
     @property
     def ties(self) -> int:
         """How many groups of two or more samples have but one reward, and so prefer nothing."""
-        groups = [group for group in self.groups().values() if len(group) > 1]
-        return sum(len({sample.reward for sample in group}) == 1 for group in groups)
+        return sum(tied(group) for group in self.groups().values())
+
+
+def tied(group: Sequence[Sample]) -> bool:
+    """Whether these are two or more samples with one reward."""
+    return len(group) > 1 and all(sample.reward == group[0].reward for sample in group)
 
 
 def group_of(prompt: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice
@@ -22,22 +22,17 @@ class StepReading:
 
     Attributes:
         gamma: discount of later rewards, in [0, 1].
-        bounds: returns (lowest, highest) that become the rewards 0 and 1 by one affine map, which is stored in `meta`
-            under "bounds"; others fall outside and are not cut. None keeps the returns (environment units).
         labels: choice labels of the policy's tokenizer (`Policy.labels(n).texts`); by default "1", "2", ...
         words: render for a policy that answers with the text of an action instead of a label.
     """
 
     gamma: float = 1.0
-    bounds: tuple[float, float] | None = None
     labels: tuple[str, ...] = ()
     words: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
             raise UserError(f"gamma must be from 0 to 1, not {self.gamma}")
-        if self.bounds and not (self.bounds[0] < self.bounds[1] and all(map(math.isfinite, self.bounds))):
-            raise UserError(f"returns to map to 0 and 1 must be two numbers, the lower first, not {self.bounds}")
 
 
 def rewards_to_go(episode: Episode, gamma: float) -> list[float]:
@@ -46,23 +41,12 @@ def rewards_to_go(episode: Episode, gamma: float) -> list[float]:
     return list(accumulate(rewards, lambda later, reward: reward + gamma * later))[::-1]
 
 
-def return_bounds(episodes: Iterable[Episode], gamma: float = 1.0) -> tuple[float, float]:
-    """The lowest and the highest reward-to-go of a log, for `StepReading.bounds`.
-
-    Raises:
-        UserError: there are not two different ones.
-    """
-    low, high = math.inf, -math.inf
-    for episode in episodes:
-        for value in rewards_to_go(episode, gamma):
-            low, high = min(low, value), max(high, value)
-    if low >= high:
-        raise UserError("every step has the same reward-to-go: nothing can be learned from the rewards of this log")
-    return low, high
-
-
 def from_episode(episode: Episode, name: str, reading: StepReading = StepReading()) -> Iterator[Sample]:  # noqa: B008
-    """A sample per step; their prompts are those that the policy read. `name` is what their ids begin with."""
+    """A sample per step: its prompt is what the policy read, its reward the reward-to-go (environment units).
+
+    Args:
+        name: what their ids begin with.
+    """
     instance = group_of(task_key(episode.task))
     for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
         turn = _choice(step)
@@ -73,10 +57,9 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
             group=group_of(prompt),
             prompt=prompt,
             completion=options[_position(step, turn, reading)],
-            reward=_mapped(value, reading.bounds),
-            components={"return": value},
+            reward=value,
             logprob=_logprob(step, turn),
-            meta=whence | {"options": options} | _measured(turn, reading),
+            meta=whence | {"options": options} | _sampling(turn),
         )
 
 
@@ -109,10 +92,6 @@ def _position(step: Step, turn: Turn | None, reading: StepReading) -> int:
     return turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
 
 
-def _mapped(value: float, bounds: tuple[float, float] | None) -> float:
-    return (value - bounds[0]) / (bounds[1] - bounds[0]) if bounds else value
-
-
 def _logprob(step: Step, turn: Turn | None) -> float | None:
     """Log-probability of the choice among the legal actions, at the temperature at which it was drawn."""
     if turn is None:
@@ -123,9 +102,8 @@ def _logprob(step: Step, turn: Turn | None) -> float | None:
     return math.log(known) if known > 0 else None
 
 
-def _measured(turn: Turn | None, reading: StepReading) -> dict[str, Any]:
-    """The map of the returns, and under which temperature the log-probability holds."""
-    found: dict[str, Any] = {"bounds": list(reading.bounds)} if reading.bounds else {}
-    if turn and turn.sampling:
-        found |= {"temperature": turn.sampling.temperature, "top_p": turn.sampling.top_p}
-    return found
+def _sampling(turn: Turn | None) -> dict[str, Any]:
+    """Under which temperature the log-probability holds."""
+    if turn is None or turn.sampling is None:
+        return {}
+    return {"temperature": turn.sampling.temperature, "top_p": turn.sampling.top_p}
