@@ -7,9 +7,8 @@ that of the question's words, each weighing as much as it is rare in the reposit
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,20 +16,12 @@ from reflectrl.envs.autoexplore.outline import Definition, about, outline
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.search import CONTENT_BYTES
 from reflectrl.envs.autoexplore.texts import Text
-from reflectrl.envs.autoexplore.words import words
+from reflectrl.envs.autoexplore.words import count_words, words
 
 PASSAGE_LINES = 80
 """A definition's words are looked for in so many lines from its beginning."""
 ENOUGH = 3
 """So many occurrences of a word in a file count as "often"."""
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A definition and the words of its lines, its name and its documentation included."""
-
-    definition: Definition
-    words: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,9 @@ class Profile:
     """In docstrings and in what the file says of itself."""
     text: Mapping[str, int]
     """Anywhere in it, and how often."""
-    passages: tuple[Passage, ...]
+    definitions: tuple[Definition, ...]
+    holders: Mapping[str, tuple[int, ...]]
+    """Word → numbers of the definitions in whose lines, name or parent it stands."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +63,28 @@ class Evidence:
 def profile(path: str, text: str) -> Profile:
     """Take a file apart."""
     definitions = outline(path, text)
-    lines = text.split("\n")
-    starts = [definition.line for definition in definitions]
     said = about(path, text)
     return Profile(
         said,
         frozenset(words(path)),
         frozenset(words(" ".join(definition.name for definition in definitions))),
         frozenset(words(" ".join([said, *(definition.doc for definition in definitions)]))),
-        Counter(words(text)),
-        tuple(Passage(one, _words_of(one, lines, starts)) for one in definitions),
+        count_words(text),
+        definitions,
+        _holders(definitions, text.split("\n")),
     )
 
 
-def _words_of(definition: Definition, lines: list[str], starts: list[int]) -> frozenset[str]:
-    """The words from a definition's first line to the next definition."""
-    following = bisect.bisect_right(starts, definition.line)
-    end = starts[following] - 1 if following < len(starts) else len(lines)
-    own = lines[definition.line - 1 : min(end, definition.line - 1 + PASSAGE_LINES)]
-    return frozenset(words("\n".join([definition.parent, definition.name, *own])))
+def _holders(definitions: Sequence[Definition], lines: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The words from each definition's first line to the next definition."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    ends = [*(definition.line - 1 for definition in definitions[1:]), len(lines)]
+    for number, (definition, end) in enumerate(zip(definitions, ends, strict=False)):
+        start = definition.line - 1
+        own = lines[start : min(max(end, start + 1), start + PASSAGE_LINES)]
+        for word in count_words("\n".join([definition.parent, definition.name, *own])):
+            found[word].append(number)
+    return {word: tuple(numbers) for word, numbers in found.items()}
 
 
 def weigh(found: Profile, weights: Mapping[str, float], forms: Mapping[str, str]) -> Evidence:
@@ -100,23 +96,25 @@ def weigh(found: Profile, weights: Mapping[str, float], forms: Mapping[str, str]
     """
     total = sum(weights.values()) or 1.0
 
-    def share(part: Iterable[str]) -> float:
-        return sum(weights[word] for word in sorted(weights.keys() & set(part))) / total
+    def share(part: Container[str]) -> float:
+        return sum(weight for word, weight in weights.items() if word in part) / total
 
-    passage, best = max(
-        ((share(one.words), one) for one in found.passages), key=lambda pair: pair[0], default=(0.0, None)
-    )
-    where: Iterable[str] = best.words if best is not None and passage else found.text.keys() | found.path
-    shared = sorted(weights.keys() & set(where), key=lambda word: (-weights[word], word))
+    sums: defaultdict[int, float] = defaultdict(float)
+    for word, weight in weights.items():
+        for number in found.holders.get(word, ()):
+            sums[number] += weight / total
+    best = max(sums, key=lambda number: (sums[number], -number), default=None)
+    inside = [word for word in weights if word in found.text or word in found.path]
+    shared = inside if best is None else [word for word in weights if best in found.holders.get(word, ())]
     return Evidence(
         share(found.path),
         share(found.names),
         share(found.docs),
-        share(found.text.keys() | found.path),
-        share(word for word in weights if found.text.get(word, 0) >= ENOUGH),
-        passage,
-        best.definition if best is not None and passage else None,
-        tuple(forms[word] for word in shared),
+        share(inside),
+        share([word for word in inside if found.text.get(word, 0) >= ENOUGH]),
+        0.0 if best is None else sums[best],
+        None if best is None else found.definitions[best],
+        tuple(forms[word] for word in sorted(shared, key=lambda word: (-weights[word], word))),
     )
 
 
