@@ -26,6 +26,9 @@ BUILTIN: dict[str, dict[str, str]] = {
         "diversity": "reflectrl.rewards.diversity:Diversity",
         "reward_model": "reflectrl.rewards.components:RewardModel",
         "comet_critic": "reflectrl.rewards.components:CometCritic",
+        "order_relevance": "reflectrl.rewards.orders:Relevance",
+        "order_politeness": "reflectrl.rewards.orders:Politeness",
+        "order_economy": "reflectrl.rewards.orders:Economy",
     },
 }
 
