@@ -16,6 +16,7 @@ import tyro
 
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.data import Data
+from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.cli.locate import Locate
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
@@ -163,6 +164,7 @@ VERBS: dict[str, type] = {
     "report": Report,
     "play": Play,
     "locate": Locate,
+    "export-agent": ExportAgent,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,

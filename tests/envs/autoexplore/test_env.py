@@ -156,6 +156,16 @@ def test_the_baseline_takes_the_first_hit(library: str) -> None:
     assert list(env.legal_actions())[env.baseline_action()] == "id 1"
 
 
+def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(library: str) -> None:
+    env = AutoExploreEnv(library)
+    (Path(library) / "repos/zoo/README.md").unlink()
+    payload = {"question": "What is it about?", "repo": "zoo", "gold": ["zoo/cages.py"], "source": "user"}
+    env.reset(seed=0, options={"task": Task("mine", "autoexplore", payload)})
+    while not env.done:
+        env.step(env.baseline_action())
+    assert env.success
+
+
 def test_a_reflection_gives_reasons_that_can_be_seen(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")

@@ -181,12 +181,14 @@ class AutoExploreEnv(TextEnv):
         return analyse(self._walk, self._finder, self._question, self._last, self._best())
 
     def baseline_action(self) -> int:
-        """The file that a search finds first, taken at its word; with the paper's actions there is no search."""
-        actions = self.legal_actions()
-        first = next((action for action in ("id 1", "search") if action in actions), None)
-        if first is None:
+        """The file that a search finds first, taken at its word; with the paper's actions there is no search.
+
+        Where there is nothing to search for, or nothing is found, it is the first file that it comes upon in folders.
+        """
+        if self.actions == "paper":
             raise NotImplementedError("the paper's actions have no search")
-        return actions.index(first)
+        actions = self.legal_actions()
+        return actions.index(next((action for action in ("id 1", "search", "ls") if action in actions), actions[-1]))
 
     def _best(self) -> str:
         """The first command of a shortest way to a file that answers."""

@@ -1,0 +1,1 @@
+"""What other programs, and people with a question, talk to."""

@@ -1,0 +1,121 @@
+"""An agent: trained players that answer a question about a repository by walking through it.
+
+    agent = Agent.load("agents/mine")
+    walked = agent.walk(Finder(Repository.open(".")), "where are retries configured?")
+    walked.ranking[0]      # ("net/retry.py", 0.83)
+
+Nothing leaves the machine. torch is imported when an agent is loaded, not before.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reflectrl.envs.autoexplore.env import AutoExploreEnv
+from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.search import check_question
+from reflectrl.envs.autoexplore.view import View
+from reflectrl.serve.card import POLICY, REFLECTOR, Card, agent_folder, read_card
+from reflectrl.serve.walks import Ranking, Stride, ranking, retrace
+from reflectrl.types import Episode, Sampling, Task, UserError
+
+if TYPE_CHECKING:
+    from reflectrl.models.lm import LanguageModel
+    from reflectrl.players.base import Player
+
+
+@dataclass(frozen=True)
+class Walked:
+    """How a question was answered."""
+
+    episode: Episode
+    ranking: Ranking
+    """(path, probability that the policy gave to identifying it in its last choice), best first; see `walks.py`."""
+    strides: tuple[Stride, ...]
+    """Each command, what was thought before it, and what it showed."""
+
+
+class Agent:
+    """Greedy players behind one question at a time; `Agent.load` makes one.
+
+    Args:
+        card: what they are.
+        player: the policy.
+        reflector: who speaks before it, or None.
+    """
+
+    def __init__(self, card: Card, player: Player, reflector: Player | None) -> None:
+        self.card, self.player, self.reflector = card, player, reflector
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Agent:
+        """Load an agent: `policy/`, perhaps `reflector/`, and `agent.json`, as `reflectrl export-agent` writes them.
+
+        Raises:
+            UserError: the folder holds no agent, or its models cannot be loaded.
+        """
+        place = Path(folder)
+        card = read_card(place)
+        from reflectrl.players import Policy, Reflector
+
+        policy, reflector = _models(place, card.play.context)
+        player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
+        return cls(card, player, None if reflector is None else Reflector(reflector, card.play.reflection_tokens))
+
+    def walk(self, finder: Finder, question: str) -> Walked:
+        """Answer a question.
+
+        Args:
+            finder: the search of the repository; share it between questions.
+
+        Raises:
+            UserError: there is no word to search for in the question.
+        """
+        check_question(question)
+        from reflectrl.rollout import Job, rollout
+
+        env = _Asked(finder, **asdict(self.card.env))
+        payload = {"question": question, "repo": finder.repository.root.name, "gold": [], "source": "user"}
+        task = Task("question", "autoexplore", payload, split="test", stage="all")
+        [episode] = rollout(
+            [Job(task, 0, {"agent": self.card.name})], lambda: env, self.player, self.reflector, batch=1
+        )
+        strides = tuple(retrace(env, episode))
+        asked = " ".join(question.split())  # as the environment does
+        found = finder.ranked(asked, "", View(finder.repository))
+        return Walked(episode, ranking(strides[-1], found), strides)
+
+
+def default_agent() -> Agent | None:
+    """The agent that $REFLECTRL_AGENT names, else the one that ships in the package; None if there is neither."""
+    folder = agent_folder()
+    return None if folder is None else Agent.load(folder)
+
+
+class _Asked(AutoExploreEnv):
+    """The environment around one repository that is in no library."""
+
+    def __init__(self, finder: Finder, **arguments: int | str) -> None:
+        super().__init__(**arguments)  # type: ignore[arg-type]
+        self._given = finder
+
+    def finder_of(self, task: Task) -> Finder:
+        return self._given
+
+
+def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
+    """Policy and reflector: two models, or two adapters on one backbone."""
+    from reflectrl.config import ModelConfig
+    from reflectrl.models.load import load_model, second_player
+
+    if not (folder / POLICY).is_dir():
+        raise UserError(f"the agent in {folder} has no {POLICY}/")
+    config, place = ModelConfig(context=context), folder / REFLECTOR
+    policy = load_model(folder / POLICY, config, POLICY)
+    if not place.is_dir():
+        return policy, None
+    second = load_model(place, config) if policy.adapter is None else second_player(policy, REFLECTOR, place)
+    return policy, second

@@ -1,0 +1,86 @@
+"""From a run folder to an agent's folder: the players of one arm, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.envs import make
+from reflectrl.envs.autoexplore.env import AutoExploreEnv
+from reflectrl.learn.checkpoint import write_folder
+from reflectrl.pipeline.arms import ARMS, chosen
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.players import load_models
+from reflectrl.plugins import suggestion
+from reflectrl.serve.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, WalkSettings, write_card
+from reflectrl.types import UserError
+
+
+def export(run: Path, arm: str, seed: int, out: Path) -> Card:
+    """Write the players of an arm into a folder that `Agent.load` reads; an agent that is there is replaced.
+
+    Adapters are written as such and need their backbone, under the name that the run knew it by.
+
+    Raises:
+        UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
+    """
+    recipe = _recipe(run)
+    card = _card(recipe, run, arm, seed)
+    if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already and is no agent's folder; name another one")
+    models = load_models(recipe, RunFolder(run), seed, arm)
+    if models is None:
+        raise UserError(f"the arm {arm!r} plays without a model; there is nothing to export")
+
+    def fill(folder: Path) -> None:
+        for name, lm in zip((POLICY, REFLECTOR), models, strict=True):
+            if lm is not None:
+                lm.save(folder / name)
+        write_card(folder, card)
+
+    try:
+        write_folder(out, fill)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    return card
+
+
+def _recipe(run: Path) -> Recipe:
+    if not (run / "recipe.toml").is_file():
+        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+    return load_recipe(run / "recipe.toml")
+
+
+def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
+    chosen([arm])
+    if arm not in recipe.arms:
+        raise UserError(f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in ARMS])}")
+    if seed not in recipe.seeds:
+        raise UserError(f"{run} has no seed {seed}; it has {', '.join(map(str, recipe.seeds))}")
+    env = make(recipe.env)
+    if not isinstance(env, AutoExploreEnv):
+        raise UserError(f"{run} is a run of {recipe.env.get('name')!r}; agents answer questions with autoexplore")
+    play, results = recipe.play, _results(run)
+    return Card(
+        recipe.name,
+        arm,
+        seed,
+        results.get("commit", ""),
+        PlaySettings(play.scoring, play.reflection_tokens, play.shuffle_labels, recipe.model.context),
+        WalkSettings(env.actions, env.hits, env.page, env.horizon),
+        tuple(_plain(row) for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)),
+    )
+
+
+def _results(run: Path) -> dict[str, Any]:
+    """`results.json`; empty where the run was not evaluated yet."""
+    try:
+        return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}
