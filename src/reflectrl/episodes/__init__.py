@@ -1,6 +1,7 @@
 """The episode log, one JSON line per episode, and the views of it: pure functions from episodes to training rows."""
 
 from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
+from reflectrl.episodes.logged import successes, with_reflections, with_wishes, without_reflections
 from reflectrl.episodes.schema import SCHEMA, from_line, to_line
 from reflectrl.episodes.views import (
     ChoiceRow,
@@ -26,6 +27,10 @@ __all__ = [
     "sft",
     "sft_policy",
     "sft_reflection",
+    "successes",
     "task_key",
     "to_line",
+    "with_reflections",
+    "with_wishes",
+    "without_reflections",
 ]

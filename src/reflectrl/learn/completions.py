@@ -171,7 +171,8 @@ def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineCo
     examples = [_example(lm, sample, config) for sample in samples]
     rewards_N = torch.tensor([sample.reward for sample in samples])
     groups = [sample.group for sample in samples]
-    return Dataset(TextCompletions(lm, examples), rewards_N, groups, groups)
+    units = [str(sample.meta.get("instance", sample.group)) for sample in samples]  # a step belongs to its task
+    return Dataset(TextCompletions(lm, examples), rewards_N, groups, units)
 
 
 def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Example:

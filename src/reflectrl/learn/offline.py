@@ -69,7 +69,7 @@ def train_offline(
     weights_N = sampling_weights(train, appraisal, config)
     sampling = config.sampling if config.algorithm in WEIGHTED else "none"
     steps = scaled_steps(config.steps, sampling, weights_N)
-    shared = {"of": steps, "positive_share": float((weights_N > 0).float().mean())}
+    shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
 
     def judged() -> tuple[tuple[float, ...], dict[str, float]]:
         if judge is not None:

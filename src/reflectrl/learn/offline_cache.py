@@ -11,15 +11,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from reflectrl.config import OfflineConfig
 from reflectrl.learn.checkpoint import recover, write_folder
 from reflectrl.learn.completions import Dataset
+from reflectrl.learn.reference_value import Log, fit_value, prompt_values
 from reflectrl.models.lm import LanguageModel, fingerprint
+from reflectrl.models.packing import Ids
 from reflectrl.types import UserError
 
 CARD, TENSORS = "appraisal.json", "appraisal.safetensors"
@@ -63,6 +67,62 @@ def reference_logprobs(data: Dataset) -> Tensor:
         for row, logp_T, length in zip(part, data.completions.logprobs(part).cpu(), lengths, strict=True):
             found[row] = logp_T[:length]
     return pad_sequence(found, batch_first=True)
+
+
+class Outcomes(NamedTuple):
+    """What followed some prompts: what the value is fitted to.
+
+    Attributes:
+        returns_P: rewards, mapped as those of the data are.
+        units: the task or group of each.
+    """
+
+    prompts: Sequence[Ids]
+    returns_P: Tensor
+    units: Sequence[str]
+
+
+def logged_outcomes(data: Dataset) -> Outcomes:
+    """The data's own rewards. Fitted to them, V is the value of whoever wrote the data, not of the reference."""
+    return Outcomes(data.completions.prompts, data.rewards_N, data.units)
+
+
+def kept_appraisal(
+    folder: Path,
+    data: Dataset,
+    config: OfflineConfig,
+    seed: int,
+    log: Log,
+    outcomes: Callable[[], Outcomes] | None = None,
+    needs_value: bool = True,
+) -> Appraisal:
+    """The appraisal of the data in a folder, made if need be: the value is fitted, then all completions are scored.
+
+    Args:
+        folder: where it is kept.
+        data: bound to the reference.
+        log: receives the value's losses, one dictionary per epoch.
+        outcomes: what the reference earned; None fits the value to the logged rewards.
+        needs_value: without, V is 0 everywhere (algorithms that do not use it).
+
+    Raises:
+        UserError: the folder holds an appraisal of something else.
+    """
+    names = [name for name in vars(config) if name.startswith("value_")] + ["max_value", "held_out", "gamma"]
+    settings = {name: getattr(config, name) for name in names} if needs_value else {}
+
+    def make() -> Appraisal:
+        if not needs_value:
+            return appraise(data, torch.zeros(len(data)))
+        found = outcomes() if outcomes else logged_outcomes(data)
+        most = config.max_value or max(float(data.rewards_N.max()), float(found.returns_P.max()))
+        bound = most if config.value_output == "sigmoid" else None
+        lm = data.completions.lm
+        head = fit_value(lm, *found, bound, config, seed, log)
+        return appraise(data, prompt_values(lm, head, data.completions.prompts))
+
+    played = outcomes is not None
+    return kept(folder, parts_of(data, {**settings, "seed": seed, "played": played, "value": needs_value}), make)
 
 
 def parts_of(data: Dataset, settings: Mapping[str, object]) -> dict[str, str]:

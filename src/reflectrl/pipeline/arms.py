@@ -21,6 +21,8 @@ class Arm:
         negatives: whether its SFT data contains negative examples.
         sft: whether SFT comes before anything else.
         rl: whether online RL follows.
+        offline: how it learns from the log of episodes: an algorithm, "rvs", "expert-iteration", or "reference" (what
+            the others start from); "" where it does not.
     """
 
     about: str
@@ -29,6 +31,7 @@ class Arm:
     negatives: bool = True
     sft: bool = True
     rl: bool = True
+    offline: str = ""
 
     @property
     def reflector_part(self) -> str | None:
@@ -39,7 +42,9 @@ class Arm:
 
     @property
     def policy_part(self) -> str | None:
-        """The SFT part that its policy starts from; None when it starts from the base model."""
+        """The part that trains its policy, or from which RL starts; None when that is the base model."""
+        if self.offline:
+            return f"offline-{self.offline}"
         if self.player != "policy" or not self.sft:
             return None
         if not self.reflection:
@@ -48,7 +53,19 @@ class Arm:
 
     @property
     def sft_parts(self) -> tuple[str, ...]:
-        return tuple(part for part in (self.reflector_part, self.policy_part) if part)
+        return tuple(part for part in (self.reflector_part, None if self.offline else self.policy_part) if part)
+
+    @property
+    def offline_parts(self) -> tuple[str, ...]:
+        """What is learned from the log for it, in order."""
+        if self.offline in ("", "rvs"):
+            return (self.policy_part,) if self.offline and self.policy_part else ()
+        needed = {"reference": (), "expert-iteration": ("reference",)}.get(self.offline, ("reference", "value"))
+        return tuple(f"offline-{part}" for part in (*needed, self.offline))
+
+
+def _offline(about: str, how: str, rl: bool = False) -> Arm:
+    return Arm(about, reflection=False, negatives=False, sft=False, rl=rl, offline=how)
 
 
 ARMS: dict[str, Arm] = {
@@ -63,6 +80,20 @@ ARMS: dict[str, Arm] = {
     "no-reflection": Arm("SFT + RL without a reflector", reflection=False),
     "no-negatives": Arm("SFT + RL, SFT data without negatives", negatives=False),
     "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL"),
+    "offline-reference": _offline("imitates the log: what the other offline arms start from", "reference"),
+    "offline-nll": _offline("goes on imitating the log", "nll"),
+    "offline-wbc": _offline("imitation weighted by reward-to-go", "wbc"),
+    "offline-r_gold": _offline("the same, and by its own probability (GOLD)", "r_gold"),
+    "offline-r_lol": _offline("reward-to-go times importance ratio", "r_lol"),
+    "offline-a_lol": _offline("A-LoL: advantage times importance ratio", "a_lol"),
+    "offline-a_lol_ref_free": _offline("A-LoL without importance ratio", "a_lol_ref_free"),
+    "offline-a_lol_seq": _offline("A-LoL with a ratio per token", "a_lol_seq"),
+    "offline-a_lol_kl": _offline("A-LoL with a KL penalty", "a_lol_kl"),
+    "offline-dpo": _offline("preferences between logged actions of one state (DPO)", "dpo"),
+    "offline-pro": _offline("rankings of logged actions of one state (PRO)", "pro"),
+    "offline-rvs": _offline("imitation told the return, then asked for a high one (RvS)", "rvs"),
+    "offline-expert-iteration": _offline("imitates its own successes, round after round", "expert-iteration"),
+    "offline-online": _offline("A-LoL on the log, then online RL", "a_lol", rl=True),
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.learn.checkpoint import recover
+from reflectrl.learn.offline_cache import CARD as APPRAISAL
 from reflectrl.models.lm import CARD
 
 
@@ -21,6 +22,10 @@ class RunFolder:
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
         return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
 
+    def log(self, seed: int) -> Path:
+        """The log of episodes from which offline arms learn."""
+        return self.path / "episodes" / f"offline-seed{seed}.jsonl"
+
     def checkpoint(self, seed: int, part: str) -> Path:
         return self.path / "checkpoints" / f"seed{seed}" / part
 
@@ -34,6 +39,12 @@ class RunFolder:
     def trained(self, seed: int, part: str) -> bool:
         recover(self.checkpoint(seed, part))
         return (self.checkpoint(seed, part) / CARD).is_file()
+
+    def appraised(self, seed: int) -> bool:
+        """Whether it is known what the reference thinks of the log."""
+        folder = self.checkpoint(seed, "offline-value")
+        recover(folder)
+        return (folder / APPRAISAL).is_file()
 
     @property
     def timings(self) -> Path:

@@ -26,6 +26,7 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.offline import replayed_log
 from reflectrl.pipeline.plan import finished_lines, planned_lessons, starts_from_reflector
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
@@ -131,6 +132,7 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
             tick(metrics["step"], recipe.rl.updates, "" if judged is None else f"validation {judged:.0%}")
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
-            train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner)
+            logged = replayed_log(recipe, run, seed, arm)
+            train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner, logged)
     write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     shutil.rmtree(learner, ignore_errors=True)

@@ -16,7 +16,7 @@ from reflectrl.pipeline.layout import RunFolder
 from reflectrl.teach import Lesson, lessons
 from reflectrl.types import Episode
 
-MADE = ("teach", "base", "sft", "rl", "eval")
+MADE = ("teach", "base", "sft", "log", "offline", "rl", "eval")
 """The stages that make parts, in order."""
 
 
@@ -37,10 +37,15 @@ def missing(recipe: Recipe, run: RunFolder, stage: str) -> list[Unit]:
     arms = chosen(recipe.arms)
     trained = {name: arm for name, arm in arms.items() if arm.player == "policy"}
     scratch = recipe.model.source == "scratch"
+    logged = needs_log(recipe)
+    plain = ["plain"] if logged and recipe.offline.log_episodes else []
+    sft = [part for arm in trained.values() for part in arm.sft_parts]
     names: dict[str, list[str]] = {
         "teach": ["train", "validation"] if trained else [],
         "base": ["model"] if trained and scratch else [],
-        "sft": list(dict.fromkeys(part for arm in trained.values() for part in arm.sft_parts)),
+        "sft": list(dict.fromkeys([*sft, *plain])),
+        "log": ["episodes"] if logged else [],
+        "offline": list(dict.fromkeys(part for arm in trained.values() for part in arm.offline_parts)),
         "rl": [name for name, arm in trained.items() if arm.rl],
         "eval": list(arms),
     }
@@ -49,12 +54,23 @@ def missing(recipe: Recipe, run: RunFolder, stage: str) -> list[Unit]:
     return [unit for unit in units if not _complete(recipe, run, env, unit)]
 
 
+def needs_log(recipe: Recipe) -> bool:
+    """Whether any arm learns from a log of episodes."""
+    arms = chosen(recipe.arms).values()
+    return any(arm.offline or (arm.rl and recipe.rl.replay_log) for arm in arms)
+
+
 def rounds(recipe: Recipe, units: list[Unit]) -> list[list[Unit]]:
-    """Units that may be made side by side, round after round: a policy that starts from a reflector waits for it."""
-    waits = [u.stage == "sft" and starts_from_reflector(recipe, u.name) for u in units]
-    first = [unit for unit, later in zip(units, waits, strict=True) if not later]
-    second = [unit for unit, later in zip(units, waits, strict=True) if later]
-    return [one for one in (first, second) if one]
+    """Units that may be made side by side, round after round: some wait for others."""
+    waits = [_round(recipe, unit) for unit in units]
+    return [[u for u, w in zip(units, waits, strict=True) if w == now] for now in sorted(set(waits))]
+
+
+def _round(recipe: Recipe, unit: Unit) -> int:
+    """A policy may start from a trained reflector; offline arms start from the reference and read its appraisal."""
+    if unit.stage == "sft":
+        return int(starts_from_reflector(recipe, unit.name))
+    return {"offline-reference": 0, "offline-value": 1}.get(unit.name, 2)
 
 
 def starts_from_reflector(recipe: Recipe, part: str) -> bool:
@@ -68,6 +84,10 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
         return finished_lines(run.teach(unit.seed, unit.name)) >= len(planned)
     if unit.stage == "base":
         return run.checkpoint(unit.seed, "base").is_dir()
+    if unit.stage == "log":
+        return run.log(unit.seed).is_file()
+    if unit.name == "offline-value":
+        return run.appraised(unit.seed)
     if unit.stage == "eval":
         return all(not part.left() for part in evaluations(recipe, run, env, unit.seed, unit.name))
     part = f"rl-{unit.name}" if unit.stage == "rl" else unit.name

@@ -9,7 +9,16 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.players import BaselinePlayer, ExpertPlayer, OraclePlayer, Player, Policy, RandomPlayer, Reflector
+from reflectrl.players import (
+    BaselinePlayer,
+    ExpertPlayer,
+    OraclePlayer,
+    Player,
+    Policy,
+    RandomPlayer,
+    Reflector,
+    WishPlayer,
+)
 from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
@@ -53,6 +62,8 @@ def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: f
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
+    if arm.offline == "rvs":
+        return policy, WishPlayer(recipe.offline.wish)
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 
 

@@ -19,7 +19,7 @@ import transformers
 
 from reflectrl.config import Recipe
 from reflectrl.envs.workers import deaf_children
-from reflectrl.pipeline import parts
+from reflectrl.pipeline import offline, parts
 from reflectrl.pipeline.judging import Timings, eval_part
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.plan import Unit
@@ -84,6 +84,8 @@ def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:
         "teach": parts.teach_part,
         "base": parts.base_part,
         "sft": parts.sft_part,
+        "log": offline.log_part,
+        "offline": offline.offline_part,
         "rl": parts.rl_part,
         "eval": eval_part,
     }

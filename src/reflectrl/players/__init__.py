@@ -20,13 +20,14 @@ if TYPE_CHECKING:
         RandomPlayer,
         ScriptedPlayer,
     )
+    from reflectrl.players.wish import WishPlayer
 
 __all__ = [
     "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "OraclePlayer", "Player", "Policy", "RandomPlayer", "Reflector",
-    "ScriptedPlayer", "Seat",
+    "ScriptedPlayer", "Seat", "WishPlayer",
 ]  # fmt: skip
 
-_HOMES = {"Player": "base", "Seat": "base", "Policy": "policy", "Reflector": "reflector"}
+_HOMES = {"Player": "base", "Seat": "base", "Policy": "policy", "Reflector": "reflector", "WishPlayer": "wish"}
 
 
 def __getattr__(name: str) -> Any:

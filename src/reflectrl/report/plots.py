@@ -16,6 +16,8 @@ POINTS = 80
 """Most points of a curve; more updates than that are averaged in windows."""
 PARTS = {
     "rl": "Reinforcement learning of the policy",
+    "offline": "Offline learning of the policy",
+    "offline_value": "Value of the reference",
     "sft_reflection": "Supervised fine-tuning of the reflector",
     "sft_policy": "Supervised fine-tuning of the policy, with reflections",
     "sft": "Supervised fine-tuning of the policy, without reflections",
@@ -29,7 +31,9 @@ NAMES = {
     "accuracy": "Accuracy in training",
     "eval_accuracy": "Accuracy on validation rows",
     "entropy": "Entropy of the choice (nats)",
-    "kl": "KL divergence from the policy before RL (nats)",
+    "kl": "KL divergence from the policy before training (nats)",
+    "clipped_share": "Share of clipped importance ratios",
+    "explained_variance": "Explained variance of the value",
     "value_loss": "Value loss",
     "grad_norm": "Gradient norm",
 }
