@@ -12,6 +12,7 @@ from typing import Any
 from reflectrl.episodes import task_key
 from reflectrl.models.labels import candidates
 from reflectrl.prompts import policy_prompt, words_prompt
+from reflectrl.samples.rows import checked, finite
 from reflectrl.samples.sample import Sample, group_of
 from reflectrl.types import Episode, Step, Turn, UserError
 
@@ -46,6 +47,10 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
 
     Args:
         name: what their ids begin with.
+
+    Raises:
+        BadRowError: an action is blank, or a return is not finite.
+        UserError: there are fewer labels than actions.
     """
     instance = group_of(task_key(episode.task))
     for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
@@ -55,9 +60,9 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
         yield Sample(
             id=f"{name}.{t}",
             group=group_of(prompt),
-            prompt=prompt,
-            completion=options[_position(step, turn, reading)],
-            reward=value,
+            prompt=checked(prompt, "prompt"),
+            completion=checked(options[_position(step, turn, reading)], "action"),
+            reward=finite(value, "return"),
             logprob=_logprob(step, turn),
             meta=whence | {"options": options} | _sampling(turn),
         )

@@ -18,9 +18,9 @@ def to_trl(samples: Sequence[Sample], form: str, threshold: float | None = None)
     """Rows of a form, in the order of the samples; prompts and completions keep every space.
 
     - "prompt-completion": a row per sample, with its reward, which TRL does not look at.
-    - "preference": of each group the best and the worst completion, the second best and the second worst, and so on,
-      as "chosen" and "rejected" with "score_chosen" and "score_rejected". Equal rewards and equal completions make no
-      pair; no sample is in two.
+    - "preference": of each group the best completion against every one that earned less, with "score_chosen" and
+      "score_rejected": the pairs from which our own DPO learns. A completion that is there several times earned the
+      mean.
     - "unpaired": a row per sample, whose "label" says whether its reward is above `threshold`.
 
     Args:
@@ -43,16 +43,15 @@ def to_trl(samples: Sequence[Sample], form: str, threshold: float | None = None)
 
 def _pairs(samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
     for group in Samples(tuple(samples)).groups().values():
-        ranked = sorted(group, key=lambda sample: -sample.reward)
-        for chosen, rejected in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
-            if chosen.reward > rejected.reward and chosen.completion != rejected.completion:
-                yield {
-                    "prompt": chosen.prompt,
-                    "chosen": chosen.completion,
-                    "rejected": rejected.completion,
-                    "score_chosen": chosen.reward,
-                    "score_rejected": rejected.reward,
-                }
+        earned: dict[str, list[float]] = {}
+        for sample in group:
+            earned.setdefault(sample.completion, []).append(sample.reward)
+        means = {completion: sum(rewards) / len(rewards) for completion, rewards in earned.items()}
+        best = max(means, key=lambda completion: means[completion])
+        for other, score in means.items():
+            if score < means[best]:
+                pair = {"prompt": group[0].prompt, "chosen": best, "rejected": other}
+                yield {**pair, "score_chosen": means[best], "score_rejected": score}
 
 
 def _labelled(samples: Sequence[Sample], threshold: float) -> Iterator[dict[str, Any]]:

@@ -47,7 +47,7 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
                 return
             except csv.Error as error:
                 row = BadRowError("broken CSV", str(error))
-            yield f"{source.path}:{rows.line_num}", row
+            yield f"{source.path}:{rows.reader.line_num}", row
 
 
 def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:

@@ -84,14 +84,14 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
     """
     with opened(source.path) as file:
         rows = (row for row in enumerate(file, start=1) if row[1].strip())
-        number, first = next(rows, (1, b""))
+        start, first = next(rows, (1, b""))
         first = first.removeprefix(b"\xef\xbb\xbf")
         if first.lstrip().startswith(b"["):
             file.seek(0)
             for k, (number, value) in enumerate(_elements(source.path, file), start=1):
                 yield f"{source.path}:{number}, element {k}", value
         elif first:
-            for number, line in chain([(number, first)], rows):
+            for number, line in chain([(start, first)], rows):
                 yield f"{source.path}:{number}", line
 
 
@@ -109,9 +109,11 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     stream = io.TextIOWrapper(file, "utf-8-sig")
     decoder, gap = json.JSONDecoder(), re.compile(r"[\s,]*")
     try:
-        text, at, line = stream.read(CHUNK), 0, 1
+        text = ""
+        while "[" not in text:  # records() has seen one
+            text += stream.read(CHUNK)
         at = text.index("[") + 1
-        line += text.count("\n", 0, at)
+        line = 1 + text.count("\n", 0, at)
         while True:
             found = gap.match(text, at)
             start = found.end() if found else at
