@@ -22,6 +22,8 @@ from reflectrl.types import UserError
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
     """The verb (an instance of its dataclass) and the words that are not its own: settings, each followed by its value.
 
+    A verb that has `narrowed(words)`, such as `data`, is replaced by what that returns: it has the options.
+
     Raises:
         UserError: no such verb or option, or a value is missing or wrong.
         SystemExit: with code 0, after help was printed.
@@ -31,6 +33,9 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     verb, rest = words[0], words[1:]
     if verb not in verbs and verb not in ("-h", "--help"):
         raise UserError(f"unknown verb {verb!r}{suggestion(verb, [*verbs, '--help', '--version'])}")
+    narrowed = getattr(verbs.get(verb), "narrowed", None)
+    if narrowed is not None:
+        verbs = {**verbs, verb: narrowed(rest)}
     own, settings = _separate(rest, _options(verbs.get(verb)))
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
     return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007

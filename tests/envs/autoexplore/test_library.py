@@ -69,11 +69,11 @@ def test_what_is_not_there_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "line 2: no JSON"),
-        ("[]", "line 2: no question"),
-        ("{}", "line 2: no question: it has no 'gold'"),
+        ("{", "line 2 is no JSON"),
+        ("[]", "line 2 is no question"),
+        ("{}", "line 2 is no question: it has no 'gold'"),
         (json.dumps(LINE | {"gold": []}), "no gold file"),
-        (json.dumps(LINE | {"gold": "a.py"}), "line 2: no question"),
+        (json.dumps(LINE | {"gold": "a.py"}), "line 2 is no question"),
         (json.dumps(LINE | {"gold": [3]}), "not texts"),
         (json.dumps(LINE | {"question": None}), "not texts"),
     ],

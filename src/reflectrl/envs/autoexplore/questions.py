@@ -61,7 +61,7 @@ def question_of(row: Any, place: str) -> Question:
         return Question(identity, repo, question, tuple(gold), source, licence, bool(row.get("dominant", False)))
     except (KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{place}: no question: {why}") from error
+        raise UserError(f"{place} is no question: {why}") from error
 
 
 def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:
@@ -87,4 +87,4 @@ def _decoded(line: str, place: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise UserError(f"{place}: no JSON: {error}") from error
+        raise UserError(f"{place} is no JSON: {error}") from error

@@ -1,26 +1,24 @@
-"""`data`: getting the data of a benchmark, or saying what is there."""
+"""`data alfworld`: getting the games, or saying what is there."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from urllib.parse import urlsplit
 
 import tyro
 
-from reflectrl.plugins import suggestion
+from reflectrl.cli.data.base import Data, bar, refuse_unknown
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
-    from reflectrl.envs.alfworld.importing import Imported, Tick
-
-BENCHMARKS = ("alfworld",)
+    from reflectrl.envs.alfworld.importing import Imported
 
 ALFWORLD_RELEASES = "https://github.com/alfworld/alfworld/releases/download/"
 ALFWORLD_URLS = tuple(
@@ -37,11 +35,9 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Data:
-    """Get the games of a benchmark: download them, import official files, or generate some. Else say what is there."""
+class ALFWorldData(Data):
+    """Get ALFWorld's games: download them, import official files, or generate some. Else say what is there."""
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
-    """alfworld."""
     download: bool = False
     """Download the official files, and import them."""
     from_: Annotated[
@@ -83,12 +79,7 @@ class Data:
             self._generate(self.generate, store)
 
     def _check(self, settings: Sequence[str]) -> None:
-        if self.name not in BENCHMARKS:
-            raise UserError(f"unknown benchmark {self.name!r}{suggestion(self.name, BENCHMARKS)}")
-        if settings:
-            option = settings[0].partition("=")[0]
-            known = [f"--{field.name.rstrip('_')}" for field in fields(self) if field.name != "name"]
-            raise UserError(f"unknown option {option!r}{suggestion(option, known)}")
+        refuse_unknown(settings, type(self))
         asked = self.download + bool(self.from_) + (self.generate is not None)
         if asked > 1:
             raise UserError(f"data: only one of {self.ways} at a time")
@@ -106,13 +97,13 @@ class Data:
     def _import(self, sources: Sequence[Path], store: Path) -> Imported:
         from reflectrl.envs.alfworld.importing import import_games
 
-        with _bar("import") as tick:
+        with bar("import") as tick:
             return import_games(sources, store, tick, self.replace)
 
     def _generate(self, count: int, store: Path) -> None:
         from reflectrl.envs.alfworld.importing import generate_games
 
-        with _bar("generate") as tick:
+        with bar("generate") as tick:
             generate_games(count, self.seed, store, tick, self.replace)
 
     def _download(self, store: Path) -> Imported:
@@ -156,7 +147,7 @@ def _fetched(url: str, folder: Path) -> Path:
 
     archive = folder / _archive_name(url)
     print(f"downloading {url} to {archive}", flush=True)
-    with _bar(url.rpartition("/")[2]) as tick:
+    with bar(url.rpartition("/")[2]) as tick:
         download(url, archive, lambda done, total: tick(done >> 20, total >> 20, "MiB"))
     try:
         with open_sources([archive]):
@@ -164,17 +155,6 @@ def _fetched(url: str, folder: Path) -> Path:
     except UserError as error:
         archive.unlink()
         raise UserError(f"{url} gave no archive of games: {error}") from error
-
-
-@contextmanager
-def _bar(part: str) -> Iterator[Tick]:
-    """Shows on a terminal how far a part is; elsewhere, a plain line now and then."""
-    from rich.console import Console
-
-    from reflectrl.pipeline.progress import Board
-
-    with Board(Console()) as board:
-        yield lambda done, total, note: board.tick(part, done, total or done, note)
 
 
 def _report(found: Imported) -> None:

@@ -1,0 +1,79 @@
+"""Under which licence a repository stands, by what it says itself; short names in the manner of SPDX."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from email.parser import HeaderParser
+from pathlib import Path
+
+UNKNOWN = "unknown"
+_LONGEST = 40
+"""A longer "licence" in a package's metadata is its whole text."""
+_CLASSIFIER = "License :: "
+_PHRASES = (
+    ("Apache-2.0", r"apache(?: software)? licen[sc]e|\bapache[- ]2"),
+    ("MPL-2.0", r"mozilla public licen[sc]e|\bmpl"),
+    ("AGPL-3.0", r"affero"),
+    ("LGPL", r"lesser general public|\blgpl"),
+    ("GPL", r"general public licen[sc]e|\bgpl"),
+    ("MIT", r"\bMIT\b|permission is hereby granted, free of charge"),
+    ("BSD-3-Clause", r"bsd[- ]3|3-clause|neither the names? of"),
+    ("BSD-2-Clause", r"bsd[- ]2|2-clause|simplified bsd"),
+    ("BSD", r"\bbsd\b|redistribution and use in source and binary forms"),
+    ("ISC", r"\bisc\b|permission to use, copy, modify, and/or distribute"),
+    ("PSF-2.0", r"python software foundation"),
+    ("Unlicense", r"unlicense|public domain"),
+)
+_RULES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _PHRASES)
+
+
+def licence_of(root: Path, metadata: str = "") -> str:
+    """The licence of a repository: from a package's metadata, pyproject.toml, or its licence file; else "unknown".
+
+    Args:
+        root: the repository.
+        metadata: the text of a package's PKG-INFO, if there is one.
+    """
+    for said in (_from_metadata(metadata), _from_pyproject(root / "pyproject.toml"), _from_files(root)):
+        if said:
+            return said
+    return UNKNOWN
+
+
+def _from_metadata(metadata: str) -> str:
+    if not metadata:
+        return ""
+    headers = HeaderParser().parsestr(metadata)
+    classifiers = [line.removeprefix(_CLASSIFIER) for line in headers.get_all("Classifier", []) if _CLASSIFIER in line]
+    return (
+        _named(headers.get("License-Expression", "")) or _named(headers.get("License", "")) or _known(str(classifiers))
+    )
+
+
+def _from_pyproject(path: Path) -> str:
+    try:
+        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+        licence = project.get("license", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return _named(str(licence.get("text", "")) if isinstance(licence, dict) else str(licence))
+
+
+def _from_files(root: Path) -> str:
+    for path in sorted(root.glob("[LC][IO][CP][EY][NI]*")) + sorted(root.glob("[Ll]icen[sc]e*")):
+        if path.is_file() and not path.is_symlink():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                if found := _known(" ".join(file.read(4000).split())):
+                    return found
+    return ""
+
+
+def _named(said: str) -> str:
+    """A short name as it stands; of a long text, what it can be told to be."""
+    said = " ".join(said.split())
+    return said if 0 < len(said) <= _LONGEST and said.lower() not in ("unknown", "none") else _known(said)
+
+
+def _known(text: str) -> str:
+    return next((name for name, pattern in _RULES if pattern.search(text)), "")
