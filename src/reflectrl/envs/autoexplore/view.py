@@ -35,7 +35,7 @@ def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
         kept.append(begun)
         if begun != line[:LINE_CHARACTERS]:
             break
-        most -= len(_TOKEN.findall(begun))
+        most -= count_tokens(begun)
     return "\n".join(kept)
 
 
@@ -43,6 +43,11 @@ def cut_line(line: str, most: int) -> str:
     """The beginning of a line, marked where it is cut."""
     tokens = list(_TOKEN.finditer(line))
     return line if len(tokens) <= most else f"{line[: tokens[most].start()]}{CUT}"
+
+
+def count_tokens(text: str) -> int:
+    """How many tokens a text has, as outputs are measured."""
+    return len(_TOKEN.findall(text))
 
 
 def _lines(text: str) -> list[str]:

@@ -1,0 +1,213 @@
+"""What became of AutoExplore's questions: by the arms of runs, by search, and by chance. `autoexplore_quality` sums up.
+
+An answer ranks files. For an arm the ranking comes from its episode, walked again (`reflectrl.serve.walks`): the
+identified file, then those that could have been identified in its last step by the probability that it gave to that
+(which for players without probabilities is the order in which they were shown), then the others as the search has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import load_recipe
+from reflectrl.envs import make
+from reflectrl.envs.autoexplore.env import AutoExploreEnv
+from reflectrl.envs.autoexplore.library import Library, open_library
+from reflectrl.envs.autoexplore.search import Over, Search
+from reflectrl.envs.autoexplore.view import View, count_tokens
+from reflectrl.episodes import read_episodes
+from reflectrl.players.simple import ExpertPlayer
+from reflectrl.rollout import Job, rollout
+from reflectrl.serve.walks import ranking, retrace
+from reflectrl.types import Episode, Task, UserError, named_seed
+
+SEARCHES: dict[str, Over] = {"BM25, whole files": "files", "BM25, names": "names", "BM25, both": "both"}
+CHANCE = "a file at random"
+FIRST = (1, 5)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, and the groups in which it is counted."""
+
+    id: str
+    split: str
+    repo: str
+    question: str
+    gold: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an arm, with one seed, made of a question."""
+
+    asked: Asked
+    arm: str
+    sampling: str
+    seed: int
+    top: tuple[float, ...]
+    """For each k of `FIRST`, whether a file that answers is among the first k (by chance: how probable that is)."""
+    reciprocal: float
+    """1 / rank of the first file that answers; 0 where it is not ranked."""
+    success: bool | None = None
+    """Whether a right file was identified; None for those who do not walk."""
+    steps: int | None = None
+    tokens: int | None = None
+    """Of all outputs of commands that it was shown, counted as `view.count_tokens` does."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per question of an arm on a split, in evaluation."""
+
+    arm: str
+    split: str
+    sampling: str
+    episodes: int
+    seconds: float
+
+
+class Run:
+    """A run folder on autoexplore.
+
+    Args:
+        folder: the run folder.
+        library: folder of the library, where it is not the recipe's.
+        prefix: stands before the names of its arms.
+
+    Raises:
+        UserError: it is no run folder, or its environment is another one.
+    """
+
+    def __init__(self, folder: Path, library: str = "", prefix: str = "") -> None:
+        if not (folder / "recipe.toml").is_file():
+            raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
+        self.folder, self.prefix = folder, prefix
+        recipe = load_recipe(folder / "recipe.toml")
+        env = make({**recipe.env, **({"library": library} if library else {})})
+        if not isinstance(env, AutoExploreEnv):
+            raise UserError(f"{folder} is a run of {recipe.env['name']!r}, not of 'autoexplore'")
+        self.env, self.library = env, open_library(env.library)
+
+    def answers(self) -> Iterator[Answer]:
+        """Those of every arm and seed; where an episode is logged under several stages, the first counts."""
+        seen = set()
+        for path in sorted((self.folder / "episodes").glob("eval-*.jsonl")):
+            for episode in read_episodes(path):
+                about = episode.provenance
+                key = (about["arm"], about["seed"], about["sampling"], episode.task.split, episode.task.id)
+                if key not in seen:
+                    seen.add(key)
+                    yield self.answer(episode, self.prefix + about["arm"], about["sampling"], about["seed"])
+
+    def answer(self, episode: Episode, arm: str, sampling: str, seed: int) -> Answer:
+        """An episode as an answer."""
+        strides = retrace(self.env, episode)
+        asked = asked_of(self.env, self.library, episode.task)
+        finder = self.env.finder_of(episode.task)
+        try:
+            rest = finder.ranked(" ".join(asked.question.split()), "", View(finder.repository))
+        except UserError:  # no word to search for
+            rest = ()
+        order = [path for path, _ in ranking(strides[-1], rest)]
+        order += [path for path in _searched(self.library, asked.repo, "both", asked.question) if path not in rest]
+        tokens = sum(count_tokens(stride.output) for stride in strides)
+        return Answer(asked, arm, sampling, seed, *judged(order, asked.gold), episode.success, len(strides), tokens)
+
+    def timings(self) -> Iterator[Timing]:
+        """What `timings.jsonl` says of its evaluations."""
+        path = self.folder / "timings.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        for row in map(json.loads, lines):
+            if "arm" in row:
+                name = self.prefix + row["arm"]
+                yield Timing(name, row["split"], row["sampling"], row["episodes"], row["seconds"])
+
+    def expert(self, questions: Iterable[Asked]) -> Iterator[Answer]:
+        """The expert's answers."""
+        wanted = {(one.split, one.id) for one in questions}
+        splits = dict.fromkeys(split for split, _ in sorted(wanted))
+        tasks = [task for split in splits for task in self.env.tasks(split) if (split, task.id) in wanted]
+        jobs = [Job(task, named_seed(0, "eval", task.id, "greedy")) for task in tasks]
+        for episode in list(rollout(jobs, lambda: self.env, ExpertPlayer(), batch=1)):
+            yield self.answer(episode, self.prefix + "expert", "greedy", 0)
+
+
+def asked_of(env: AutoExploreEnv, library: Library, task: Task) -> Asked:
+    """The question of a task: counted by source, by depth, and in "all"; a dominant one by that as well."""
+    payload = task.payload
+    source = payload["source"]
+    dominant = [f"{source}, dominant"] if task.id in _dominant(library, task.split) else []
+    groups = (source, *dominant, depth_of(env, task), "all")
+    return Asked(task.id, task.split, payload["repo"], payload["question"], tuple(payload["gold"]), groups)
+
+
+def depth_of(env: AutoExploreEnv, task: Task) -> str:
+    """How deep the answer lies, in the stages of the paper, or "deeper"."""
+    grouped, env.group_by = env.group_by, "depth"
+    try:
+        return str(env.group(task))
+    finally:
+        env.group_by = grouped
+
+
+def by_search(library: Library, questions: Iterable[Asked]) -> Iterator[Answer]:
+    """What the search baselines, and chance, make of questions."""
+    for asked in questions:
+        for name, over in SEARCHES.items():
+            order = _searched(library, asked.repo, over, asked.question)
+            yield Answer(asked, name, "greedy", 0, *judged(order, asked.gold))
+        files = library.repository(asked.repo).files
+        yield Answer(asked, CHANCE, "greedy", 0, *by_chance(len(files), len(set(asked.gold) & set(files))))
+
+
+def judged(order: Sequence[str], gold: Iterable[str]) -> tuple[tuple[float, ...], float]:
+    """For each k of `FIRST` whether a gold file is among the first k, and 1 / its rank (0 if it is not ranked)."""
+    wanted = set(gold)
+    rank = next((rank for rank, path in enumerate(order, 1) if path in wanted), None)
+    return tuple(float(rank is not None and rank <= k) for k in FIRST), 1 / rank if rank else 0.0
+
+
+def by_chance(files: int, gold: int) -> tuple[tuple[float, ...], float]:
+    """What `judged` gives on average for files in a random order."""
+    first = [comb(files - rank, gold - 1) / comb(files, gold) for rank in range(1, files - gold + 2)] if gold else []
+    return tuple(sum(first[:k]) for k in FIRST), sum(p / rank for rank, p in enumerate(first, 1))
+
+
+@lru_cache(maxsize=64)
+def _search(library: Library, repo: str, over: Over) -> Search:
+    return Search(library.repository(repo), over)
+
+
+@lru_cache(maxsize=1 << 14)
+def _searched(library: Library, repo: str, over: Over, question: str) -> tuple[str, ...]:
+    try:
+        return tuple(path for path, _ in _search(library, repo, over).rank(question))
+    except UserError:  # a question of nothing but stop words finds nothing
+        return ()
+
+
+@lru_cache(maxsize=64)
+def _dominant(library: Library, split: str) -> frozenset[str]:
+    return frozenset(one.id for one in library.questions(split) if one.dominant)
+
+
+def named(folders: Sequence[Path], library: str) -> list[Run]:
+    """Runs; with several, each arm is named after its run as well."""
+    names = [folder.name for folder in folders]
+    told = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    prefixes = [f"{name}: " for name in told] if len(folders) > 1 else [""]
+    return [Run(folder, library, prefix) for folder, prefix in zip(folders, prefixes, strict=True)]
+
+
+def figures(answer: Answer) -> dict[str, Any]:
+    """What is averaged over questions."""
+    top = {f"acc@{k}": value for k, value in zip(FIRST, answer.top, strict=True)}
+    return {"success": answer.success, **top, "MRR": answer.reciprocal, "steps": answer.steps, "tokens": answer.tokens}
