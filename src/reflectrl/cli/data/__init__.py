@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from reflectrl.cli.data.alfworld import ALFWorldData
 from reflectrl.cli.data.autoexplore import AutoExploreData
 from reflectrl.cli.data.base import Data as _Data
+from reflectrl.cli.data.text import TEXT
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
-BENCHMARKS: dict[str, type[_Data]] = {"alfworld": ALFWorldData, "autoexplore": AutoExploreData}
+BENCHMARKS: dict[str, type[_Data]] = {"alfworld": ALFWorldData, "autoexplore": AutoExploreData, **TEXT}
 
 
 @dataclass(frozen=True)
 class Data(_Data):
-    """Get the data of a benchmark, or say what is there: `data alfworld --help`, `data autoexplore --help`."""
+    """Get the data of a benchmark, or say what is there: `data alfworld --help`, `data hha --help` and so on."""
 
     @classmethod
     def narrowed(cls, words: Sequence[str]) -> type[_Data]:

@@ -21,7 +21,7 @@ class Data:
     """Get the data of a benchmark."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
-    """alfworld or autoexplore."""
+    """alfworld, autoexplore, hha, comet, reddit, knowledge; or convert, for files of samples."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Get the data, then say what is there."""

@@ -20,6 +20,11 @@ from reflectrl.types import UserError
 
 ACCOUNT = "data.json"
 
+Tick = Callable[[int, int, str], None]
+"""Called with (done, total, what) as the work goes on."""
+EVERY = 10_000
+"""So many records lie between two calls."""
+
 
 class Entry(NamedTuple):
     """What one record of the raw data gives.
@@ -103,7 +108,13 @@ def read_account(store: Path, family: str) -> Account | None:
 
 
 def prepare(
-    family: Family, paths: Sequence[Path], store: Path, gate: Gate, style: str = "", held_out: float = 0.05
+    family: Family,
+    paths: Sequence[Path],
+    store: Path,
+    gate: Gate,
+    style: str = "",
+    held_out: float = 0.05,
+    tick: Tick = lambda done, total, what: None,
 ) -> Account:
     """Write a family's samples into a store. What it held before is there until all is written.
 
@@ -129,7 +140,7 @@ def prepare(
     writer = _Writer(store, missing, held_out)
     try:
         with writer.stack:
-            for entry in _entries(family, sources, gate, style):
+            for entry in _entries(family, sources, gate, style, tick):
                 writer.write(entry)
             account.files, account.ties = writer.counts(), writer.ties
             account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
@@ -142,10 +153,12 @@ def prepare(
     return account
 
 
-def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str) -> Iterator[Entry]:
+def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, tick: Tick) -> Iterator[Entry]:
     """What the records give; the bad ones are refused or counted."""
-    for source in sources:
+    for done, source in enumerate(sources):
         for k, (place, record) in enumerate(family.records(source), start=1):
+            if k % EVERY == 1:
+                tick(done, len(sources), f"files; {k} records of {source.name}")
             try:
                 for entry in list(family.read(record, f"{source.name}:{k}", source, style)):
                     if isinstance(entry, LeftOutError):
