@@ -19,6 +19,7 @@ from reflectrl.cli.data import Data
 from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.cli.locate import Locate
+from reflectrl.cli.offline import Offline
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
 from reflectrl.plugins import names, suggestion
@@ -162,6 +163,7 @@ VERBS: dict[str, type] = {
     "rl": RL,
     "eval": Eval,
     "report": Report,
+    "offline": Offline,
     "play": Play,
     "locate": Locate,
     "export-agent": ExportAgent,

@@ -10,13 +10,14 @@ loss does not depend on accumulation, and dropout is off, so that ratios are 1 b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.config import OfflineConfig
+from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.learn import offline_losses as losses
 from reflectrl.learn.checkpoint import (
     load_state,
@@ -41,6 +42,11 @@ Judge = Callable[[], dict[str, float]]
 BY_REWARD, BY_ADVANTAGE = ("wbc", "r_gold", "r_lol"), ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl")
 WEIGHTED, PREFERENCES = BY_REWARD + BY_ADVANTAGE, ("dpo", "pro")
 """Algorithms that weigh completions by R or by A, and those that compare them."""
+
+UNMOVED: dict[Algorithm, Algorithm] = {
+    "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
+}  # fmt: skip
+"""Algorithms whose weights depend on the policy, and the same without."""
 
 
 def train_offline(
@@ -163,8 +169,12 @@ def sampling_weights(items: Sequence[Item], appraisal: Appraisal, config: Offlin
 
 @torch.no_grad()
 def mean_loss(data: Dataset, appraisal: Appraisal, items: Sequence[Item], config: OfflineConfig) -> float:
-    """The algorithm's loss, averaged over items."""
+    """The algorithm's loss, averaged over items, by which checkpoints are compared.
+
+    Weights that move with the policy are left out: as what is learned becomes likelier, so do they, and the loss rises.
+    """
     size = config.batch_size
+    config = replace(config, algorithm=UNMOVED.get(config.algorithm, config.algorithm))
     parts = (items[start : start + size] for start in range(0, len(items), size))
     return sum(float(losses_of(data, appraisal, part, config)[0].sum()) for part in parts) / len(items)
 

@@ -1,0 +1,141 @@
+"""Training a model on samples with rewards: a folder that holds the settings, the appraisal, metrics and the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reflectrl.config import ModelConfig, OfflineConfig
+from reflectrl.learn.checkpoint import recover, write_folder, write_text
+from reflectrl.learn.completions import Dataset, shortened, text_dataset
+from reflectrl.learn.offline import BY_ADVANTAGE, train_offline
+from reflectrl.learn.offline_cache import Outcomes, kept_appraisal
+from reflectrl.models.lm import CARD, LanguageModel
+from reflectrl.models.load import load_model
+from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.samples.sample import Sample
+from reflectrl.types import UserError, named_seed
+
+Say = Callable[[str], None]
+Earned = Callable[[LanguageModel], Sequence[Sample]]
+"""Completions that the reference itself writes for prompts of a validation set, with what they earn."""
+
+LOGGED = "the value is fitted to the rewards in the data: it is that of whoever wrote the completions, not of the model"
+"""What is to be known where nothing can be played or scored."""
+
+
+def train_on_samples(
+    samples: Sequence[Sample],
+    source: str | Path,
+    model: ModelConfig,
+    config: OfflineConfig,
+    seed: int,
+    folder: Path,
+    say: Say,
+    judge: Callable[[LanguageModel], dict[str, float]] | None = None,
+    earned: Earned | None = None,
+) -> Path:
+    """Train a model, which is its own reference; called again, it goes on, or finds that nothing is left to do.
+
+    Args:
+        source: name or folder of the model.
+        folder: gets `settings.json`, `appraisal/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's format.
+        say: receives a line now and then.
+        judge: what decides which checkpoint is kept, the most important number first; None: the held-out loss.
+        earned: what the reference's value is fitted to; None: the rewards of the samples, of which a warning tells.
+
+    Returns:
+        The model's folder.
+
+    Raises:
+        UserError: the model cannot be loaded, the samples teach nothing, or the folder holds another training.
+    """
+    done, learner = folder / "model", folder / "learner"
+    _claim(folder, _settings(samples, source, model, config, seed))
+    recover(done)
+    if (done / CARD).is_file():
+        say(f"{done} is complete")
+        return done
+    lm = load_model(source, model, "policy", named_seed(seed, "policy"))
+    data = text_dataset(lm, samples, config)
+    _say_shortened(lm, samples, config, say)
+    judged = partial(judge, lm) if judge else None
+    with MetricsFile(folder / "metrics.jsonl", learner, {"part": "offline", "seed": seed, "arm": None}) as file:
+
+        def note(metrics: Mapping[str, Any]) -> None:
+            file.write(dict(metrics))
+            say(_line(metrics))
+
+        needs_value = config.algorithm in BY_ADVANTAGE
+        played = partial(_outcomes, lm, earned, config) if earned else None
+        if needs_value and played is None:
+            say(f"warning: {LOGGED}")
+        appraisal = kept_appraisal(
+            folder / "appraisal", data, config, named_seed(seed, "value"), lambda m: say(_line(m)), played, needs_value
+        )
+        torch.manual_seed(named_seed(seed, "offline"))
+        train_offline(data, appraisal, config, named_seed(seed, "offline"), note, learner, judged)
+    write_folder(done, partial(lm.save, algorithm=config.algorithm, seed=seed))
+    shutil.rmtree(learner, ignore_errors=True)
+    say(f"written: {done}")
+    return done
+
+
+def _outcomes(lm: LanguageModel, earned: Earned, config: OfflineConfig) -> Outcomes:
+    data: Dataset = text_dataset(lm, earned(lm), config)
+    return Outcomes(data.completions.prompts, data.rewards_N, data.units)
+
+
+def _settings(
+    samples: Sequence[Sample], source: str | Path, model: ModelConfig, config: OfflineConfig, seed: int
+) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(repr((sample.prompt, sample.completion, sample.reward)).encode("utf-8", "surrogatepass"))
+    own = {"model": str(source), "data": digest.hexdigest()[:16], "seed": seed}
+    sections = {"model": dataclasses.asdict(model), "offline": dataclasses.asdict(config)}
+    return own | {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
+
+
+def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings into the folder, or check that those in it are the same.
+
+    Raises:
+        UserError: they are not (the first that differs is named), or nothing can be written there.
+    """
+    path = folder / "settings.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            write_text(path, json.dumps(dict(settings), indent=1))
+            return
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: {getattr(error, 'strerror', None) or error}") from error
+    for key, value in settings.items():
+        if before.get(key) != value:
+            held, wanted = ("other data", "these") if key == "data" else (f"{key} = {before.get(key)!r}", repr(value))
+            raise UserError(f"{folder} holds a training with {held}, not {wanted}; use another --out, or remove it")
+
+
+def _say_shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig, say: Say) -> None:
+    prompts, completions = shortened(lm, samples, config)
+    if prompts:
+        say(f"{prompts} of {len(samples)} prompts lost their beginning (longer than {config.prompt_tokens} tokens)")
+    if completions:
+        say(f"{completions} of {len(samples)} completions lost their end (longer than {config.completion_tokens})")
+
+
+def _line(metrics: Mapping[str, Any]) -> str:
+    shown = {name: value for name, value in metrics.items() if name not in ("step", "steps")}
+    of = f"/{metrics['steps']}" if "steps" in metrics else ""
+    values = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
+    return f"{'step' if of else 'value, epoch'} {metrics['step']}{of}: {values}"
