@@ -38,20 +38,21 @@ class Locate:
         """Search, and print the files, best first."""
         self._check(settings)
         from reflectrl.envs.autoexplore.repository import Repository
-        from reflectrl.envs.autoexplore.search import Search, check_question
+        from reflectrl.envs.autoexplore.search import check_question
+        from reflectrl.serve.locate import Locator
 
         question = " ".join(self.question)
         check_question(question)
-        search = Search(Repository.open(self.repo), "names" if self.names_only else "both")
+        locator = Locator(Repository.open(self.repo), "names" if self.names_only else "both")
         what = "names only" if self.names_only else "whole files and names"
         _note(f"no trained model is there yet: this is the search baseline (BM25 over {what})")
-        hits = search.search(question, self.top)
+        answer = locator.locate(question, self.top)
         if self.json:
-            print(json.dumps({"method": "bm25", "files": [asdict(hit) for hit in hits]}, indent=1))
+            print(json.dumps(asdict(answer), indent=1))
             return
-        if not hits:
+        if not answer.files:
             _note("no file shares a word with the question")
-        for number, hit in enumerate(hits, 1):
+        for number, hit in enumerate(answer.files, 1):
             print(_safe(f"{number:>2}  {_described(hit)}"))
 
     def _check(self, settings: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from reflectrl.cli.data import Data
 from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.cli.locate import Locate
+from reflectrl.cli.mcp import Mcp
 from reflectrl.cli.offline import Offline
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
@@ -166,6 +167,7 @@ VERBS: dict[str, type] = {
     "offline": Offline,
     "play": Play,
     "locate": Locate,
+    "mcp": Mcp,
     "export-agent": ExportAgent,
     "check-env": CheckEnv,
     "data": Data,

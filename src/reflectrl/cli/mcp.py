@@ -1,0 +1,43 @@
+"""`mcp`: a server that gives an IDE assistant the tool `locate`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class Mcp:
+    """Give an IDE assistant the tool `locate`: an MCP server on stdin and stdout, for one repository, read-only."""
+
+    repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
+    """Folder of the repository."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Serve until stdin ends. Nothing but the protocol goes to stdout."""
+        if settings:
+            option = settings[0].partition("=")[0]
+            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo',))}")
+        try:
+            from reflectrl.serve.mcp import make_server
+        except ImportError as error:
+            raise UserError("the MCP server needs an extra: pip install reflectrl[mcp]") from error
+        from reflectrl.serve.locate import METHODS, LiveLocator
+
+        locator = LiveLocator(self.repo)
+        print(
+            f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
+            f"no trained model is there yet: files are found by {METHODS['bm25']}",
+            file=sys.stderr,
+            flush=True,
+        )
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else a thread that waits for stdin holds the process up
+        make_server(locator).run("stdio")

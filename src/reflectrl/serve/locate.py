@@ -1,0 +1,96 @@
+"""From a question to files: what `reflectrl locate` and the MCP server have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from reflectrl.envs.autoexplore.filters import Filters
+from reflectrl.envs.autoexplore.index import index
+from reflectrl.envs.autoexplore.repository import Repository
+from reflectrl.envs.autoexplore.sandbox import Sandbox, Stamp
+from reflectrl.envs.autoexplore.search import Hit, Over, Search, check_question
+from reflectrl.types import UserError
+
+METHODS = {"bm25": "the search baseline (BM25)"}
+"""Ways of finding files, as `Answer.method` names them, and in words."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The files that may answer a question."""
+
+    method: str
+    """How they were found: one of `METHODS`."""
+    files: tuple[Hit, ...]
+    """Best first; fewer than were asked for where fewer share a word with the question."""
+
+
+class Locator:
+    """Finds the files of a repository that may answer a question. Share one: what it indexes, it indexes once.
+
+    Args:
+        repository: as it was when it was opened.
+        over: what the search looks at, as in `Search`.
+    """
+
+    def __init__(self, repository: Repository, over: Over = "both") -> None:
+        self.repository = repository
+        self._search = Search(repository, over)
+
+    def locate(self, question: str, k: int) -> Answer:
+        """The best `k` files.
+
+        Raises:
+            UserError: there is no word to search for in the question.
+        """
+        return Answer("bm25", tuple(self._search.search(question, k)))
+
+
+class LiveLocator:
+    """A locator for a folder that changes.
+
+    The folder is walked before each answer, and indexed anew if any file came, went or changed since the answer before.
+    Threads may share it; they are answered one after another.
+
+    Args:
+        root: the repository's folder. It is resolved once, here; nothing outside of it is ever read.
+
+    Raises:
+        UserError: there is no such folder, it may not be read, or no file in it is left to explore.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Sandbox(root).root
+        self._lock = Lock()
+        self._seen: Mapping[str, Stamp] = {}
+        self._locator = self._current()
+
+    def __len__(self) -> int:
+        """Files to explore, as of the last answer."""
+        return len(self._locator.repository)
+
+    def locate(self, question: str, k: int) -> Answer:
+        """The best `k` files of the folder as it is now.
+
+        Raises:
+            UserError: there is no word to search for in the question, or the folder is gone, or empty.
+        """
+        check_question(question)
+        with self._lock:
+            self._locator = self._current()
+            return self._locator.locate(question, k)
+
+    def _current(self) -> Locator:
+        """The locator of the folder as it is; what is not yet known when the walk begins is found by the next one."""
+        sandbox = Sandbox(self.root)
+        if sandbox.root != self.root:
+            raise UserError(f"{str(self.root)!r} is a link to another folder now")
+        seen = index(sandbox, Filters()).files
+        if self._seen and seen == self._seen:
+            return self._locator
+        repository = Repository.open(self.root)
+        self._seen = seen
+        return Locator(repository)
