@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,6 +40,8 @@ class Run:
     """Print the whole recipe as it would be run, and run nothing."""
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
+    repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
+    """AutoExplore: make questions about these repositories first, and train on those."""
 
     until: ClassVar[str] = "report"
 
@@ -47,13 +49,19 @@ class Run:
         """Load, validate, and hand over to the pipeline."""
         _refuse_unknown(settings, type(self))
         recipe = load_recipe(find_recipe(self.recipe), settings)
+        if self.repos and recipe.env.get("name") != "autoexplore":
+            raise UserError(f"--repos is for AutoExplore; recipe {self.recipe} is about {recipe.env.get('name')}")
         if self.dry_run:
             print(to_toml(recipe), end="")
             return
         folder = _writable(self.folder or Path("runs") / recipe.name)
-        from reflectrl import pipeline
-
         try:
+            if self.repos:
+                from reflectrl.cli.own_repos import own_library
+
+                recipe = replace(recipe, env={**recipe.env, "library": str(own_library(self.repos, folder))})
+            from reflectrl import pipeline
+
             pipeline.run(recipe, folder, until=self.until)
         except UserError:
             with contextlib.suppress(OSError):

@@ -1,0 +1,33 @@
+"""`run autoexplore --repos DIR ...`: a benchmark of one's own repositories, made before the run and kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reflectrl.types import UserError
+
+LIBRARY = "library"
+"""Folder of the library in the run folder."""
+FEWEST = 3
+"""Fewer repositories cannot be divided among training, validation and test; then their questions are."""
+
+
+def own_library(repos: Sequence[Path], run: Path) -> Path:
+    """The library of these repositories in a run folder; made if it is not there yet.
+
+    Raises:
+        UserError: a folder is missing or holds nothing to ask about, or the library was made of other repositories.
+    """
+    from reflectrl.cli.data.autoexplore import AutoExploreData
+    from reflectrl.envs.autoexplore.library import QUESTIONS, open_library
+
+    library = run / LIBRARY
+    if not (library / QUESTIONS).is_dir():
+        by = "task" if len(repos) < FEWEST else "repository"
+        AutoExploreData("autoexplore", from_=(tuple(repos),), store=str(library), split_by=by)(())
+    known = {Path(entry.path) for entry in open_library(str(library)).repos.values()}
+    for repo in repos:
+        if repo.expanduser().resolve() not in known:
+            raise UserError(f"{library} was made without {repo}; name the same repositories, or another --folder")
+    return library
