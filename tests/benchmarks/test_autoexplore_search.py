@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.autoexplore_search import find_repo, gold_files, main, read_questions
+from benchmarks.autoexplore_search import main
+from reflectrl.envs.autoexplore.making.imported import find_repo, gold_files, read_imported
 from reflectrl.types import UserError
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -43,6 +44,22 @@ def test_rates_and_what_is_left_out(repos: Path, capsys: pytest.CaptureFixture[s
     assert found["all", "names only"]["acc@3"] == pytest.approx(1 / 3)
 
 
+def test_the_sets_of_a_library(repos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {
+        "id": "x",
+        "repo": "tool",
+        "source": "docs",
+        "question": "how are requests retried?",
+        "gold": ["src/retry.py"],
+    }
+    (repos / "my_tool-1.0").rename(repos / "tool")
+    (repos.parent / "questions").mkdir()
+    (repos.parent / "questions" / "test.jsonl").write_text(json.dumps(made), encoding="utf-8")
+    (repos.parent / "repos.jsonl").write_text('{"name": "tool", "split": "test"}', encoding="utf-8")
+    main(["test", "--library", str(repos.parent), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["acc@1"] == 1
+
+
 def test_a_repository_is_found_by_its_name_or_by_the_only_version(repos: Path) -> None:
     assert find_repo("owner/My.Tool", repos) == repos / "my_tool-1.0"
     assert find_repo("owner/my", repos) is None
@@ -59,7 +76,11 @@ def test_leading_folders_of_a_gold_path_may_be_left_out() -> None:
     assert gold_files(["table.py"], files) == {"table.py"}
 
 
+def test_a_package_does_not_have_the_folder_that_encloses_it() -> None:
+    assert gold_files(["lib/tool/axis.py", "src/x.py", "doc/tool/axis.py"], ["tool/axis.py"]) == {"tool/axis.py"}
+
+
 def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
     path = asked(tmp_path, [{"repo": "a/b", "question": "why?"}])
     with pytest.raises(UserError, match="line 1 is no question"):
-        read_questions([path])
+        read_imported(path)

@@ -231,12 +231,14 @@ def _is_there(pin: Pin, known: Mapping[str, RepoEntry], store: Path) -> bool:
 
 def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
     from reflectrl.cli.data.packages import fetch
+    from reflectrl.envs.autoexplore.making.imported import plain_name
     from reflectrl.envs.autoexplore.making.repositories import unpacked
 
     folder = store / DOWNLOADS
     folder.mkdir(parents=True, exist_ok=True)
     archive, taken = fetch(pin, index, folder)
-    entry = unpacked(archive, taken, f"{index}/{taken.package}/ {archive.name}", store)
+    origin = f"pkg:pypi/{plain_name(taken.package)}@{taken.version}?file_name={archive.name}"  # a package URL
+    entry = unpacked(archive, taken, origin, store)
     archive.unlink()
     return entry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -52,9 +52,9 @@ class _Prepare(Data):
             raise UserError("data: --from needs a folder or a file")
         store, paths = store_path(self.family, self.store), [path for paths in self.from_ for path in paths]
         if paths:
-            gate, style = Gate(self.skip_bad, ADVICE), getattr(self, "style", "")
+            gate, family = Gate(self.skip_bad, ADVICE), FAMILIES[self.family]
             with bar("prepare") as tick:
-                account = prepare(FAMILIES[self.family], paths, store, gate, style, self.held_out, tick)
+                account = prepare(family, paths, store, gate, held_out=self.held_out, tick=tick, **self._more())
         else:
             found = read_account(store, self.family)
             if found is None:
@@ -62,10 +62,18 @@ class _Prepare(Data):
             account = found
         _show(account, store)
 
+    def _more(self) -> dict[str, Any]:
+        """The options that this family has for itself."""
+        common = {field.name for field in fields(_Prepare)}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+
 
 @dataclass(frozen=True)
 class HHA(_Prepare):
     """Prepare dialogues of a helpful and harmless assistant: Anthropic/hh-rlhf, or rows with rewards made of it."""
+
+    sigmoid: bool = False
+    """The rewards in the files are a reward model's numbers: put them through the sigmoid."""
 
     family: ClassVar[str] = "hha"
 
@@ -118,6 +126,8 @@ class Convert(Data):
     """Reward of rows that have none; they are refused if not given."""
     gamma: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Episodes: discount of later rewards."""
+    sigmoid: bool = False
+    """Put rewards through the sigmoid, because they are a reward model's numbers."""
     unit: bool = False
     """Map rewards to [0, 1], from the lowest to the highest that there are."""
     bounds: Annotated[tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH")] = None
@@ -131,11 +141,14 @@ class Convert(Data):
         """Read, say what was found, and write."""
         refuse_unknown(settings, type(self))
         from reflectrl.samples import Reading, StepReading, read_samples, to_unit
+        from reflectrl.samples.scale import through_sigmoid
         from reflectrl.samples.summary import summary
         from reflectrl.samples.writing import to_line, write_lines
 
         reading = Reading(self.missing_reward, StepReading(self.gamma, words=self.words))
         samples = read_samples(self.from_, self.skip_bad, reading)
+        if self.sigmoid:
+            samples = replace(samples, items=tuple(map(through_sigmoid, samples)))
         if self.unit or self.bounds:
             samples = to_unit(samples, self.bounds)
             print("rewards {} and {} become 0 and 1".format(*samples[0].meta["bounds"]))
@@ -161,6 +174,12 @@ def _show(account: Account, store: Path) -> None:
     print(f"{'':32}{'samples':>10}{'prompts':>10}{'also in train':>15}")
     for name, counts in account.files.items():
         print(f"  {name:30}{counts['samples']:10}{counts['prompts']:10}{counts['in_train']:15}")
+    if account.rewards:
+        low, high = account.rewards
+        hint = "; are they a reward model's numbers? --sigmoid maps them to [0, 1]" if low < 0 or high > 1 else ""
+        print(f"rewards: from {low:.6g} to {high:.6g}{hint if account.family == 'hha' else ''}")
+    else:
+        print("rewards: none yet (classifiers give them)")
     if account.ties:
         print(f"ties: {account.ties} records whose answers have one reward (kept)")
     for what, rows in (("left out", account.left_out), ("skipped", account.skipped)):

@@ -38,7 +38,7 @@ _SOURCES = re.compile(
 _TEST = re.compile(r"(?:^|/)(?:tests?|__tests__)/|(?:^|/)(?:test_[^/]*|[^/]*[._-]tests?\.\w+|conftest\.py)$")
 _UNTELLING = re.compile(
     r"merge|revert|bump|release|version|typo|lint|format|flake8|black|isort|changelog|wip|pep ?8|whitespace|rename|"
-    r"copyright|update docs|docstring|cleanup|clean up|refactor|type hints?|pyupgrade|pre-commit|\bci\b|backport|cherry",
+    r"copyright|update docs|docstring|cleanup|clean up|refactor|type hints?|pyupgrade|pre-commit|\bci\b|backport",
     re.IGNORECASE,
 )
 _TRIMMED = re.compile(
@@ -46,6 +46,7 @@ _TRIMMED = re.compile(
     r"|\s*\(?#\d+\)?\.?\s*$",
     re.IGNORECASE,
 )
+"""What is around a message: "feat(web): " before it, "(#123)" behind it."""
 _FIX = re.compile(r"(?:fix(?:e[sd])?|correct(?:s|ed)?|prevent(?:s|ed)?|avoid(?:s|ed)?|handle[sd]?)\s+", re.I)
 
 
