@@ -1,10 +1,17 @@
-"""Opening and reading repositories in AutoExplore's sandbox, beside walking and copying them.
+"""Opening and reading repositories in AutoExplore's sandbox, beside walking and copying them; steps in the environment.
 
     python -m benchmarks.autoexplore --repetitions 5
 
 Two repositories are generated: 10,000 source files in 1,000 folders, with what git ignores in a usual Python project,
 and one folder of 100,000 files. All are in the system's cache. `os.walk` lists names and does nothing else; a copy is
 what the released code of the method makes for every episode. Memory is what an open repository takes, without texts.
+
+Steps are those of random legal walks through the first repository, resets included, with either action set: once with
+questions that were never asked before, which the extended set searches for and holds against files, and once more with
+the same ones. "index" is what the very first search makes, once per repository. Memory of episodes is that of 1,000
+environments in the middle of a walk, beyond the repository that they share.
+
+Seconds are by the clock, CPU seconds those of this process: on a busy machine, the latter say more.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import random
 import shutil
 import statistics
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.given import GivenEnv
 from reflectrl.envs.autoexplore.repository import Repository
 
 if TYPE_CHECKING:  # brings torch
@@ -28,6 +38,10 @@ if TYPE_CHECKING:  # brings torch
 
 FILES = 10_000
 ENTRIES = 100_000
+EPISODES = 300
+"""Walks with new questions, and as many with the same ones again."""
+LIVE = 1000
+"""Episodes that are under way at the same time."""
 IGNORED = (
     "__pycache__/ *.py[cod] *$py.class *.so .Python build/ develop-eggs/ dist/ downloads/ eggs/ .eggs/ lib64/ parts/ "
     "sdist/ var/ wheels/ share/python-wheels/ *.egg-info/ .installed.cfg *.egg MANIFEST *.manifest *.spec pip-log.txt "
@@ -100,10 +114,12 @@ def _held(root: Path) -> float:
     return held / 2**20 if repository else 0.0
 
 
-def rows(settings: Settings, files: int = FILES, entries: int = ENTRIES) -> list[dict[str, Any]]:
-    """One row per thing that is done: median seconds, how many a second, and MiB of memory."""
+def rows(
+    settings: Settings, files: int = FILES, entries: int = ENTRIES, episodes: int = EPISODES, live: int = LIVE
+) -> list[dict[str, Any]]:
+    """One row per thing that is done: seconds (medians of what is repeated), how many a second, and MiB of memory."""
     with repositories(files, entries) as (many, wide):
-        return _measured(settings.repetitions, many, wide)
+        return [*_measured(settings.repetitions, many, wide), *_walked(many, episodes, live)]
 
 
 def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
@@ -124,9 +140,66 @@ def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
     medians = {what: statistics.median(each) for what, each in seconds.items()}
     memory = {"open 1,000 folders": _held(many), "open one folder": _held(wide)}
     return [
-        {"what": what, "files": n, "seconds": medians[what], "per second": n / medians[what], "MiB": memory.get(what)}
+        {"what": what, "n": n, "seconds": medians[what], "per second": n / medians[what], "MiB": memory.get(what)}
         for what, (n, _) in things.items()
     ]
+
+
+def _walked(root: Path, episodes: int, live: int) -> list[dict[str, Any]]:
+    """Index, steps and live episodes in one repository."""
+    finder = Finder(Repository.open(root))
+    found = [_timed("index for the first search", lambda: finder.words("function") and 1)]
+    draw = random.Random(episodes)
+    for actions in ("paper", "extended"):
+        env = GivenEnv(finder, actions=actions)
+        questions = [f"where is function {draw.randrange(10**6)}, of file {i} in a part?" for i in range(episodes)]
+        for known in ("new", "known"):
+            found.append(_timed(f"steps, {actions} actions, {known} questions", partial(_play, env, questions)))
+        found.append({"what": f"{live:,} live episodes, {actions} actions", "n": live} | _live(finder, actions, live))
+    return found
+
+
+def _timed(what: str, act: Callable[[], int]) -> dict[str, Any]:
+    """A row about something that says how often it was done."""
+    clock, cpu = time.perf_counter(), time.process_time()
+    n = act()
+    clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    return {"what": what, "n": n, "seconds": clock, "per second": n / clock} | {
+        "CPU seconds": cpu,
+        "per CPU second": n / cpu,
+    }
+
+
+def _play(env: GivenEnv, questions: list[str]) -> int:
+    """Random legal walks, one per question; the number of steps."""
+    steps, draw = 0, random.Random(0)
+    for seed, question in enumerate(questions):
+        env.reset(seed=seed, options={"task": env.ask(question)})
+        while not env.done:
+            env.step(draw.randrange(int(env.action_space.n)))
+            steps += 1
+    return steps
+
+
+def _live(finder: Finder, actions: str, count: int) -> dict[str, float]:
+    """MiB of episodes in the middle of a walk; the first is played before, so that what it reads is shared already."""
+    envs = [GivenEnv(finder, actions=actions) for _ in range(count)]
+    _begin(envs[0], 0)
+    tracemalloc.start()
+    for env in envs:
+        _begin(env, 0)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {"MiB": held / 2**20}
+
+
+def _begin(env: GivenEnv, seed: int) -> None:
+    """The first five steps of a random walk that does not end there."""
+    draw = random.Random(seed)
+    env.reset(seed=seed, options={"task": env.ask("where is the function of a part?")})
+    for _ in range(5):
+        moves = [i for i, action in enumerate(env.legal_actions()) if not action.startswith("id ")]
+        env.step(draw.choice(moves))
 
 
 if __name__ == "__main__":

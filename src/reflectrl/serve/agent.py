@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reflectrl.envs.autoexplore.env import AutoExploreEnv
 from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.given import GivenEnv
 from reflectrl.envs.autoexplore.search import check_question
 from reflectrl.envs.autoexplore.view import View
 from reflectrl.serve.card import POLICY, REFLECTOR, Card, agent_folder, read_card
 from reflectrl.serve.walks import Ranking, Stride, ranking, retrace
-from reflectrl.types import Episode, Sampling, Task, UserError
+from reflectrl.types import Episode, Sampling, UserError
 
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
@@ -77,12 +77,9 @@ class Agent:
         check_question(question)
         from reflectrl.rollout import Job, rollout
 
-        env = _Asked(finder, **asdict(self.card.env))
-        payload = {"question": question, "repo": finder.repository.root.name, "gold": [], "source": "user"}
-        task = Task("question", "autoexplore", payload, split="test", stage="all")
-        [episode] = rollout(
-            [Job(task, 0, {"agent": self.card.name})], lambda: env, self.player, self.reflector, batch=1
-        )
+        env = GivenEnv(finder, **asdict(self.card.env))
+        job = Job(env.ask(question), 0, {"agent": self.card.name})
+        [episode] = rollout([job], lambda: env, self.player, self.reflector, batch=1)
         strides = tuple(retrace(env, episode))
         asked = " ".join(question.split())  # as the environment does
         found = finder.ranked(asked, "", View(finder.repository))
@@ -93,17 +90,6 @@ def default_agent() -> Agent | None:
     """The agent that $REFLECTRL_AGENT names, else the one that ships in the package; None if there is neither."""
     folder = agent_folder()
     return None if folder is None else Agent.load(folder)
-
-
-class _Asked(AutoExploreEnv):
-    """The environment around one repository that is in no library."""
-
-    def __init__(self, finder: Finder, **arguments: int | str) -> None:
-        super().__init__(**arguments)  # type: ignore[arg-type]
-        self._given = finder
-
-    def finder_of(self, task: Task) -> Finder:
-        return self._given
 
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:

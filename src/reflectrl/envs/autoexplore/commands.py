@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from reflectrl.envs.autoexplore.outline import outline
+from reflectrl.envs.autoexplore.evidence import Profiles
 from reflectrl.envs.autoexplore.repository import Repository
+from reflectrl.envs.autoexplore.search import CONTENT_BYTES
 from reflectrl.envs.autoexplore.texts import Unreadable
 from reflectrl.envs.autoexplore.view import View, cut
 
@@ -17,7 +18,7 @@ HEAD_TOKENS = 60
 """Longest output of `head`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Command:
     """What an action does: a verb, and the path (or, for `search`, the words) that it is about."""
 
@@ -48,7 +49,7 @@ class Walk(Protocol):
         ...
 
     def commands(self) -> Mapping[str, Command]:
-        """The actions that are legal now."""
+        """The actions that are legal now; the same object until the next `do`, not to be changed."""
         ...
 
     def do(self, action: str) -> Result:
@@ -85,13 +86,13 @@ def head(repository: Repository, path: str) -> Result:
     return _error(read) if isinstance(read, Unreadable) else Result(cut(read.text, HEAD_TOKENS))
 
 
-def outlined(repository: Repository, path: str) -> Result:
+def outlined(repository: Repository, profiles: Profiles, path: str) -> Result:
     """What a file defines, a line for each: its kind, its name with parameters, and what is said about it."""
-    read = repository.read(path)
+    read = repository.read(path, CONTENT_BYTES)
     if isinstance(read, Unreadable):
         return _error(read)
     lines = [f"{one.kind} {one.name}{one.signature}" + (f": {one.doc}" if one.doc else "")
-             for one in outline(path, read.text)]  # fmt: skip
+             for one in profiles.of(path).definitions]  # fmt: skip
     return Result(cut("\n".join(lines))) if lines else Result("Warning: nothing is defined there", "warning")
 
 

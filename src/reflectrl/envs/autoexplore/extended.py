@@ -48,6 +48,10 @@ class ExtendedWalk:
         self._found = 0
         """Hits of the last search that were shown."""
         self._history = f"Question: {cut_line(question, QUESTION_TOKENS)}\n"
+        self._legal: dict[str, Command] = {}
+        """The actions that are legal now; empty where they must be listed anew."""
+        self._rankings: dict[str, tuple[str, ...]] = {}
+        """What the finder found for what was searched for."""
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
@@ -60,6 +64,10 @@ class ExtendedWalk:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def commands(self) -> Mapping[str, Command]:
+        self._legal = self._legal or self._commands()
+        return self._legal
+
+    def _commands(self) -> dict[str, Command]:
         found = self._searches()
         found |= self._moves()
         for path, number in self.numbers.items():
@@ -92,6 +100,7 @@ class ExtendedWalk:
     def do(self, action: str) -> Result:
         result = self._carried_out(self.commands()[action])
         self._history += f"> {action}\n" + (f"{result.text}\n" if result.text else "")
+        self._legal = {}
         return result
 
     def _carried_out(self, command: Command) -> Result:
@@ -109,11 +118,14 @@ class ExtendedWalk:
             case "id":
                 return reply("")
         self.looked |= {(command.verb, command.path)}
-        look = {"outline": outlined, "head": head, "cat": cat}[command.verb]
-        return look(self.view.repository, command.path)
+        if command.verb == "outline":
+            return outlined(self.view.repository, self.finder.profiles, command.path)
+        return {"head": head, "cat": cat}[command.verb](self.view.repository, command.path)
 
     def _ranked(self, words: str) -> tuple[str, ...]:
-        return self.finder.ranked(self.question, words, self.view)
+        if words not in self._rankings:
+            self._rankings[words] = self.finder.ranked(self.question, words, self.view)
+        return self._rankings[words]
 
     def _hits(self) -> Result:
         """The next hits of the last search, a line for each."""
@@ -203,3 +215,4 @@ class ExtendedWalk:
     def set_state(self, state: Any) -> None:
         self.folder, self._listed, numbers, self.looked, self.searched, self._found, self._history = state
         self.numbers = dict(numbers)
+        self._legal = {}

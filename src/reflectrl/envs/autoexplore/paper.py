@@ -31,6 +31,8 @@ class PaperWalk:
         self.read: frozenset[str] = frozenset()
         self._history = f"Question: {cut_line(question, QUESTION_TOKENS)}\n"
         self._output = ""
+        self._legal: dict[str, Command] = {}
+        """The actions that are legal now; empty where they must be listed anew."""
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
@@ -64,6 +66,10 @@ class PaperWalk:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def commands(self) -> Mapping[str, Command]:
+        self._legal = self._legal or self._commands()
+        return self._legal
+
+    def _commands(self) -> dict[str, Command]:
         folders, files = self._shown()
         found: dict[str, Command] = {}
         if self.folder:
@@ -86,6 +92,7 @@ class PaperWalk:
         result = self._carried_out(command)
         self._history += f"> {action}\n"
         self._output = result.text
+        self._legal = {}
         return result
 
     def _carried_out(self, command: Command) -> Result:
@@ -131,3 +138,4 @@ class PaperWalk:
 
     def set_state(self, state: Any) -> None:
         self.folder, self._first, self.read, self._history, self._output = state
+        self._legal = {}

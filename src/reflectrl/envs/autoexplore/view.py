@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,10 +31,10 @@ _TOKEN = re.compile(r"[^\W_]+|[^\w\s]|_")
 def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
     """The beginning of a text of several lines: blank ones left out, and whole ones where possible."""
     kept: list[str] = []
-    for line in filter(None, map(str.rstrip, _lines(text))):
-        begun = cut_line(line[:LINE_CHARACTERS], most)
+    for line in _lines(text):
+        begun = cut_line(line, most)
         kept.append(begun)
-        if begun != line[:LINE_CHARACTERS]:
+        if begun != line:
             break
         most -= count_tokens(begun)
     return "\n".join(kept)
@@ -41,6 +42,8 @@ def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
 
 def cut_line(line: str, most: int) -> str:
     """The beginning of a line, marked where it is cut."""
+    if len(line) <= most:  # a token has a character at least
+        return line
     tokens = list(_TOKEN.finditer(line))
     return line if len(tokens) <= most else f"{line[: tokens[most].start()]}{CUT}"
 
@@ -50,9 +53,14 @@ def count_tokens(text: str) -> int:
     return len(_TOKEN.findall(text))
 
 
-def _lines(text: str) -> list[str]:
-    """Lines without control characters and marks that turn the direction of reading."""
-    return ["".join(c if c.isprintable() else " " for c in line.expandtabs(4)) for line in text.split("\n")]
+def _lines(text: str) -> Iterator[str]:
+    """Lines that are not blank, cut, and without control characters and marks that turn the direction of reading."""
+    for line in text.split("\n"):
+        begun = line[:LINE_CHARACTERS].expandtabs(4)
+        if not begun.isprintable():
+            begun = "".join(character if character.isprintable() else " " for character in begun)
+        if begun := begun[:LINE_CHARACTERS].rstrip():
+            yield begun
 
 
 @dataclass(frozen=True)
