@@ -15,6 +15,7 @@ from reflectrl.config.recipe import (
     RLConfig,
     SFTConfig,
     TeachConfig,
+    TextConfig,
 )
 from reflectrl.config.values import Word, convert, from_dict
 
@@ -28,6 +29,7 @@ __all__ = [
     "Recipe",
     "SFTConfig",
     "TeachConfig",
+    "TextConfig",
     "Word",
     "checked",
     "convert",

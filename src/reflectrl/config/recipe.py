@@ -51,8 +51,10 @@ class ModelConfig:
     """LoRA scaling numerator (the scale is alpha / rank)."""
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     """Dropout on LoRA inputs, active in SFT only."""
+    quantisation: Literal["none", "nf4", "int8"] = "none"
+    """Linear layers of the backbone in 4 bits (NormalFloat, twice quantised) or in 8, for LoRA: reflectrl[qlora]."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Weights and activations of the backbone."""
+    """Weights and activations of the backbone; what quantised layers compute in."""
     device: Device = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps" ..."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
@@ -66,6 +68,8 @@ class ModelConfig:
         """What is wrong between the keys, in one line, or None."""
         if self.source == "scratch" and self.width % self.heads:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
+        if self.quantisation != "none" and not self.lora_rank:
+            return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
         return None
 
 
@@ -102,8 +106,9 @@ class SFTConfig:
     """Weight of the loss on the prompts' own tokens: lets a model made from scratch learn the environment's text."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """"adamw" for every weight, or "muon" for hidden matrices and AdamW for the rest (small models from scratch)."""
+    optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
+    """"adamw" for every weight, "paged_adamw" whose state may leave the GPU (reflectrl[qlora]), or "muon" for hidden
+    matrices and AdamW for the rest (small models from scratch)."""
     lr: Positive = 2e-3
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 0.02
@@ -232,8 +237,8 @@ class OfflineConfig:
     """Completions, pairs or rankings per optimiser step."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """"adamw" for every weight, or "muon" for hidden matrices and AdamW for the rest."""
+    optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
+    """As that of [sft]."""
     lr: Positive = 5e-4
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 5e-3
@@ -286,6 +291,39 @@ class OfflineConfig:
         if self.accumulate > self.batch_size:
             return f"'accumulate' is {self.accumulate}; it must be at most 'batch_size' ({self.batch_size})"
         return None
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Offline learning on text instead of episodes: which samples there are, and what is made of them."""
+
+    task: Literal["none", "orders", "hha", "comet", "reddit", "knowledge", "own"] = "none"
+    """"none" plays an environment; "orders" is a small task made here; the others read samples that `reflectrl data`
+    has written, "own" those of the folder `data`."""
+    data: str = ""
+    """Folder with train.jsonl, validation.jsonl and test.jsonl; if empty, where `reflectrl data` puts the task's."""
+    subset: str = ""
+    """Folder within it: "positive" or "negative" (reddit); "wow", "faithdial" or "both" (knowledge)."""
+    prompts: Natural = 0
+    """Training prompts, the first ones; 0 means all (of the orders, 1000)."""
+    validation_prompts: Natural = 0
+    """Validation prompts, on which the reference's value is learned; 0 means all (of the orders, 150)."""
+    eval_prompts: Count = 100
+    """Validation prompts per evaluation while an arm learns; the checkpoint of the highest mean reward is the best."""
+    answers: Count = 4
+    """Logged answers per prompt of the orders."""
+    label: Literal["missing", "all"] = "missing"
+    """Which samples [rewards] scores: those of files in which some have no reward, or all."""
+    reference: Literal["sft", "base"] = "sft"
+    """What the arms start from and are compared with: the model after imitation of the data, or as it is."""
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    """Sampled writing keeps the likeliest tokens whose probability reaches this."""
+    learn_sampling: Literal["greedy", "sampled"] = "greedy"
+    """How validation prompts are answered while an arm learns."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None."""
+        return "'task' is own; set 'data' to its folder" if self.task == "own" and not self.data else None
 
 
 @dataclass(frozen=True)
@@ -351,6 +389,11 @@ class Recipe:
     rl: RLConfig = field(default_factory=RLConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    rewards: Mapping[str, Any] = field(default_factory=dict)
+    """Of text: components by name, each with its weight, or with `weight` and keyword arguments."""
+    test_rewards: Mapping[str, Any] = field(default_factory=dict)
+    """The same for the final evaluation, where another reward is to judge; empty means the same."""
 
     def sft_budget(self, kind: str) -> SFTConfig:
         """SFT settings of a player ("reflector", "policy", "plain"), with its own number of steps."""

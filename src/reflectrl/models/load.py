@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
@@ -82,10 +83,16 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     device = pick_device(config.device)
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    quantised = _quantised(config, device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
-        model.to(device)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=getattr(torch, config.dtype), **options, **quantised
+        )
+        if quantised:
+            _differentiable(model)
+        else:
+            model.to(device)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
         if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
@@ -101,10 +108,44 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     fuse_activations(model)
-    if device.type == "cpu":
+    if device.type == "cpu" and not quantised:
         _align(model)
     context, precisions = _context(model.config, config), (config.mixed_precision, config.mixed_play)
     return LanguageModel(model.eval(), tokenizer, context, None, source, *precisions)
+
+
+def _quantised(config: ModelConfig, device: torch.device) -> dict[str, Any]:
+    """What the loader is told of quantisation: NF4 twice quantised, as in QLoRA (Dettmers et al. 2023), or LLM.int8.
+
+    Raises:
+        UserError: bitsandbytes is not installed.
+    """
+    if config.quantisation == "none":
+        return {}
+    bitsandbytes()
+    how = BitsAndBytesConfig(
+        load_in_4bit=config.quantisation == "nf4",
+        load_in_8bit=config.quantisation == "int8",
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, config.dtype),
+    )
+    return {"quantization_config": how, "device_map": {"": device}}
+
+
+def _differentiable(model: Any) -> None:
+    """Keep 4-bit layers from taking a form that some CPUs compute quickly in, but through which no gradient flows."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def bitsandbytes() -> Any:
+    """The package; UserError if it is not installed."""
+    try:
+        return importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
 
 
 def _align(model: Any) -> None:

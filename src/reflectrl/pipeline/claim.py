@@ -14,7 +14,7 @@ from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.types import UserError
 
-FREE = ("name", "seeds", "arms", "threads", "processes", "env_workers", "eval")
+FREE = ("name", "seeds", "arms", "threads", "processes", "env_workers", "eval", "test_rewards")
 """Settings that may change between two calls on one run folder, since nothing already trained depends on them."""
 
 
