@@ -328,6 +328,14 @@ CODE = {
                      PyObject *args)
         {
         }
+        typedef struct {
+            int y;
+        } leaf_t;
+        /* Comes late. */
+        static int
+        late(
+            int x) {
+        }
         int main(void) { return 0; }
         """,
         "engine.c - the main loop",
@@ -337,7 +345,9 @@ CODE = {
         10 class node
         14 function run(first, callback, names): Runs it.
         21 function module_fetch(args)
-        25 function main()""",
+        27 class leaf_t
+        30 function late(x): Comes late.
+        33 function main()""",
     ),
     "engine.hpp": (
         """\
@@ -354,6 +364,8 @@ CODE = {
           std::vector<int> run(const std::string& name = "x") const;
         };
         void start(int level);
+        int
+        declared(int x);
         int Engine<T>::stop(bool now) {
         }
         }
@@ -365,7 +377,8 @@ CODE = {
         10 method Engine.~Engine()
         11 method Engine.run(name=\"x\")
         13 function start(level)
-        14 method Engine.stop(now)""",
+        15 function declared(x)
+        16 method Engine.stop(now)""",
     ),
     "app.rb": (
         """\
@@ -570,6 +583,7 @@ CODE = {
         "name, first, last, born at",
         "1 column name\n1 column first, last\n1 column born at",
     ),
+    "remarks.csv": ("# made by hand\n# in 2020\na,b\n", "a, b", "3 column a\n3 column b"),
     "numbers.csv": ("1,2.5,x\n3,4,y\n", "", ""),
     "table.tsv": ("\tid\tsize\n0\ta\t3\n", "id, size", "1 column id\n1 column size"),
     "setup.py": ('from x import setup\nsetup(name="x",\n description="Finds files")\n', "Finds files", ""),
@@ -687,9 +701,15 @@ HOSTILE = {
 }
 
 
+KINDS = [
+    f"a.{suffix}" for suffix in ("py", "ts", "go", "rs", "java", "h", "rb", "php", "sh", "md", "rst", "toml", "cfg")
+]
+KINDS += ["a.yml", "a.json", "a.csv", "a.html", "a.txt"]
+
+
 @pytest.mark.parametrize("title", HOSTILE)
 def test_hostile_texts_take_no_time(title: str) -> None:
-    for path in ("a.py", "a.ts", "a.go", "a.rs", "a.java", "a.kt", "a.h", "a.rb", "a.php", "a.sh", *CODE):
+    for path in KINDS:
         began = time.process_time()
         check(path, HOSTILE[title])
         assert time.process_time() - began < 1, path

@@ -14,13 +14,13 @@ _MOST_LEADING = 200
 """Lines at the beginning of a file in which the comment about all of it is looked for."""
 _CREDITS = re.compile(
     r"copyright|\(c\) |©|licen[sc]e|spdx|all rights reserved|warrant|redistribut|permission is hereby|public domain|"
-    r"file is part of|^\W*@?(?:authors?|created|maintainer|contributors?)\b|\$id",
+    r"file is part of|\bgpl\b|notice\.txt|^\W*@?(?:authors?|created|maintainer|contributors?)\b|\$id",
     re.IGNORECASE | re.MULTILINE,
 )
 _DIRECTIVE = re.compile(
     r"-\*-|coding[:=]|\bvim?:|eslint|jshint|jslint|tslint|prettier|istanbul|@ts-|@flow|@jsx|pylint|flake8|noqa|mypy:|"
     r"type: ignore|ruff:|isort:|fmt:|shellcheck|rubocop|frozen_string_literal|yaml-language-server|\+build|go:build|"
-    r"^\W*@?(?:modified|date|since|version|file|filename)\b *:?",
+    r"^\W*(?:@?(?:modified|date|since|version|file|filename)\b *:?|do not edit)",
     re.IGNORECASE,
 )
 _PASSED_OVER = re.compile(
@@ -31,6 +31,8 @@ _PASSED_OVER = re.compile(
 """Lines that are no comment, and before which no comment is about the file as yet."""
 _BETWEEN = re.compile(r"@\w|#\[|\[[A-Z]|template\b")
 """Annotations and attributes stand between a definition and its comment."""
+_TYPE = re.compile(r"[\w *]+")
+"""So does, in C, what a function returns."""
 _DECORATION = re.compile(r"^[ \t]*(?:[*#/!;%=~+-]+(?=\s|$)|[*!]+(?=\w))?[ \t]?|(?:[ \t]*[*#/=~+-]{2,})?[ \t]*$")
 
 
@@ -72,7 +74,7 @@ class Comments:
         block: list[str] = []
         inside = False
         for line in map(str.strip, reversed(lines[max(0, number - 1 - _MOST_ABOVE) : number - 1])):
-            if not block and _BETWEEN.match(line):
+            if not block and (_BETWEEN.match(line) or (self.opening == "/*" and _TYPE.fullmatch(line))):
                 continue
             if inside or (self.is_line(line) and not line.startswith("#!")):
                 block.append(line)

@@ -45,6 +45,7 @@ _OUTLINES: dict[str, Callable[[str], Iterator[Definition]]] = {
 }
 _NAMES = {"cargo.lock": "toml", "poetry.lock": "toml", "pipfile": "toml", "rakefile": "rb", "gemfile": "rb"}
 """Files whose name tells what their suffix does not."""
+_CLASSES = re.compile(r"\b(?:class|interface|struct|trait|enum|object|record|type|module|protocol)[ \t]+(\w+)")
 _TITLE = re.compile(r"<(title|description)>([^<]{1,1000})</\1>", re.IGNORECASE)
 _SETUP = re.compile(r"\bdescription\s*=\s*[\"']([^\"'\n]{3,})[\"']")
 _SUMMARY = re.compile(r"\.(?:summary|description)\s*=\s*[\"']([^\"'\n]{3,})[\"']")
@@ -79,7 +80,7 @@ def about(path: str, text: str) -> str:
     if suffix in ("md", "markdown", "mdx", "rmd", "rst", "rest"):
         return title_in_front(text) or next((heading.name for heading in outline(path, text)), "")
     if suffix in ("csv", "tsv"):
-        return one_line(", ".join(csv_header(text, "\t" if suffix == "tsv" else "")))
+        return one_line(", ".join(csv_header(text, "\t" if suffix == "tsv" else "")[1]))
     if suffix in ("json", "json5", "jsonc", "jsonl", "ndjson"):
         return json_about(text)
     if suffix == "txt" or not suffix:
@@ -117,6 +118,8 @@ def _of_comment(path: str, text: str) -> str:
 def _of_namesake(path: str, text: str) -> str:
     """What the comment on the class that is named like the file says."""
     stem = _letters(path.rpartition("/")[2].partition(".")[0])
+    if stem not in map(_letters, _CLASSES.findall(text)):
+        return ""  # without a look at all of the file
     classes = (each for each in outline(path, text) if each.kind == "class" and _letters(each.name) == stem)
     return next((each.doc for each in classes if each.doc), "")
 

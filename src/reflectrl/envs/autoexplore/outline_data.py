@@ -20,7 +20,8 @@ _JSON_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*+)"|[{}\[\]]')
 _JSON_COLON = re.compile(r"\s*+:\s*+(?:\"((?:[^\"\\\n]|\\.)*+)\")?")
 _JSON_RECORDS = re.compile(r"\s*\[\s*\{")
 _MOST_COLUMNS = 1000
-_NUMBER = re.compile(r"[+-]?[\d.,:/ %eE+-]+")
+_MOST_REMARKS = 100
+_NUMBER = re.compile(r"0x[0-9a-fA-F]*|[\d.,:/ %eE+-]+")
 _ABOUT = ("description", "summary", "title")
 _PACKAGE_SECTIONS = ("", "project", "package", "tool.poetry", "workspace.package", "metadata", "info")
 
@@ -64,20 +65,22 @@ def json_outline(text: str, one_per_line: bool = False) -> Iterator[Definition]:
 
 def csv_outline(text: str, delimiter: str = "") -> Iterator[Definition]:
     """The columns that the first line names; none if it holds numbers, as data do."""
-    return (Definition(1, "column", name) for name in csv_header(text, delimiter))
+    line, columns = csv_header(text, delimiter)
+    return (Definition(line, "column", name) for name in columns)
 
 
-def csv_header(text: str, delimiter: str = "") -> list[str]:
-    """The first line's cells, if they look like names: all different, and none empty or a number."""
-    first = text.partition("\n")[0].rstrip("\r")
-    delimiter = delimiter or max(",;\t|", key=first.count)
+def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
+    """The first line that is no comment, and its cells if they look like names: different, none empty or a number."""
+    lines = text.split("\n", _MOST_REMARKS)
+    place = next((place for place, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
+    delimiter = delimiter or max(",;\t|", key=lines[place].count)
     try:
-        cells = [one_line(cell) for cell in next(csv.reader([first], delimiter=delimiter), [])]
+        cells = [one_line(cell) for cell in next(csv.reader([lines[place]], delimiter=delimiter), [])]
     except csv.Error:
-        return []
+        return 1, []
     named = all(cell and not _NUMBER.fullmatch(cell[:100]) for cell in cells[1:]) and any(cells)
     columns = [cell for cell in cells if cell]  # the first is empty where it numbers the rows
-    return columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
+    return place + 1, columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
 
 
 def json_about(text: str) -> str:

@@ -140,10 +140,11 @@ _C_RULES = {
     "class": (
         r"(?:template[ \t]*<[^\n]*>[ \t]*)?(?:typedef[ \t]+)?(?:class|struct|enum(?:[ \t]+(?:class|struct))?|union)"
         rf"[ \t]+(?:[A-Z][A-Z0-9_]*[ \t]+)?{_NAME}(?=[ \t]*(?:final[ \t]*)?(?:[:{{][^;\n]*)?$)",
+        r"\}[ \t]*(?P<name>[A-Za-z_]\w*)[ \t]*;",  # the end of a typedef
     ),
     "function": (
         rf"{_C_TYPES}{_C_NAME}(?![^\n]*;[ \t]*$)",
-        rf"{_NO_NAME}{_C_NAME}(?=[^;{{\n]*\n(?:[^;{{\n]*\n){{0,4}}\{{)",  # the type stands on the line above
+        rf"{_NO_NAME}{_C_NAME}(?=(?:[^;{{\n]*\n){{0,10}}[^;{{\n]*\{{)",  # the type stands on the line above
         r"#[ \t]*define[ \t]+(?P<name>\w+)\(",
     ),
     "constant": (r"#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+[^\s]",),
@@ -151,7 +152,9 @@ _C_RULES = {
 _C_MASKED = rf"{_SLASHED}|{_DOUBLE}|{_CHARACTER}"
 _C = _language(_C_MASKED, _C_RULES, type_first=True)
 _HEADER = _language(
-    _C_MASKED, _C_RULES | {"function": (*_C_RULES["function"], rf"{_C_TYPES}{_C_NAME}")}, type_first=True
+    _C_MASKED,
+    _C_RULES | {"function": (*_C_RULES["function"], rf"{_C_TYPES}{_C_NAME}", rf"(?<![ \t]){_NO_NAME}{_C_NAME}")},
+    type_first=True,
 )
 
 _RUBY = _language(
