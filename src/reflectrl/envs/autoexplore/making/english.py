@@ -138,8 +138,12 @@ class Said(NamedTuple):
 
 
 _LEADING = re.compile(
-    r"^(?:to|also|now|then|next|finally|first|internally|simply|just|please|always|only|optionally)\b,? ", re.I
+    r"^(?:(?:notice|note|remember|keep in mind|be aware|make sure|as you can see),? that|(?:here )?we|you|to|also|now|"
+    r"then|next|finally|first|internally|simply|just|please|always|only|optionally|must|should|need to|safely|directly)"
+    r"\b,? ",
+    re.IGNORECASE,
 )
+_FORBIDDEN = re.compile(r"^(?:don't|do not|never|not) ", re.IGNORECASE)
 _DOUBLE_VERB = re.compile(r"^[A-Za-z]+(?: and/or | or | and |/)(?=[a-z]+ )(?!the |a |an )", re.I)
 """Of "Create or update fields", "Update fields" is asked about."""
 _SUBORDINATE = re.compile(
@@ -173,8 +177,8 @@ def plain(text: str) -> str:
 
 def said(sentence: str) -> Said | None:
     """What a sentence says; None if it is not understood (no prose, a question, a mere name)."""
-    text = plain(sentence)
-    text = _LEADING.sub("", text, count=1)
+    text = _LEADING.sub("", plain(sentence), count=1)
+    forbidden, text = _FORBIDDEN.match(text), _FORBIDDEN.sub("", text, count=1)
     told = _SUBJECT.sub("", text, count=1) if _SUBJECT.match(text) else text
     text = told if verb_of(told.partition(" ")[0]) else text
     words = _DOUBLE_VERB.sub("", text, count=1).split()
@@ -182,6 +186,8 @@ def said(sentence: str) -> Said | None:
         return None
     verb = verb_of(words[0])
     noun = verb == words[0].lower() and words[1].lower() in _NOUN_FOLLOWS
+    if forbidden:
+        return Said("avoid", f"{gerund(verb)} {' '.join(words[1:])}") if verb else None
     if verb and not noun and not words[0].lower().endswith("ed"):
         return Said(verb, " ".join(words[1:]))
     if words[0].lower() in ("a", "an", "the"):

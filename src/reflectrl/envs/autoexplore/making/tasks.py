@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ ALIKE = 0.7
 """Share of common words (Jaccard) from which on two questions about one repository are the same."""
 MANY = 3
 """A question whose words all stand in more than so many other files (or a twentieth of them) fits many."""
-NAMED = 0.12
+NAMED = 0.15
 """Of the questions from which the file's own name cannot be removed, so many are kept: people do name files."""
 
 
@@ -31,7 +31,6 @@ class Draft(NamedTuple):
     question: str
     path: str
     source: str
-    style: str = ""
 
 
 @dataclass
@@ -102,39 +101,36 @@ class Judge:
         self._kept.append(asked)
 
 
-def taken_in_turn(drafts: Iterable[Draft], most: int, per_file: int, judge: Judge, rng: random.Random) -> list[Draft]:
+Drafts = Iterator[Draft]
+
+
+def taken_in_turn(
+    drafts: Mapping[str, Drafts], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
+) -> list[Draft]:
     """At most `most` tasks, from all files in turn and at most `per_file` from each.
 
-    Documentation gives up its turn half of the time, and data files nearly always, so that most questions are about
-    code.
+    Args:
+        drafts: file → drafts that it answers, read as far as need be.
+        weights: file → the chance that it uses its turn, by which documentation stands back behind code.
+        most: tasks, at most.
+        per_file: tasks that one file answers, at most.
+        judge: decides which drafts are tasks.
     """
-    by_file: dict[str, list[Draft]] = {}
-    for draft in drafts:
-        by_file.setdefault(draft.path, []).append(draft)
     kept: list[Draft] = []
-    for path in _turns(by_file, per_file, rng):
-        while by_file[path]:
-            task = judge.judged(by_file[path].pop())
-            if task is not None:
-                kept.append(task)
-                break
-        if len(kept) == most:
-            break
+    paths = sorted(drafts)
+    for _ in range(per_file):
+        for path in judge.rng.sample(paths, len(paths)):
+            if judge.rng.random() < weights.get(path, 1.0):
+                kept += _next_task(drafts[path], judge)
+            if len(kept) == most:
+                return kept
     return kept
 
 
-_GIVES_UP = {"docs": 0.55, "header": 0.85}
-
-
-def _turns(by_file: dict[str, list[Draft]], per_file: int, rng: random.Random) -> Iterator[str]:
-    """Files, in rounds; each round in another order."""
-    paths: Sequence[str] = sorted(by_file)
-    for drafts in by_file.values():
-        rng.shuffle(drafts)
-    for _ in range(per_file):
-        for path in rng.sample(paths, len(paths)):
-            if by_file[path] and rng.random() >= _GIVES_UP.get(by_file[path][-1].source, 0.0):
-                yield path
+def _next_task(drafts: Drafts, judge: Judge) -> list[Draft]:
+    """The first of the drafts that is a task; none if there is none left."""
+    tasks = (judge.judged(draft) for draft in drafts)
+    return [task] if (task := next((task for task in tasks if task is not None), None)) is not None else []
 
 
 def _text(repository: Repository, path: str) -> str:

@@ -12,10 +12,14 @@ from reflectrl.envs.autoexplore.making.english import parts, plain, word_list
 from reflectrl.envs.autoexplore.outline import Definition, about, outline
 
 DOCS = ("md", "markdown", "mdx", "rst", "rest", "txt")
-DATA = ("csv", "tsv", "json", "jsonl", "ndjson", "toml", "yaml", "yml", "ini", "cfg")
+DATA = ("csv", "tsv", "json", "jsonl", "ndjson", "toml", "yaml", "yml", "ini", "cfg", "conf", "properties")
 LONGEST_BODY = 80
 """Lines of a definition that are looked at for details."""
 
+_UNASKED = re.compile(
+    r"(?:licen[sc]e|copying|notice|authors|contributors|requirements|constraints|py\.typed)", re.IGNORECASE
+)
+"""Files that nobody asks about."""
 Source = Literal["docstring", "comment", "name", "docs", "header"]
 
 
@@ -35,6 +39,7 @@ class Topic:
         calls: names that its body calls.
         raises: names of the exceptions that it raises.
         takes: names of its parameters; of "keys", the keys or columns.
+        bases: of a class, names of those that it is derived from.
     """
 
     path: str
@@ -48,10 +53,13 @@ class Topic:
     calls: tuple[str, ...] = ()
     raises: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
 
 
 def topics(path: str, text: str) -> list[Topic]:
     """Everything that can be asked about a file, in the order of its lines; [] where nothing is understood."""
+    if _UNASKED.match(path.rpartition("/")[2]):
+        return []
     suffix = path.rpartition(".")[2].lower()
     if suffix in DOCS or "." not in path.rpartition("/")[2]:
         return list(_of_docs(path, text))
@@ -62,6 +70,7 @@ def topics(path: str, text: str) -> list[Topic]:
 
 # ---- code ------------------------------------------------------------------------------------------------------------
 
+_DERIVED = re.compile(r"class\s+\w+\s*\(([^()]*)\)|class\s+\w+\s*(?:extends|implements|:)\s*([\w.,: ]+)")
 _CALL = re.compile(r"(?<![\w@])(?:\w+\.)*(\w{4,})\(")
 _RAISE = re.compile(r"\b(?:raise|throw new|throw)\s+(?:\w+\.)*(\w+)")
 _PARAMETER = re.compile(r"(?<![\w.])\*{0,2}(\w+)(?==|,|\)|:)")
@@ -113,7 +122,16 @@ def _definition(path: str, each: Definition, owner: Definition | None, body: Seq
         tuple(name for name in dict.fromkeys(calls) if len(parts(name)) > 1)[:6],
         tuple(dict.fromkeys(raises))[:3],
         tuple(name for name in takes if len(name) > 2)[:6],
+        tuple(_bases(body[0])) if each.kind == "class" and body else (),
     )
+
+
+def _bases(line: str) -> Iterator[str]:
+    """The names of the classes that one is derived from, as far as its first line tells."""
+    named = _DERIVED.search(line)
+    for name in re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", (named[1] or named[2]) if named else ""):
+        if len(parts(name)) > 1:
+            yield name
 
 
 def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
@@ -152,12 +170,19 @@ def _of_docs(path: str, text: str) -> Iterator[Topic]:
     headings = outline(path, text)
     for each in headings:
         usual = _USUAL_HEADING.fullmatch(each.name) is not None or len(re.findall("[A-Za-z]{3,}", each.name)) < 2
-        if not usual or len(each.doc.split()) >= 5:
-            yield Topic(path, "docs", "section", "" if usual else each.name, each.doc, each.parent)
-    if not headings and (told := about(path, text)):
+        told = each.doc if _says_something(each.doc) else ""
+        if told or not usual:
+            yield Topic(path, "docs", "section", "" if usual else each.name, told, each.parent)
+    if not headings and _says_something(told := about(path, text)):
         yield Topic(path, "docs", "section", told=told)
     for told in _paragraphs(text):
         yield Topic(path, "docs", "section", told=told)
+
+
+def _says_something(told: str) -> bool:
+    """Whether this is prose of some length, rather than a table, a list or code."""
+    letters = sum(character.isalpha() or character == " " for character in told)
+    return len(told.split()) >= 5 and letters >= 0.9 * len(told) and not _NO_PROSE.search(told)
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from reflectrl.envs.autoexplore.making.asking import Asker
 from reflectrl.envs.autoexplore.making.tasks import Draft, Judge, taken_in_turn
@@ -17,7 +17,9 @@ from reflectrl.types import named_seed
 PER_REPO = 300
 PER_FILE = 8
 TOPICS_PER_FILE = 40
-"""So many topics of a file are drawn and asked about; most questions are not taken."""
+"""So many topics of a file are drawn, and asked about until enough questions are taken."""
+_WEIGHTS = {"docs": 0.45, "header": 0.15}
+"""How often documentation and data files use their turn, so that most questions are about code."""
 
 
 def write_questions_about(
@@ -37,7 +39,11 @@ def write_questions_about(
     """
     rng = random.Random(named_seed("autoexplore-questions", seed, name))
     judge = Judge(repository, rng)
-    kept = taken_in_turn(_drafts(repository, rng), per_repo, PER_FILE, judge, rng)
+    drawn = _drawn(repository, rng)
+    weights = {path: _WEIGHTS.get(found[0].source, 1.0) for path, found in drawn.items() if found}
+    asker = Asker(rng)
+    drafts = {path: _drafts(asker, found) for path, found in drawn.items() if found}
+    kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, judge)
     return as_questions(name, kept, licence), judge.dropped
 
 
@@ -50,21 +56,19 @@ def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]
     ]
 
 
-def _drafts(repository: Repository, rng: random.Random) -> Iterator[Draft]:
-    asker = Asker(rng)
-    for topic in _drawn(repository, rng):
-        asked = asker.ask(topic)
-        if asked is not None:
-            yield Draft(asked[0], topic.path, topic.source, asked[1])
+def _drafts(asker: Asker, found: Iterable[Topic]) -> Iterator[Draft]:
+    for topic in found:
+        question = asker.ask(topic)
+        if question is not None:
+            yield Draft(question, topic.path, topic.source)
 
 
-def _drawn(repository: Repository, rng: random.Random) -> Iterator[Topic]:
-    """Some topics of every file, without what several files say in the same words."""
+def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
+    """Some topics of every file in an order of chance, without what several files say in the same words."""
     found = {path: _topics(repository, path) for path in repository}
     files_saying = Counter(told for each in found.values() for told in {topic.told for topic in each if topic.told})
-    for each in found.values():
-        own = [topic for topic in each if files_saying[topic.told] <= 1]
-        yield from rng.sample(own, min(len(own), TOPICS_PER_FILE))
+    own = {path: [topic for topic in each if files_saying[topic.told] <= 1] for path, each in found.items()}
+    return {path: rng.sample(each, min(len(each), TOPICS_PER_FILE)) for path, each in own.items()}
 
 
 def _topics(repository: Repository, path: str) -> list[Topic]:
