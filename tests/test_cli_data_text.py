@@ -70,6 +70,13 @@ class TestFamilies:
         first = json.loads((tmp_path / "s/wow/train.jsonl").read_text(encoding="utf-8").splitlines()[0])
         assert first["prompt"].endswith("<|endoftext|>") and "reward" not in first
 
+    def test_rewards_that_are_numbers_of_a_model_are_pointed_out(self, capsys: Any, tmp_path: Path) -> None:
+        path = tmp_path / "train.json"
+        path.write_text(json.dumps({**ROW, "reward": [-2.5, 3]}), encoding="utf-8")
+        assert "rewards: from -2.5 to 3; are they a reward model's numbers?" in said(capsys, "hha", "--from", path)
+        assert "rewards: from 0.0758582 to 0.952574\n" in said(capsys, "hha", "--from", path, "--sigmoid")
+        assert "rewards: least 0.0758582," in said(capsys, "convert", "--from", path, "--sigmoid")
+
     def test_what_is_left_out_and_ties_are_counted(self, capsys: Any) -> None:
         out = said(capsys, "hha", "--from", FIXTURES / "hha", FIXTURES / "hha_rows")
         assert "ties: 1 records whose answers have one reward (kept)" in out

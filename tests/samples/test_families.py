@@ -71,6 +71,14 @@ class TestHHA:
         assert [one.reward for one in files["test.jsonl"]] == [0.1, 0.7]
         assert account.ties == 1
 
+    def test_numbers_of_a_reward_model_go_through_the_sigmoid(self, tmp_path: Path) -> None:
+        plain = made("hha", tmp_path / "s", FIXTURES / "hha_rows")[1]["test.jsonl"]
+        account, files = made("hha", tmp_path / "s", FIXTURES / "hha_rows", sigmoid=True)
+        for before, after in zip(plain, files["test.jsonl"], strict=True):
+            assert after.reward == pytest.approx(1 / (1 + math.exp(-before.reward)), rel=1e-12)
+            assert after.components == {"logit": before.reward}
+        assert account.rewards == [pytest.approx(0.5125, abs=1e-4), pytest.approx(0.7109, abs=1e-4)]
+
     def test_an_empty_answer_is_a_bad_row(self, tmp_path: Path) -> None:
         said = "\n\nHuman: Hi.\n\nAssistant:"
         rows = [{"chosen": f"{said} Hello.", "rejected": said}, {"chosen": f"{said} a", "rejected": f"{said} b"}]
@@ -338,7 +346,7 @@ class TestStore:
     def test_what_it_holds_is_remembered(self, tmp_path: Path) -> None:
         account, _ = made("hha", tmp_path / "s", held_out=0.3)
         assert read_account(tmp_path / "s", "hha") == account
-        assert account.options == {"style": "labelled", "held_out": 0.3}
+        assert account.options == {"style": "labelled", "held_out": 0.3, "sigmoid": False}
         assert read_account(tmp_path / "t", "hha") is None
 
     def test_another_family_is_not_written_over(self, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.samples import Reading, Sample, Samples, group_of, read_samples, to_unit, write_samples
+from reflectrl.samples.scale import through_sigmoid
 from reflectrl.samples.summary import summary
 from reflectrl.samples.writing import LineFile
 from reflectrl.types import UserError
@@ -91,6 +92,11 @@ class TestForms:
         rows = [hha(["a", "b", f"q{i}"], reward=reward) for i, reward in enumerate([(1, 1), (0, 1), (0.5, 0.5)])]
         found = read_samples(write(tmp_path / "s.jsonl", *rows))
         assert (len(found), found.ties, len(found.groups())) == (6, 2, 3)
+
+    def test_responses_to_different_dialogues_have_groups_of_their_own(self, tmp_path: Path) -> None:
+        row = {**hha(suffix=("a", "b", "c"), reward=(1, 2, 3)), "prefix": [["x"], ["y"], ["x"]]}
+        first, second, third = read_samples(write(tmp_path / "s.jsonl", row))
+        assert first.group == third.group != second.group == group_of("\n\nHuman: y\n\nAssistant:")
 
     def test_more_than_two_responses(self, tmp_path: Path) -> None:
         path = write(tmp_path / "s.jsonl", hha(suffix=("a", "b", "c"), reward=(1, 2, 3)))
@@ -285,6 +291,11 @@ class TestScale:
         assert [one.meta for one in after] == [{"bounds": [-2.0, 6.0]}] * 3
         with pytest.raises(UserError, match="mapped to \\[0, 1\\] before"):
             to_unit(after)
+
+    @pytest.mark.parametrize(("logit", "reward"), [(0.0, 0.5), (800.0, 1.0), (-800.0, 0.0), (math.log(3), 0.75)])
+    def test_the_sigmoid_of_any_number(self, logit: float, reward: float) -> None:
+        after = through_sigmoid(Sample("a", "g", "p", "c", logit, {"x": 1.0}))
+        assert after.reward == pytest.approx(reward) and after.components == {"x": 1.0, "logit": logit}
 
     def test_other_bounds_do_not_cut(self) -> None:
         one = to_unit(Samples((Sample("a", "g", "p", "c", 3.0),)), (0.0, 2.0))[0]

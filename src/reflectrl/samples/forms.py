@@ -84,18 +84,20 @@ def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:
 def ranked(row: Row, name: str, missing: float | None) -> list[Sample]:
     """HHA rows: for each of two or more responses the dialogue before it ("prefix"), its text and its reward.
 
-    No order is assumed. "sft_index" names the response that the data wants imitated; it is kept in `meta`.
+    No order is assumed; a response to another dialogue than the first has a group of its own. "sft_index" names the
+    response that the data wants imitated; it is kept in `meta`.
     """
     prefixes, suffixes = items(row, "prefix"), items(row, "suffix")
     rewards = items(row, "reward") if missing is None or row.get("reward") is not None else [missing] * len(suffixes)
     if not len(prefixes) == len(suffixes) == len(rewards) or not suffixes:
         raise BadRowError("lengths differ", f"{len(prefixes)} prefix, {len(suffixes)} suffix, {len(rewards)} reward")
     meta = clean({key: row[key] for key in ("sft_index", "meta") if row.get(key) not in (None, {})})
+    first = _ranked_prompt(prefixes[0])
     samples = []
     for k, (prefix, suffix, reward) in enumerate(zip(prefixes, suffixes, rewards, strict=True)):
-        prompt, completion = _ranked_prompt(prefix), text({"suffix": suffix}, "suffix").strip()
-        reward = finite(reward, "reward")
-        samples.append(Sample(f"{name}.{k}", group_of(prompt), prompt, f" {completion}", reward, meta=meta))
+        prompt = first if prefix == prefixes[0] else _ranked_prompt(prefix)
+        completion = dialogue.answer(text({"suffix": suffix}, "suffix").strip())
+        samples.append(Sample(f"{name}.{k}", group_of(prompt), prompt, completion, finite(reward, "reward"), meta=meta))
     return samples
 
 

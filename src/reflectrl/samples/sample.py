@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 PLACES = 5
 """So many places of bad rows are kept for each reason; the others are counted."""
@@ -57,7 +57,11 @@ class Samples(Sequence[Sample]):
     items: tuple[Sample, ...] = ()
     skipped: Mapping[str, Skipped] = field(default_factory=dict, hash=False)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Sample, ...]: ...
+    def __getitem__(self, index: int | slice) -> Sample | tuple[Sample, ...]:
         return self.items[index]
 
     def __len__(self) -> int:

@@ -1,15 +1,26 @@
-"""Rewards on the scale from 0 to 1, by a map that is stored beside them."""
+"""Rewards on the scale from 0 to 1, by maps that can be undone."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from reflectrl.samples.sample import Samples
+from reflectrl.samples.sample import Sample, Samples
 from reflectrl.types import UserError
 
 BOUNDS = "bounds"
 """Where a sample's `meta` keeps the two rewards that became 0 and 1."""
+
+
+LOGIT = "logit"
+"""Where a sample's `components` keep the reward that went through the sigmoid."""
+
+
+def through_sigmoid(sample: Sample) -> Sample:
+    """The sample with the sigmoid of its reward, which is a reward model's number."""
+    small = math.exp(-abs(sample.reward))
+    reward = (1 if sample.reward >= 0 else small) / (1 + small)
+    return replace(sample, reward=reward, components={**sample.components, LOGIT: sample.reward})
 
 
 def to_unit(samples: Samples, bounds: tuple[float, float] | None = None) -> Samples:

@@ -84,15 +84,16 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
     """
     with opened(source.path) as file:
         rows = (row for row in enumerate(file, start=1) if row[1].strip())
+        path = str(source.path)
         start, first = next(rows, (1, b""))
         first = first.removeprefix(b"\xef\xbb\xbf")
         if first.lstrip().startswith(b"["):
             file.seek(0)
             for k, (number, value) in enumerate(_elements(source.path, file), start=1):
-                yield f"{source.path}:{number}, element {k}", value
+                yield f"{path}:{number}, element {k}", value
         elif first:
             for number, line in chain([(start, first)], rows):
-                yield f"{source.path}:{number}", line
+                yield f"{path}:{number}", line
 
 
 def parsed(record: Any) -> dict[str, Any]:

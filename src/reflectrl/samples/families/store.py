@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -15,6 +16,7 @@ from reflectrl.plugins import suggestion
 from reflectrl.samples.families.sources import SPLITS, Source, find
 from reflectrl.samples.rows import BadRowError, Gate, LeftOutError
 from reflectrl.samples.sample import Sample, tied
+from reflectrl.samples.scale import through_sigmoid
 from reflectrl.samples.writing import LineFile, to_line
 from reflectrl.types import UserError
 
@@ -66,6 +68,7 @@ class Account:
 
     Attributes:
         files: file in the store → how many samples, groups, and groups that `train` has as well.
+        rewards: the lowest and the highest; none while all are to be scored.
         ties: records whose completions all have one reward; they are kept.
         left_out: reason → (how many, the first places), of rows that nobody needs to mend.
         skipped: the same of bad rows.
@@ -75,6 +78,7 @@ class Account:
 
     family: str
     files: dict[str, dict[str, int]] = field(default_factory=dict)
+    rewards: list[float] = field(default_factory=list)
     ties: int = 0
     left_out: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, Any] = field(default_factory=dict)
@@ -114,6 +118,7 @@ def prepare(
     gate: Gate,
     style: str = "",
     held_out: float = 0.05,
+    sigmoid: bool = False,
     tick: Tick = lambda done, total, what: None,
 ) -> Account:
     """Write a family's samples into a store. What it held before is there until all is written.
@@ -122,6 +127,7 @@ def prepare(
         paths: the raw files, or folders of them.
         style: how prompts are written; "" is the family's first.
         held_out: the share of the training data's keys that is put into each split that has no file of its own.
+        sigmoid: put rewards through the sigmoid, because they are a reward model's numbers.
 
     Raises:
         UserError: a row is bad, nothing is found, the store cannot be written or is another family's.
@@ -134,15 +140,15 @@ def prepare(
     before = read_account(store, family.name)
     found = find(paths, family.endings)
     sources = [source for source in found if family.usable(source)]
-    account = Account(family.name, options={"style": style, "held_out": held_out})
+    account = Account(family.name, options={"style": style, "held_out": held_out, "sigmoid": sigmoid})
     account.unread = [source.name for source in found if source not in sources]
     missing = [split for split in SPLITS[1:] if split not in {source.split for source in sources}]
-    writer = _Writer(store, missing, held_out)
+    writer = _Writer(store, missing, held_out, sigmoid)
     try:
         with writer.stack:
             for entry in _entries(family, sources, gate, style, tick):
                 writer.write(entry)
-            account.files, account.ties = writer.counts(), writer.ties
+            account.files, account.ties, account.rewards = writer.counts(), writer.ties, writer.rewards
             account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
             account.skipped = {reason: asdict(skipped) for reason, skipped in gate.skipped.items()}
             _require_samples(account, paths)
@@ -180,20 +186,23 @@ def _require_samples(account: Account, paths: Sequence[Path]) -> None:
 class _Writer:
     """The files of a store, written beside their places."""
 
-    def __init__(self, store: Path, missing: Sequence[str], held_out: float) -> None:
-        self.store, self.missing, self.held_out = store, missing, held_out
-        self.stack, self.ties = ExitStack(), 0
+    def __init__(self, store: Path, missing: Sequence[str], held_out: float, sigmoid: bool) -> None:
+        self.store, self.missing, self.held_out, self.sigmoid = store, missing, held_out, sigmoid
+        self.stack, self.ties, self.rewards = ExitStack(), 0, list[float]()
         self._files: dict[str, LineFile] = {}
         self._prompts: dict[str, set[bytes]] = {}
 
     def write(self, entry: Entry) -> None:
         split = entry.split or _drawn(entry.key, self.missing, self.held_out)
-        self.ties += tied(entry.samples)
+        samples = [through_sigmoid(sample) for sample in entry.samples] if self.sigmoid else entry.samples
+        self.ties += tied(samples)
+        rewards = [*self.rewards, *(sample.reward for sample in samples if not math.isnan(sample.reward))]
+        self.rewards = [min(rewards), max(rewards)] if rewards else []
         for folder in entry.folders:
-            name = str(PurePosixPath(folder, f"{split}.jsonl"))
+            name = f"{folder}/{split}.jsonl" if folder else f"{split}.jsonl"
             if name not in self._files:
                 self._files[name] = self.stack.enter_context(LineFile(self.store / name))
-            for sample in entry.samples:
+            for sample in samples:
                 self._files[name].write(to_line(sample))
                 self._prompts.setdefault(name, set()).add(bytes.fromhex(sample.group))
 
