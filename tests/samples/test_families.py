@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.samples import Gate, Reading, Sample, dialogue, read_samples
 from reflectrl.samples.families import FAMILIES, Account, comet, prepare, read_account, sources, store_path
 from reflectrl.samples.families.sources import Source, find, records, split_of
+from reflectrl.samples.rows import BadRowError
+from reflectrl.samples.writing import to_line
 from reflectrl.types import UserError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -112,6 +114,11 @@ class TestComet:
         _, files = made("comet", tmp_path / "s", FIXTURES / "comet2020", style="atomic2020")
         assert [one.prompt for one in files["train.jsonl"]][-1] == "ladder ObjectUse [GEN]"
         assert all(math.isnan(one.reward) for found in files.values() for one in found)
+
+    def test_a_head_in_brackets_is_no_json(self, tmp_path: Path) -> None:
+        path = text_of(tmp_path / "train.tsv", "[PersonX] eats\txWant\tto rest\n")
+        _, files = made("comet", tmp_path / "s", path, held_out=0.0)
+        assert files["train.jsonl"][0].meta["head"] == "[PersonX] eats"
 
     def test_a_score_behind_the_tail(self, tmp_path: Path) -> None:
         content = "head\trelation\ttail\tscore\nPersonX eats\txWant\tto rest\t0.25\n"
@@ -272,6 +279,39 @@ class TestKnowledge:
         assert str(raised.value).startswith(f"{path}:1, element 2: ") and fragment in str(raised.value)
 
 
+KEYS = ("prefix", "suffix", "reward", "chosen", "rejected", "head", "relation", "tail", "split", "p_valid_model")
+KEYS += (
+    "dialog",
+    "utterances",
+    "history",
+    "knowledge",
+    "response",
+    "speaker",
+    "text",
+    "parent_text",
+    "checked_sentence",
+)
+SAID = ("\n\nHuman: Hi?\n\nAssistant: Yes.", "Human:", "<|assistant|>", "xWant", "train", "0_Wizard", "", "\ud800")
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(SAID) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from(KEYS), anything, max_size=8) | anything, st.sampled_from(sorted(FAMILIES)))
+def test_no_record_raises_anything_but_bad_row(record: Any, name: str) -> None:
+    if name == "reddit":
+        record = {key: str(value) for key, value in record.items()} if isinstance(record, dict) else {}
+    source = Source(Path("wow/positive.jsonl"), "wow/positive", "train")
+    try:
+        for entry in FAMILIES[name].read(record, "x", source, FAMILIES[name].styles[-1]):
+            assert isinstance(entry, BadRowError) or all(map(to_line, entry.samples))
+    except BadRowError as error:
+        assert str(error)
+
+
 class TestSources:
     @pytest.mark.parametrize(
         ("name", "split"),
@@ -342,6 +382,12 @@ class TestStore:
         (tmp_path / "notes.txt").touch()
         made("knowledge", tmp_path, FIXTURES / "knowledge" / "wow")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["both", "data.json", "notes.txt", "wow"]
+
+    def test_a_store_among_the_raw_files_is_not_read(self, tmp_path: Path) -> None:
+        raw = text_of(tmp_path / "train.tsv", "X\txWant\ty\n").parent
+        first = made("comet", raw / "store", raw, held_out=0.0)[0]
+        text_of(raw / "store" / "dev.tsv", "no row\n")
+        assert made("comet", raw / "store", raw, held_out=0.0)[0] == first
 
     def test_what_it_holds_is_remembered(self, tmp_path: Path) -> None:
         account, _ = made("hha", tmp_path / "s", held_out=0.3)

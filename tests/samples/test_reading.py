@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.samples import Reading, Sample, Samples, group_of, read_samples, to_unit, write_samples
+from reflectrl.samples.reading import form_of
+from reflectrl.samples.rows import BadRowError
 from reflectrl.samples.scale import through_sigmoid
 from reflectrl.samples.summary import summary
-from reflectrl.samples.writing import LineFile
+from reflectrl.samples.writing import LineFile, to_line
 from reflectrl.types import UserError
 
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
@@ -281,6 +283,26 @@ class TestBadRows:
             assert len(read_samples(path)) >= 1
         except UserError as error:
             assert str(error).startswith(str(path))
+
+
+COLUMNS = ("prefix", "suffix", "reward", "prompt", "completion", "chosen", "rejected", "label", "id", "group", "meta")
+COLUMNS += ("prompt_or_input_text", "references", "reward_components", "final_reward", "components", "role", "content")
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["user", "assistant", "x", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(COLUMNS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(st.sampled_from(COLUMNS), anything, max_size=8))
+def test_no_row_raises_anything_but_bad_row(row: dict[str, Any]) -> None:
+    try:
+        samples = list(form_of(row).read(row, "x", Reading()))
+    except BadRowError as error:
+        assert str(error)
+    else:
+        assert all(math.isfinite(sample.reward) and to_line(sample) for sample in samples)
 
 
 class TestScale:

@@ -87,7 +87,7 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
         path = str(source.path)
         start, first = next(rows, (1, b""))
         first = first.removeprefix(b"\xef\xbb\xbf")
-        if first.lstrip().startswith(b"["):
+        if first.lstrip().startswith(b"[") and not source.ends(".tsv"):
             file.seek(0)
             for k, (number, value) in enumerate(_elements(source.path, file), start=1):
                 yield f"{path}:{number}, element {k}", value

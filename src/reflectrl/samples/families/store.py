@@ -138,7 +138,7 @@ def prepare(
     if not 0 <= held_out < 0.5:
         raise UserError(f"the held-out share must be from 0 to below 0.5, not {held_out}")
     before = read_account(store, family.name)
-    found = find(paths, family.endings)
+    found = [one for one in find(paths, family.endings) if store.resolve() not in one.path.resolve().parents]
     sources = [source for source in found if family.usable(source)]
     account = Account(family.name, options={"style": style, "held_out": held_out, "sigmoid": sigmoid})
     account.unread = [source.name for source in found if source not in sources]
