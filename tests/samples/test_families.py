@@ -383,6 +383,14 @@ class TestStore:
         made("knowledge", tmp_path, FIXTURES / "knowledge" / "wow")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["both", "data.json", "notes.txt", "wow"]
 
+    def test_an_account_cannot_have_files_elsewhere_removed(self, tmp_path: Path) -> None:
+        mine = text_of(tmp_path / "mine.jsonl", "{}")
+        account = json.dumps({"family": "hha", "files": {"../mine.jsonl": {}, str(mine): {}, "old.jsonl": {}}})
+        text_of(tmp_path / "s" / "data.json", account)
+        old = text_of(tmp_path / "s" / "old.jsonl", "{}")
+        made("hha", tmp_path / "s")
+        assert mine.exists() and not old.exists()
+
     def test_a_store_among_the_raw_files_is_not_read(self, tmp_path: Path) -> None:
         raw = text_of(tmp_path / "train.tsv", "X\txWant\ty\n").parent
         first = made("comet", raw / "store", raw, held_out=0.0)[0]

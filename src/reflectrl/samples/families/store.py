@@ -236,8 +236,8 @@ def _drawn(key: str, missing: Sequence[str], share: float) -> str:
 
 
 def _remove(store: Path, files: Iterable[str]) -> None:
-    """Remove files of an earlier preparation, and their folders if nothing else is in them."""
-    for name in files:
+    """Remove files of an earlier preparation, and their folders if nothing else is in them; none outside the store."""
+    for name in (name for name in files if store.resolve() in (store / name).resolve().parents):
         with suppress(OSError):
             (store / name).unlink()
             (store / name).parent.rmdir()
