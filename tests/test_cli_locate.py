@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.serve import card
 
 QUESTION = "where are retries configured?"
+
+
+@pytest.fixture(autouse=True)
+def no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one ships decides who answers; tests/serve has those of agents."""
+    monkeypatch.delenv(card.VARIABLE, raising=False)
+    monkeypatch.setattr(card, "SHIPPED", tmp_path / "none")
 
 
 @pytest.fixture
@@ -34,6 +42,13 @@ def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:
         " 2  net/retry.py:2  (retries)",
         "      retries = config['retries']",
     ]
+
+
+def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> None:
+    assert main(["locate", QUESTION, "--search", "--repo", str(repo)]) == 0
+    assert capsys.readouterr().err == "reflectrl: this is the search baseline (BM25 over whole files and names)\n"
+    assert main(["locate", QUESTION, "--trace", "--repo", str(repo)]) == 0
+    assert "takes no walk to be traced" in capsys.readouterr().err
 
 
 def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
@@ -157,7 +172,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_nothing_is_sent_written_or_started(repo: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-B", "-c", WITNESS, "locate", QUESTION, "--repo", str(repo)],
+        [sys.executable, "-B", "-c", WITNESS, "locate", QUESTION, "--search", "--repo", str(repo)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -6,17 +6,21 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from reflectrl.cli.agents import agent_of
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.envs.autoexplore.search import Hit
+    from reflectrl.serve.agent import Agent, Walked
+    from reflectrl.serve.locate import Answer
 
 WORDS_SHOWN = 6
 """So many of the words that a file shares with the question are printed; JSON holds all of them."""
+OPTIONS = ("--repo", "--top", "--json", "--names-only", "--search", "--model", "--trace")
 
 
 @dataclass(frozen=True)
@@ -31,49 +35,89 @@ class Locate:
     """At most so many files."""
     json: bool = False
     """Print one JSON object instead of text."""
+    trace: bool = False
+    """Print the agent's walk, too: what it thought, each command, and what it was shown."""
+    model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    search: bool = False
+    """Answer by search (BM25), even where there is an agent."""
     names_only: bool = False
     """Search the names of files and folders, not what the files say."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Search, and print the files, best first."""
+        """Answer, and print the files, best first."""
         self._check(settings)
         from reflectrl.envs.autoexplore.repository import Repository
         from reflectrl.envs.autoexplore.search import check_question
-        from reflectrl.serve.locate import Locator
 
         question = " ".join(self.question)
         check_question(question)
-        locator = Locator(Repository.open(self.repo), "names" if self.names_only else "both")
-        what = "names only" if self.names_only else "whole files and names"
-        _note(f"no trained model is there yet: this is the search baseline (BM25 over {what})")
-        answer = locator.locate(question, self.top)
+        repository = Repository.open(self.repo)
+        agent = agent_of(self.model, self.search or self.names_only)
+        _note(self._method(agent))
+        from reflectrl.serve.locate import Locator
+
+        answer = Locator(repository, "names" if self.names_only else "both", agent).locate(question, self.top)
         if self.json:
-            print(json.dumps(asdict(answer), indent=1))
+            print(json.dumps(_as_json(answer), indent=1))
             return
+        if self.trace and answer.walked is not None:
+            print(_safe(_trace(answer.walked)))
         if not answer.files:
             _note("no file shares a word with the question")
         for number, hit in enumerate(answer.files, 1):
-            print(_safe(f"{number:>2}  {_described(hit)}"))
+            print(_safe(f"{number:>2}  {_described(hit, answer.walked is not None)}"))
+
+    def _method(self, agent: Agent | None) -> str:
+        """In one line, who answers."""
+        if agent is not None:
+            return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
+        what = f"search baseline (BM25 over {'names only' if self.names_only else 'whole files and names'})"
+        why = "" if self.search or self.names_only else "no trained model is there yet: "
+        return f"{why}this is the {what}" + ("; it takes no walk to be traced" if self.trace else "")
 
     def _check(self, settings: Sequence[str]) -> None:
         if settings:
             from reflectrl.plugins import suggestion
 
             option = settings[0].partition("=")[0]
-            known = ("--repo", "--top", "--json", "--names-only")
-            raise UserError(f"unknown option {option!r}{suggestion(option, known)}")
+            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         if self.top < 1:
             raise UserError(f"--top is {self.top}; it must be at least 1")
 
 
-def _described(hit: Hit) -> str:
+def _as_json(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": answer.method, "files": [asdict(hit) for hit in answer.files]}
+    if answer.walked is not None:
+        keys = ("action", "probability", "reflection", "output")
+        found |= {
+            "model": answer.walked.episode.provenance["agent"],
+            "ranking": [{"path": path, "probability": share} for path, share in answer.walked.ranking],
+            "walk": [{key: getattr(stride, key) for key in keys} for stride in answer.walked.strides],
+        }
+    return found
+
+
+def _trace(walked: Walked) -> str:
+    """The walk as text: thoughts, commands with their probabilities, and outputs."""
+    lines = []
+    for stride in walked.strides:
+        if stride.reflection is not None:
+            lines.append(f"# {''.join(c if c.isprintable() else ' ' for c in stride.reflection)}")
+        lines.append(f"> {stride.action}  ({stride.probability or 0:.0%})")
+        lines += [f"  {line}" for line in stride.output.split("\n") if line]
+    return "\n".join([*lines, ""])
+
+
+def _described(hit: Hit, by_agent: bool = False) -> str:
     """Path and line as editors understand them, the words that led there, and the line itself below."""
     from reflectrl.envs.autoexplore.names import shown
 
     place = shown(hit.path) if hit.line is None else f"{shown(hit.path)}:{hit.line}"
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{place}  ({words})" + (f"\n      {hit.text}" if hit.text else "")
+    why = "; ".join(filter(None, [f"{hit.score:.0%}" if by_agent else "", words]))
+    return f"{place}  ({why})" + (f"\n      {hit.text}" if hit.text else "")
 
 
 def _note(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from reflectrl.cli.agents import agent_of
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
@@ -20,22 +21,29 @@ class Mcp:
 
     repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
     """Folder of the repository."""
+    model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    search: bool = False
+    """Answer by search (BM25), even where there is an agent."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Serve until stdin ends. Nothing but the protocol goes to stdout."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo',))}")
+            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search'))}")
         try:
             from reflectrl.serve.mcp import make_server
         except ImportError as error:
             raise UserError("the MCP server needs an extra: pip install reflectrl[mcp]") from error
         from reflectrl.serve.locate import METHODS, LiveLocator
 
-        locator = LiveLocator(self.repo)
+        agent = agent_of(self.model, self.search)
+        locator = LiveLocator(self.repo, agent)
+        why = "" if agent or self.search else "no trained model is there yet: "
+        method = METHODS["bm25"] if agent is None else f"the agent {agent.card.name}"
         print(
             f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
-            f"no trained model is there yet: files are found by {METHODS['bm25']}",
+            f"{why}files are found by {method}",
             file=sys.stderr,
             flush=True,
         )

@@ -19,6 +19,8 @@ POLICY, REFLECTOR = "policy", "reflector"
 """Folders of the models beside it, in Hugging Face form; an agent may go without the second."""
 VARIABLE = "REFLECTRL_AGENT"
 """Environment variable that names the folder of the agent to be used."""
+SHIPPED = Path(str(files("reflectrl.serve"))) / "default"
+"""Where the default agent lies, if one ships."""
 
 
 @dataclass(frozen=True)
@@ -95,5 +97,4 @@ def agent_folder(named: str = "") -> Path | None:
     chosen = named or os.environ.get(VARIABLE, "")
     if chosen:
         return Path(chosen).expanduser()
-    shipped = Path(str(files("reflectrl.serve"))) / "default"
-    return shipped if (shipped / CARD).is_file() else None
+    return SHIPPED if (SHIPPED / CARD).is_file() else None

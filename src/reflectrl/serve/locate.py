@@ -6,15 +6,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from reflectrl.envs.autoexplore.filters import Filters
+from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.index import index
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.envs.autoexplore.search import Hit, Over, Search, check_question
 from reflectrl.types import UserError
 
-METHODS = {"bm25": "the search baseline (BM25)"}
+if TYPE_CHECKING:  # slow to import, and needed where there is an agent only
+    from reflectrl.serve.agent import Agent, Walked
+
+METHODS = {"bm25": "the search baseline (BM25)", "agent": "a trained agent that walks through the repository"}
 """Ways of finding files, as `Answer.method` names them, and in words."""
 
 
@@ -25,7 +30,10 @@ class Answer:
     method: str
     """How they were found: one of `METHODS`."""
     files: tuple[Hit, ...]
-    """Best first; fewer than were asked for where fewer share a word with the question."""
+    """Best first; fewer than were asked for where fewer share a word with the question. The score of an agent's files
+    is the probability that it gave to a file in its last choice; 0 for those that only its search has found."""
+    walked: Walked | None = None
+    """How an agent came to it."""
 
 
 class Locator:
@@ -33,12 +41,14 @@ class Locator:
 
     Args:
         repository: as it was when it was opened.
-        over: what the search looks at, as in `Search`.
+        over: what the search looks at, as in `Search`; an agent looks at all of it.
+        agent: who answers; without one, the search does.
     """
 
-    def __init__(self, repository: Repository, over: Over = "both") -> None:
-        self.repository = repository
-        self._search = Search(repository, over)
+    def __init__(self, repository: Repository, over: Over = "both", agent: Agent | None = None) -> None:
+        self.repository, self._agent = repository, agent
+        self._finder = None if agent is None else Finder(repository)
+        self._search = Search(repository, over) if self._finder is None else self._finder.search
 
     def locate(self, question: str, k: int) -> Answer:
         """The best `k` files.
@@ -46,7 +56,10 @@ class Locator:
         Raises:
             UserError: there is no word to search for in the question.
         """
-        return Answer("bm25", tuple(self._search.search(question, k)))
+        if self._agent is None or self._finder is None:
+            return Answer("bm25", tuple(self._search.search(question, k)))
+        walked = self._agent.walk(self._finder, question)
+        return Answer("agent", tuple(self._search.explain(question, walked.ranking[:k])), walked)
 
 
 class LiveLocator:
@@ -57,13 +70,14 @@ class LiveLocator:
 
     Args:
         root: the repository's folder. It is resolved once, here; nothing outside of it is ever read.
+        agent: who answers; without one, the search does.
 
     Raises:
         UserError: there is no such folder, it may not be read, or no file in it is left to explore.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Sandbox(root).root
+    def __init__(self, root: str | os.PathLike[str], agent: Agent | None = None) -> None:
+        self.root, self._agent = Sandbox(root).root, agent
         self._lock = Lock()
         self._seen: Mapping[str, Stamp] = {}
         self._locator = self._current()
@@ -93,4 +107,4 @@ class LiveLocator:
             return self._locator
         repository = Repository.open(self.root)
         self._seen = seen
-        return Locator(repository)
+        return Locator(repository, agent=self._agent)

@@ -95,4 +95,4 @@ def _check(question: str, k: int) -> None:
 def _told(hit: Hit) -> File:
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return File(path=shown(hit.path), line=hit.line, reason=f"shares {words}")
+    return File(path=shown(hit.path), line=hit.line, reason=f"shares {words or 'no word, but was looked at'}")

@@ -28,9 +28,11 @@ class Finder:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.profiles = Profiles(repository)
-        self._search = Search(repository)
+        self.search = Search(repository)
+        """BM25, whose index is built when it is first needed."""
         self._bm25 = lru_cache(maxsize=KEPT)(self._searched)
         self._order = lru_cache(maxsize=KEPT)(self._ordered)
+        self._most = lru_cache(maxsize=KEPT)(self._most_of)
         self.evidence = lru_cache(maxsize=8 * KEPT)(self._evidence)
         self.words = lru_cache(maxsize=KEPT)(self._words)
         self._weights = lru_cache(maxsize=KEPT)(self._weighed)
@@ -52,18 +54,32 @@ class Finder:
         return self.score(path, question) + found.passage + (found.path + found.names + found.docs) / 2
 
     def line(self, number: int, path: str, question: str) -> str:
-        """What is shown of a file: number, path, what speaks for it, its best definition, and words in it.
+        """What is shown of a file: path, its best definition, words in it, what speaks for it, and its number.
 
-        What speaks for it are numbers in tenths: all in one (`promise`), BM25 as a share of the best file's, and the
-        shares of the question that are covered by its path, its names, what it says of itself, all of it, what it says
-        often, and the one definition that covers most.
+        What speaks for it are digits, 9 for the file of which it is most among the first that a search for the question
+        finds: all in one (`promise`), BM25, and the shares of the question that are covered by its path, its names,
+        what it says of itself, all of it, what it says often, and the one definition that covers most. The number comes
+        last, since a model that reads from left to right then knows the file when it reads the number.
         """
         found = self.evidence(path, question)
-        shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
-        tenths = " ".join(str(min(9, int(10 * share))) for share in (self.score(path, question), *shares))
+        most = self._most(question)
+        digits = " ".join(
+            str(round(9 * min(1.0, own / best))) if best else "0"
+            for own, best in zip(self._grounds(path, question), most, strict=True)
+        )
         best = f" {found.best.name}" if found.best is not None else ""
-        words = " ".join(found.shared[:WORDS_SHOWN])
-        return f"{number} {shown(path)}: {int(10 * self.promise(path, question))} {tenths}{best}: {words}"
+        return f"{shown(path)}{best}: {' '.join(found.shared[:WORDS_SHOWN])}: {digits} file {number}"
+
+    def _grounds(self, path: str, question: str) -> tuple[float, ...]:
+        """What speaks for a file, in the order in which `line` shows it."""
+        found = self.evidence(path, question)
+        shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
+        return (self.promise(path, question), self.score(path, question), *shares)
+
+    def _most_of(self, question: str) -> tuple[float, ...]:
+        """The most of each ground among the first files for a question."""
+        first = self._order(question, "")[:WEIGHED]
+        return tuple(map(max, zip(*(self._grounds(path, question) for path in first), strict=True)))
 
     def score(self, path: str, question: str) -> float:
         """BM25 of a file as a share of that of the best one; 0 for files that are not among the first."""
@@ -71,7 +87,7 @@ class Finder:
 
     def _searched(self, words: str) -> dict[str, float]:
         """The first files by BM25, best first, with their scores as shares of the best one's."""
-        found = self._search.rank(words)[:DEEPEST]
+        found = self.search.rank(words)[:DEEPEST]
         return {path: score / found[0][1] for path, score in found}
 
     def _ordered(self, question: str, words: str) -> tuple[str, ...]:
@@ -82,13 +98,13 @@ class Finder:
     def _words(self, question: str) -> tuple[str, ...]:
         """The words of a question that occur in the repository, the rarest first, as the question has them."""
         weights, forms = self._weights(question)
-        known = [word for word in weights if self._search.occurs(word)]
+        known = [word for word in weights if self.search.occurs(word)]
         return tuple(forms[word] for word in sorted(known, key=lambda word: (-weights[word], word)))
 
     def _weighed(self, question: str) -> tuple[dict[str, float], dict[str, str]]:
         """What each word of a question is worth, and the form in which it first occurs."""
         forms = {word: form for form, word in reversed(spoken(question))}
-        return {word: self._search.rarity(word) for word in forms}, forms
+        return {word: self.search.rarity(word) for word in forms}, forms
 
     def _evidence(self, path: str, question: str) -> Evidence:
         return weigh(self.profiles.of(path), *self._weights(question))

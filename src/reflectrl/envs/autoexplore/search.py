@@ -74,6 +74,18 @@ class Search:
         asked = _Question(question)
         return [self._hit(path, score, asked) for path, score in self._ranked(asked)[:k]]
 
+    def explain(self, question: str, scored: Iterable[tuple[str, float]]) -> list[Hit]:
+        """Files that were found in another way, in the same order, with what they share with the question.
+
+        Args:
+            scored: paths, and the scores to be shown with them.
+
+        Raises:
+            UserError: there is no word to search for in the question.
+        """
+        asked = _Question(question)
+        return [self._hit(path, score, asked) for path, score in scored]
+
     def rank(self, question: str) -> list[tuple[str, float]]:
         """Every file that shares a word with the question and its score, best first; equal ones sorted by path.
 
