@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from reflectrl.types import UserError
 
@@ -24,7 +25,7 @@ def own_library(repos: Sequence[Path], run: Path) -> Path:
 
     library = run / LIBRARY
     if not (library / QUESTIONS).is_dir():
-        by = "task" if len(repos) < FEWEST else "repository"
+        by: Literal["task", "repository"] = "task" if len(repos) < FEWEST else "repository"
         AutoExploreData("autoexplore", from_=(tuple(repos),), store=str(library), split_by=by)(())
     known = {Path(entry.path) for entry in open_library(str(library)).repos.values()}
     for repo in repos:

@@ -18,6 +18,8 @@ from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
 LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
 """Ways to look at a file, each offered once."""
+NATURAL, PATIENCE = ("search", "more"), 3
+"""How a way begins for one who does not know the file, and how many pages such a one looks at."""
 WORDS = 6
 """So many words of the question are offered for searching alone: the rarest that occur in the repository."""
 
@@ -143,7 +145,7 @@ class ExtendedWalk:
         first = max(0, self._listed - len(folder.folders))
         for name in folder.files[first : first + self.page - len(entries)]:
             path = joined(self.folder, name)
-            entries.append(f"{self._number(path)} {shown(name)}")
+            entries.append(f"{shown(name)} {self._number(path)}")
         self._listed += self.page
         return reply(", ".join(entries))
 
@@ -153,17 +155,20 @@ class ExtendedWalk:
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
     def way_to(self, target: str) -> list[str]:
-        """The shortest way: the commands that lead from here to identifying a file, the first to be taken now.
+        """A short way: the commands that lead from here to identifying a file, the first to be taken now.
 
-        Among ways of equal length, searching comes before walking.
+        Searching for the whole question comes first if it finds the file within `PATIENCE` pages, since nobody could
+        know beforehand that another search is shorter. Otherwise the shortest way; of equals, searching before walking.
         """
         if target in self.numbers:
             return [f"id {self.numbers[target]}"]
-        ways = [way for way in (*self._ways_by_search(target), self._way_by_folders(target)) if way]
-        shortest = min(ways, key=len)
-        return [*shortest, f"id {self._number_then(shortest, target)}"]
+        ways = self._ways_by_search(target)
+        natural = next((way for way in ways if way[0] in NATURAL and len(way) <= PATIENCE), None)
+        way = natural or min([*ways, self._way_by_folders(target)], key=len)
+        return [*way, f"id {self._number_then(way, target)}"]
 
     def _ways_by_search(self, target: str) -> list[list[str]]:
+        """Ways that begin with "more", with "search", and with searches for words, in this order."""
         ways = []
         if self.searched and (place := self._place(self.searched[-1], target)) >= self._found:
             ways.append(["more"] * ((place - self._found) // self.hits + 1))
