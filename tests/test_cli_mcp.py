@@ -61,8 +61,26 @@ async def refused(client: Any, **arguments: Any) -> str:
     return str(found.content[0].text)
 
 
+async def mistakes(client: Any) -> None:
+    """Each is answered by an error, and the server goes on."""
+    assert "question is empty" in await refused(client, question=" ")
+    assert "no word to search for" in await refused(client, question="what is it?")
+    for k in (0, -1, 51, 10**30):
+        assert f"k is {k}; it must be from 1 to 50" in await refused(client, question=QUESTION, k=k)
+    assert "at most 4,000" in await refused(client, question="retries " * 10_000)
+    assert "question" in await refused(client, k=3)
+    assert "integer" in await refused(client, question=QUESTION, k="many")
+    assert "string" in await refused(client, question=["a"])
+    missing = await client.call_tool("read_file", {"path": "config.toml"})
+    assert missing.is_error and "read_file" in missing.content[0].text
+    assert await located(client, f"{QUESTION} \x00\x1b[2J\u202e\ud7ff" + "🔎" * 9) == [
+        "config.toml",
+        "net/retry.py",
+    ]
+
+
 @needs_mcp
-def test_a_client_asks(repo: Path) -> None:
+def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
     async def conversation(client: Any) -> None:
         [tool] = (await client.list_tools()).tools
         assert tool.name == "locate" and set(tool.input_schema["properties"]) == {"question", "k"}
@@ -79,31 +97,11 @@ def test_a_client_asks(repo: Path) -> None:
         assert await located(client, QUESTION, k=1) == ["config.toml"]
         assert await located(client, "pages", k=50) == ["net/pages.py"]
         assert await located(client, "bananas") == []
+        await mistakes(client)
 
     said = ask(repo, conversation)
     assert said.startswith("reflectrl: serving") and "(3 files)" in said and "search baseline" in said
     assert said.count("\n") == 1
-
-
-@needs_mcp
-def test_mistakes_are_answered_and_the_server_goes_on(repo: Path) -> None:
-    async def conversation(client: Any) -> None:
-        assert "question is empty" in await refused(client, question=" ")
-        assert "no word to search for" in await refused(client, question="what is it?")
-        for k in (0, -1, 51, 10**30):
-            assert f"k is {k}; it must be from 1 to 50" in await refused(client, question=QUESTION, k=k)
-        assert "at most 4,000" in await refused(client, question="retries " * 10_000)
-        assert "question" in await refused(client, k=3)
-        assert "integer" in await refused(client, question=QUESTION, k="many")
-        assert "string" in await refused(client, question=["a"])
-        missing = await client.call_tool("read_file", {"path": "config.toml"})
-        assert missing.is_error and "read_file" in missing.content[0].text
-        assert await located(client, f"{QUESTION} \x00\x1b[2J\u202e\ud7ff" + "🔎" * 9) == [
-            "config.toml",
-            "net/retry.py",
-        ]
-
-    assert "Traceback" not in ask(repo, conversation)
 
 
 @needs_mcp
