@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from reflectrl.generation.table import TextRow, metrics_of, percentiles, pooled
+from reflectrl.generation.table import metrics_of, percentiles, pooled, row_of
 from reflectrl.samples.sample import Sample
 from reflectrl.statistics import mean_bootstrap, mean_interval
 
 
-def row(algorithm="nll", seed=0, rewards=(0.0, 1.0), checkpoint="best", **metrics):
-    return TextRow("toy", algorithm, seed, checkpoint, "test", tuple(rewards), metrics)
+def row(arm="nll", seed=0, rewards=(0.0, 1.0), checkpoint="best", task="toy"):
+    place = {"task": task, "arm": arm, "seed": seed, "checkpoint": checkpoint, "split": "test", "sampling": "greedy"}
+    samples = [Sample(str(i), str(i), "p", "word", reward, {"a": seed}) for i, reward in enumerate(rewards)]
+    return row_of(place, samples, {}, 0.95)
 
 
 def test_metrics_of_labelled_completions():
@@ -30,18 +32,25 @@ def test_metrics_of_labelled_completions():
     assert kind == ""
 
 
+def test_a_row_has_the_mean_and_a_bootstrap_interval():
+    found = row(rewards=(0, 1, 1, 1))
+    assert (found.completions, found.reward) == (4, 0.75)
+    assert 0 <= found.low < 0.75 < found.high <= 1
+    assert found == row(rewards=(0, 1, 1, 1))
+
+
 def test_seeds_are_pooled_by_their_means_with_student_t():
-    rows = [row(seed=0, rewards=(0, 1), a=1.0), row(seed=1, rewards=(1, 1, 1), a=3.0), row("a_lol", rewards=(2, 2))]
+    rows = [row(seed=0, rewards=(0, 1)), row(seed=1, rewards=(1, 1, 1)), row("a_lol", rewards=(2, 2))]
     nll, a_lol = pooled(rows, 0.95)
-    assert (nll.algorithm, nll.seeds, nll.completions, nll.reward) == ("nll", 2, 5, 0.75)
+    assert (nll.arm, nll.seeds, nll.completions, nll.reward) == ("nll", 2, 5, 0.75)
     assert (nll.low, nll.high) == mean_interval([0.5, 1.0], 0.95)
     assert nll.interval == "t over seeds"
-    assert nll.metrics == {"a": 2.0}
+    assert nll.metrics["a"] == 0.5
     assert (a_lol.low, a_lol.high, a_lol.interval) == (2, 2, "bootstrap over completions")
 
 
 def test_best_and_last_and_tasks_are_lines_of_their_own():
-    rows = [row(), row(checkpoint="last"), TextRow("other", "nll", 0, "best", "test", (1.0,))]
+    rows = [row(), row(checkpoint="last"), row(task="other")]
     assert [(line.task, line.checkpoint) for line in pooled(rows, 0.95)] == [
         ("toy", "best"),
         ("toy", "last"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +50,8 @@ def write_completions(
         tick: receives how many completions there are, and how many there will be.
 
     Returns:
-        The completions in the order of the prompts, with their log-probability under `sampling`; their reward is 0
-        until something labels them.
+        The completions in the order of the prompts, with their log-probability under `sampling`; their reward is
+        NaN until something labels them.
 
     Raises:
         UserError: the file holds something else, or a prompt does not fit the model's context.
@@ -82,7 +83,7 @@ def read_completions(path: Path) -> dict[str, Sample]:
     found = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            sample = Sample(**json.loads(line), reward=0.0)
+            sample = Sample(**json.loads(line), reward=math.nan)
         except (ValueError, TypeError) as error:
             raise UserError(f"{path}:{number}: no written completion; remove the file to write it anew") from error
         found[sample.id] = sample
@@ -116,7 +117,7 @@ def _write(
 
 def _filled(lm: LanguageModel, sample: Sample, ids: Ids, logprobs: Sequence[float]) -> Sample:
     text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return replace(sample, completion=text, components={"tokens": len(ids)}, logprob=sum(logprobs), reward=0.0)
+    return replace(sample, completion=text, components={"tokens": len(ids)}, logprob=sum(logprobs), reward=math.nan)
 
 
 def _line(sample: Sample) -> str:

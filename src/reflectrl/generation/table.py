@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,30 +21,51 @@ class TextRow:
     """One model's completions on one split.
 
     Attributes:
-        task: name of the task ("hha", "toy" ...).
-        algorithm: how the model was trained; "data" for the completions of the data themselves.
-        checkpoint: "best" or "last"; "" for what is not trained.
-        rewards: the reward of every completion.
-        metrics: means of the components, distinct-1/2/3, length ...; what METEOR matched by is `meteor_by`.
+        task: name of the task ("hha", "orders" ...).
+        arm: how the model was trained; "data" for the completions of the data themselves.
+        checkpoint: "best" or "last"; "" for what has but one.
+        reward: mean over the completions.
+        low, high: bootstrap interval over the completions: of this model, not of others trained like it.
+        metrics: means of the components, distinct-1/2/3, length ...
+        meteor_by: what METEOR matched words by.
     """
 
     task: str
-    algorithm: str
+    arm: str
     seed: int
     checkpoint: str
     split: str
-    rewards: tuple[float, ...]
+    sampling: str
+    completions: int
+    reward: float
+    low: float
+    high: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     meteor_by: str = ""
 
-    @property
-    def reward(self) -> float:
-        """Mean reward."""
-        return float(np.mean(self.rewards))
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self) | {"reward": self.reward, "completions": len(self.rewards)}
+def row_of(
+    place: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
+) -> TextRow:
+    """The row of some labelled completions.
+
+    Args:
+        place: task, arm, seed, checkpoint, split and sampling.
+        references: completions of the data by group of the prompt.
+    """
+    rewards = [sample.reward for sample in written]
+    rng = np.random.default_rng(named_seed("bootstrap", *place.values()))
+    low, high = mean_bootstrap([rewards], confidence, rng, RESAMPLES)
+    metrics, meteor_by = metrics_of(written, references)
+    return TextRow(
+        **place,
+        completions=len(rewards),
+        reward=float(np.mean(rewards)),
+        low=low,
+        high=high,
+        metrics=metrics,
+        meteor_by=meteor_by,
+    )
 
 
 def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]]) -> tuple[dict[str, float], str]:
@@ -69,20 +90,21 @@ def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]
 
 
 @dataclass(frozen=True)
-class Line:
-    """An algorithm pooled over its seeds.
+class TextLine:
+    """An arm pooled over its seeds.
 
     Attributes:
         reward: mean of the seeds' means.
-        low, high: Student's t interval over seeds; for a single seed a bootstrap over its completions, which says
+        low, high: Student's t interval over seeds; of a single seed the bootstrap over its completions, which says
             nothing about other seeds (`interval` says which).
         metrics: means over the seeds.
     """
 
     task: str
-    algorithm: str
+    arm: str
     checkpoint: str
     split: str
+    sampling: str
     seeds: int
     completions: int
     reward: float
@@ -92,37 +114,32 @@ class Line:
     metrics: Mapping[str, float]
     meteor_by: str
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
 
-
-def pooled(rows: Sequence[TextRow], confidence: float) -> list[Line]:
-    """A line per task, split, algorithm and checkpoint, in the order in which they first occur."""
-    places: dict[tuple[str, str, str, str], list[TextRow]] = {}
+def pooled(rows: Sequence[TextRow], confidence: float) -> list[TextLine]:
+    """A line per task, split, sampling, arm and checkpoint, in the order in which they first occur."""
+    places: dict[tuple[str, ...], list[TextRow]] = {}
     for row in rows:
-        places.setdefault((row.task, row.split, row.algorithm, row.checkpoint), []).append(row)
+        places.setdefault((row.task, row.split, row.sampling, row.arm, row.checkpoint), []).append(row)
     return [_line(found, confidence) for found in places.values()]
 
 
-def _line(rows: Sequence[TextRow], confidence: float) -> Line:
+def _line(rows: Sequence[TextRow], confidence: float) -> TextLine:
     first = rows[0]
-    interval, kind = mean_interval([row.reward for row in rows], confidence), "t over seeds"
-    if interval is None:
-        rng = np.random.default_rng(named_seed("bootstrap", first.task, first.split, first.algorithm))
-        interval, kind = mean_bootstrap([first.rewards], confidence, rng, RESAMPLES), "bootstrap over completions"
+    over_seeds = mean_interval([row.reward for row in rows], confidence)
+    low, high = over_seeds or (first.low, first.high)
     names = dict.fromkeys(name for row in rows for name in row.metrics)
-    return Line(
+    return TextLine(
         task=first.task,
-        algorithm=first.algorithm,
+        arm=first.arm,
         checkpoint=first.checkpoint,
         split=first.split,
+        sampling=first.sampling,
         seeds=len(rows),
-        completions=sum(len(row.rewards) for row in rows),
+        completions=sum(row.completions for row in rows),
         reward=float(np.mean([row.reward for row in rows])),
-        low=interval[0],
-        high=interval[1],
-        interval=kind,
+        low=low,
+        high=high,
+        interval="t over seeds" if over_seeds else "bootstrap over completions",
         metrics={name: float(np.mean([row.metrics[name] for row in rows if name in row.metrics])) for name in names},
         meteor_by=", ".join(dict.fromkeys(row.meteor_by for row in rows if row.meteor_by)),
     )

@@ -22,8 +22,10 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     Raises:
         UserError: the folder belongs to another recipe, or something the user gave is wrong.
     """
-    from reflectrl.pipeline.stages import run as run_stages  # torch is slow to import; lists and help do without
-
+    if recipe.text.task == "none":  # torch is slow to import; lists and help do without
+        from reflectrl.pipeline.stages import run as run_stages
+    else:
+        from reflectrl.pipeline.text.stages import run as run_stages
     run_stages(recipe, folder, until)
 
 

@@ -36,8 +36,8 @@ def write_results(recipe: Recipe, run: RunFolder) -> None:
     rows = list(_rows(recipe, run, env))
     found = {
         "recipe": recipe.name,
-        "commit": _commit(),
-        "hardware": _hardware(),
+        "commit": commit(),
+        "hardware": hardware(),
         "env": {**recipe.env, "horizon": env.horizon},
         "confidence": recipe.eval.confidence,
         "rows": rows,
@@ -72,7 +72,7 @@ def _essence(results: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in results.items() if key not in ORIGIN}
 
 
-def _commit() -> str:
+def commit() -> str:
     """The checkout's commit, "+" for uncommitted changes; the package's version where there is no checkout."""
     from reflectrl import __version__
 
@@ -86,7 +86,8 @@ def _commit() -> str:
         return f"version {__version__}"
 
 
-def _hardware() -> str:
+def hardware() -> str:
+    """The processor or GPU, and torch's version."""
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"

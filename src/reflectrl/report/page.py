@@ -33,8 +33,11 @@ def write_report(run_folder: Path) -> Path:
         UserError: the folder does not exist, or one of its files is corrupt.
     """
     run = read_run(run_folder)
-    page = render(run, sample_run(run_folder / "episodes"))
-    path = run_folder / "report.html"
+    return write_page(run_folder / "report.html", render(run, sample_run(run_folder / "episodes")))
+
+
+def write_page(path: Path, page: str) -> Path:
+    """Write a page, whole or not at all."""
     temporary = path.with_suffix(f".html.{os.getpid()}.new")
     with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(page)

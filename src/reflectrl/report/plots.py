@@ -25,6 +25,7 @@ PARTS = {
 NAMES = {
     "success": "Success in training",
     "eval_success": "Success on validation tasks",
+    "eval_reward": "Mean reward on validation prompts",
     "return": "Return",
     "loss": "Training loss",
     "eval_loss": "Validation loss",

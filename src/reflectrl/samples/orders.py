@@ -8,6 +8,7 @@ in whatever wording, occurs in training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -49,7 +50,7 @@ WAITER = Waiter()
 
 
 def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAITER) -> Iterator[Sample]:
-    """Samples of `count` prompts with `answers` logged answers each; their rewards are 0 until something labels them.
+    """Samples of `count` prompts with `answers` logged answers each; their reward is NaN until something labels them.
 
     Args:
         split: "train", "validation" or "test".
@@ -67,7 +68,7 @@ def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAI
         for k in range(answers):
             text = _answer(dishes, friendly, waiter, rng)
             name = f"{split}:{len(seen) - 1}.{k}"
-            yield Sample(name, group_of(prompt), prompt, f" {text}", 0.0, meta={"ordered": dishes})
+            yield Sample(name, group_of(prompt), prompt, f" {text}", math.nan, meta={"ordered": dishes})
 
 
 def split_of(dishes: list[str]) -> str:
