@@ -66,9 +66,11 @@ class AutoExploreData(Data):
     def __call__(self, settings: Sequence[str]) -> None:
         """Make what is asked for, then say what the library holds."""
         self._check(settings)
-        from reflectrl.envs.autoexplore.library import library_path
+        from reflectrl.envs.autoexplore.library import library_path, open_library
 
         store = library_path(self.store)
+        if self.stage == "questions":
+            open_library(self.store)  # before anything is made
         if self._asked:
             made = store.with_name(f"{store.name}.making") if self.replace else store
             _require_writable(made)

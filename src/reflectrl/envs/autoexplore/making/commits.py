@@ -29,6 +29,8 @@ LOOKED_AT = 4000
 """So many commits are looked at, the latest first."""
 TOLD = (4, 30)
 """Words of a telling message, at least and at most."""
+MOST_WORDS = 14
+"""So many words of a message are asked about."""
 REWORDED = 0.25
 """Share of a message's words that are replaced."""
 _GIT_SECONDS = 120
@@ -47,6 +49,7 @@ _TRIMMED = re.compile(
     re.IGNORECASE,
 )
 """What is around a message: "feat(web): " before it, "(#123)" behind it."""
+_IS_FIX = re.compile(r"(?:\[[^\]]*\]\s*)?(?:bug)?fix(?:\([^)]*\))?!?:", re.IGNORECASE)
 _FIX = re.compile(r"(?:fix(?:e[sd])?|correct(?:s|ed)?|prevent(?:s|ed)?|avoid(?:s|ed)?|handle[sd]?)\s+", re.I)
 
 
@@ -144,14 +147,18 @@ def question_of_message(message: str, rng: random.Random) -> str | None:
     """A question to which a commit is the answer; None where its message is not understood."""
     told = plain(_TRIMMED.sub("", message))
     if (fix := _FIX.match(told)) is not None:
-        trouble = reworded(shortened(told[fix.end() :], 14), rng, REWORDED)
-        return tidy(rng.choice(phrases("fixing")).format(what=trouble)) if len(trouble.split()) > 2 else None
+        return _about_trouble(told[fix.end() :], rng)
     what = said(told)
     if what is None or not what.verb:
-        return None
-    rest = reworded(shortened(what.rest, 14), rng, REWORDED)
+        return _about_trouble(told, rng) if _IS_FIX.match(message) else None
     forms = {"base": what.verb, "third": third(what.verb), "done": participle(what.verb)}
+    rest = reworded(shortened(what.rest, MOST_WORDS), rng, REWORDED)
     return tidy(rng.choice(phrases("changing")).format(rest=rest, **forms))
+
+
+def _about_trouble(trouble: str, rng: random.Random) -> str | None:
+    trouble = reworded(shortened(trouble, MOST_WORDS), rng, REWORDED)
+    return tidy(rng.choice(phrases("fixing")).format(what=trouble)) if len(trouble.split()) > 2 else None
 
 
 def _write_tree(root: Path, tree: str, folder: Path) -> None:

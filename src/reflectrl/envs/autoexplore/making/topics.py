@@ -129,7 +129,7 @@ def _definition(path: str, each: Definition, owner: Definition | None, body: Seq
 def _bases(line: str) -> Iterator[str]:
     """The names of the classes that one is derived from, as far as its first line tells."""
     named = _DERIVED.search(line)
-    for name in re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", (named[1] or named[2]) if named else ""):
+    for name in re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", (named[1] or named[2] or "") if named else ""):
         if len(parts(name)) > 1:
             yield name
 
