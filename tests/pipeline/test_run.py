@@ -46,7 +46,7 @@ class TestFolder:
         }  # fmt: skip
         weights = [path for path in (finished / "checkpoints").rglob("*") if path.suffix in (".bin", ".pt", ".pkl")]
         assert weights == [] and load_file(finished / "checkpoints/seed0/rl-reflect-rl/model.safetensors")
-        stages = ["teach", "base", "sft", "rl", "eval", "report"]
+        stages = ["teach", "base", "sft", "log", "offline", "rl", "eval", "report"]
         assert json.loads((finished / "state.json").read_text()) == {"complete": stages}
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
@@ -124,7 +124,8 @@ class TestSecondCall:
             (arm, 2) for arm in ("random", "sft", "rl-only")
         }
         state = json.loads((copy / "state.json").read_text())["complete"]
-        assert state == ["teach", "base", "sft", "rl", "eval"]  # the report speaks of what was there before
+        # The report speaks of what was there before.
+        assert state == ["teach", "base", "sft", "log", "offline", "rl", "eval"]
 
     def test_more_episodes_keep_those_that_were_played(self, copy: Path, like: Like) -> None:
         log = copy / "episodes/eval-random-seed0-train-full-greedy.jsonl"

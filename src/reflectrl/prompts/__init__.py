@@ -72,7 +72,7 @@ def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
 
 def wish(value: float) -> str:
     """What a return-conditioned policy is told in the place of a reflection: the return that is to come."""
-    return f"{value:+.1f} to come."
+    return f"{round(value, 6):+.1f} to come."  # sums of the same rewards may differ in their last digits
 
 
 def reflection_completion(reflection: str) -> str:

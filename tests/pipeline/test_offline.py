@@ -1,0 +1,215 @@
+"""Offline arms: the log that they learn from, the parts in their order, and going on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reflectrl import pipeline
+from reflectrl.cli import main
+from reflectrl.episodes import read_episodes, with_reflections, with_wishes, without_reflections
+from reflectrl.learn.offline_cache import CARD
+from reflectrl.pipeline.arms import ARMS
+from reflectrl.pipeline.plan import Unit, rounds
+from reflectrl.prompts import wish
+from reflectrl.types import UserError
+
+Like = Callable[..., Any]
+SMALL = (
+    "eval.sampling=greedy", "eval.splits=test", "offline.steps=4", "offline.reference_steps=3", "offline.eval_every=2",
+    "offline.batch_size=4", "offline.value_epochs=1", "offline.value_episodes=1", "offline.log_episodes=2",
+    "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "env.train=4", "env.test=2",
+)  # fmt: skip
+ARMS_OF = "arms=offline-reference,offline-a_lol,offline-dpo,offline-rvs,offline-online"
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory, like: Like) -> Path:
+    folder = tmp_path_factory.mktemp("offline") / "run"
+    pipeline.run(like(*SMALL, ARMS_OF), folder)
+    return folder
+
+
+def log_of(run: Path) -> list[Any]:
+    return list(read_episodes(run / "episodes/offline-seed0.jsonl"))
+
+
+def test_the_log_holds_the_teachers_trajectories_and_the_policys_episodes(learned: Path) -> None:
+    kinds = [episode.provenance["player"] for episode in log_of(learned)]
+    assert kinds == ["teacher"] * (4 * 2) + ["policy"] * (4 * 2)  # two noises; two episodes of each task
+    assert {episode.task.split for episode in log_of(learned)} == {"train"}
+    assert all(episode.provenance.get("kind") in ("trajectory", None) for episode in log_of(learned))
+
+
+def test_parts_lie_where_they_belong(learned: Path) -> None:
+    assert {path.name for path in (learned / "checkpoints/seed0").iterdir()} == {
+        "base", "plain", "offline-reference", "offline-value", "offline-a_lol", "offline-dpo", "offline-rvs",
+        "rl-offline-online",
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
+    steps = {arm: [x["step"] for x in lines if x["arm"] == arm] for arm in ("offline-reference", "offline-dpo")}
+    assert steps == {"offline-reference": [0, 2, 3], "offline-dpo": [0, 2, 4]}
+    assert [x["step"] for x in lines if x["part"] == "offline_value"] == [1]
+    rows = json.loads((learned / "results.json").read_text())["rows"]
+    assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
+
+
+def test_a_second_call_makes_nothing_and_a_lost_part_is_made_again_the_same(
+    learned: Path, tmp_path: Path, like: Like, capsys: Any
+) -> None:
+    copy = Path(shutil.copytree(learned, tmp_path / "copy"))
+    part = copy / "checkpoints/seed0/offline-a_lol"
+    before = load_file(part / "model.safetensors")
+    capsys.readouterr()
+    pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
+    assert "seed 0" not in capsys.readouterr().out
+    shutil.rmtree(part)
+    pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
+    after = load_file(part / "model.safetensors")
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_stale_appraisal_is_refused_by_name(learned: Path, tmp_path: Path, like: Like) -> None:
+    copy = Path(shutil.copytree(learned, tmp_path / "copy"))
+    card = copy / "checkpoints/seed0/offline-value" / CARD
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"code": "0" * 16}), encoding="utf-8")
+    shutil.rmtree(copy / "checkpoints/seed0/offline-a_lol")
+    with pytest.raises(UserError, match="made with other code"):
+        pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
+
+
+def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) -> None:
+    for episode in read_episodes(learned / "episodes/eval-offline-rvs-seed0-test-full-greedy.jsonl"):
+        target = 1.0
+        for step in episode.steps:
+            assert step.reflection == wish(target)
+            target -= step.reward
+
+
+def test_parts_wait_for_what_they_need(like: Like) -> None:
+    names = ("offline-a_lol", "offline-value", "offline-reference", "offline-rvs")
+    units = [Unit("offline", seed, name) for seed in (0, 1) for name in names]
+    made = [{(unit.name, unit.seed) for unit in one} for one in rounds(like(), units)]
+    assert made[:2] == [{(name, 0), (name, 1)} for name in ("offline-reference", "offline-value")]
+    assert made[2] == {(name, seed) for name in ("offline-a_lol", "offline-rvs") for seed in (0, 1)}
+
+
+def test_every_offline_arm_says_what_it_needs() -> None:
+    needed = {name: arm.offline_parts for name, arm in ARMS.items() if arm.offline}
+    assert needed["offline-rvs"] == ("offline-rvs",)
+    assert needed["offline-expert-iteration"] == ("offline-reference", "offline-expert-iteration")
+    assert needed["offline-online"] == ("offline-reference", "offline-value", "offline-a_lol")
+    assert all(arm.sft_parts == () and arm.policy_part for arm in ARMS.values() if arm.offline)
+
+
+def test_the_log_is_replayed_online(tmp_path: Path, like: Like) -> None:
+    recipe = like(*SMALL, "arms=no-reflection,reflect-rl", "rl.replay_log=2", "rl.updates=3", "rl.replay=0")
+    pipeline.run(recipe, tmp_path / "run", "eval")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for arm in ("no-reflection", "reflect-rl"):
+        assert any("replay_loss" in line for line in lines if line["arm"] == arm)
+
+
+def test_without_rollouts_the_value_is_that_of_the_log(learned: Path, tmp_path: Path, like: Like) -> None:
+    recipe = like(*SMALL, "arms=offline-a_lol_ref_free", "offline.value_from=log", "offline.log_episodes=0")
+    pipeline.run(recipe, tmp_path / "run", "eval")
+    assert not (tmp_path / "run/checkpoints/seed0/plain").exists()
+    assert {episode.provenance["player"] for episode in log_of(tmp_path / "run")} == {"teacher"}
+
+
+class TestViews:
+    def test_reflections_are_taken_away_or_asked_for(self, learned: Path) -> None:
+        log = log_of(learned)
+        assert all(step.reflection is None for one in without_reflections(log) for step in one.steps)
+        assert [one.provenance["player"] for one in with_reflections(log)] == ["teacher"] * 8
+
+    def test_wishes_are_the_rewards_to_go(self, learned: Path) -> None:
+        for told, plain in zip(with_wishes(log_of(learned)), log_of(learned), strict=True):
+            for t, step in enumerate(told.steps):
+                to_go = sum(later.reward for later in plain.steps[t:])
+                assert step.reflection == wish(to_go) and step.choice == plain.steps[t].choice
+
+
+ROWS = [
+    {"prompt": f"A {colour} room,", "completion": f" go {word}", "reward": reward}
+    for colour in ("red", "blue", "green", "black")
+    for word, reward in (("left", 1.0), ("right", 0.0))
+]
+
+
+class TestCommand:
+    @pytest.fixture
+    def words(self, tmp_path: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+        small = ["--offline.steps", "4", "--offline.batch-size", "2", "--offline.eval-every", "2"]
+        return ["offline", "--data", "rows.jsonl", "--model", str(small_model), *small]
+
+    @pytest.mark.parametrize("algorithm", ["a_lol", "dpo"])
+    def test_a_file_becomes_a_model(self, words: list[str], algorithm: str, capsys: Any) -> None:
+        assert main([*words, "--algo", algorithm]) == 0
+        out = Path(f"runs/offline-rows-{algorithm}")
+        assert load_file(out / "model/model.safetensors") and not (out / "learner").exists()
+        steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        assert steps[0] == 0 and len(steps) > 1
+        said = capsys.readouterr().out
+        assert "8 samples of 4 prompts" in said and ("warning: the value is fitted" in said) == (algorithm == "a_lol")
+        assert main([*words, "--algo", algorithm]) == 0
+        assert "is complete" in capsys.readouterr().out
+
+    def test_a_killed_training_goes_on(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        from reflectrl.pipeline import metrics
+
+        write = metrics.MetricsFile.write
+
+        def until(file: Any, values: dict[str, Any]) -> None:
+            if values["step"] == 4:
+                raise KeyboardInterrupt
+            write(file, values)
+
+        words = [*words, "--algo", "nll"]
+        assert main([*words, "--out", "whole"]) == 0
+        monkeypatch.setattr(metrics.MetricsFile, "write", until)
+        assert main([*words, "--out", "killed"]) == 130
+        monkeypatch.setattr(metrics.MetricsFile, "write", write)
+        assert main([*words, "--out", "killed"]) == 0
+        assert Path("whole/metrics.jsonl").read_bytes() == Path("killed/metrics.jsonl").read_bytes()
+        one, other = (load_file(Path(name) / "model/model.safetensors") for name in ("whole", "killed"))
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+    @pytest.mark.parametrize(
+        ("more", "about"),
+        [
+            (["--algo", "ppo"], "ppo"),
+            (["--offline.stepz", "3"], "did you mean 'steps'"),
+            (["--rl.lr", "3"], "--rl.lr"),
+            (["--offline.algorithm", "nll"], "--algo"),
+            (["--data", "absent.jsonl"], "absent.jsonl"),
+            (["--model", "absent"], "absent"),
+            (["--offline.clip", "2"], "at most 1"),
+        ],
+    )
+    def test_mistakes_are_one_line(self, words: list[str], more: list[str], about: str, capsys: Any) -> None:
+        assert main([*words, *more]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("reflectrl: ") and err.count("\n") == 1 and about in err
+
+    def test_bad_rows_are_named_or_counted(self, words: list[str], capsys: Any) -> None:
+        with Path("rows.jsonl").open("a", encoding="utf-8") as file:
+            file.write('{"prompt": "x", "completion": " y", "reward": NaN}\n')
+        assert main(words) == 2
+        assert "rows.jsonl:9" in capsys.readouterr().err
+        assert main([*words, "--skip-bad"]) == 0
+        assert "left out: 1 rows" in capsys.readouterr().out
+
+    def test_another_training_in_the_folder_is_refused(self, words: list[str], capsys: Any) -> None:
+        assert main([*words, "--out", "here"]) == 0
+        assert main([*words, "--out", "here", "--seed", "1"]) == 2
+        assert "seed = 0, not 1" in capsys.readouterr().err
