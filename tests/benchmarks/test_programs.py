@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import choices, identical, play, sft, update
+from benchmarks import choices, identical, offline, play, sft, update
 from benchmarks.settings import Settings
 from reflectrl.cli import main
 
@@ -28,6 +28,12 @@ def test_sft_is_measured_in_both_precisions() -> None:
     found = sft.rows(Settings(workloads=("taxi",), sizes=("tiny",), batches=(4,), repetitions=1, threads=1))
     assert [row["precision"] for row in found] == ["fp32", "bf16"]
     assert all(row["tokens/s"] > 0 and row["padded tokens/s"] > 0 and row["packed tokens/s"] > 0 for row in found)
+
+
+def test_a_lol_reads_the_samples_that_likelihood_reads() -> None:
+    [row] = offline.rows(TINY)
+    assert row["nll tokens/s"] > 0 and row["A-LoL tokens/s"] > 0 and row["throughput"] > 0
+    assert row["nll MiB"] > 0 and row["memory"] > 0
 
 
 def test_action_texts_get_the_plain_sides_scores() -> None:

@@ -20,6 +20,7 @@ PARTS = {
     "play": "two-player play: steps/s of the engine against Hugging Face's generate and one forward pass per choice",
     "update": "the RL update: packed episodes against step-by-step encoding",
     "sft": "supervised fine-tuning: useful tokens/s against transformers.Trainer",
+    "offline": "offline learning: A-LoL's speed and memory beside those of plain likelihood",
     "choices": "choice scoring: enumeration and action texts against one forward pass per action",
     "identical": "identical prompts: memories of both players on and off",
     "memory": "two players on one backbone; the update's peak with a small and a large vocabulary (MiB)",
@@ -34,7 +35,7 @@ class Bench:
     """Measure speed and memory on this machine, side by side with a plain implementation. Quiet machines tell more."""
 
     parts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ()
-    """play, update, sft, choices, identical, memory, environments, alfworld; all of them if none is named."""
+    """play, update, sft, offline, choices, identical, memory, environments, alfworld; all of them if none is named."""
     workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
     """What is played: taxi, taxi-history, alfworld (its shape, not the game)."""
     sizes: tuple[str, ...] = ("4x256",)

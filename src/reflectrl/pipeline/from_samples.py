@@ -15,9 +15,9 @@ import torch
 
 from reflectrl.config import ModelConfig, OfflineConfig
 from reflectrl.learn.checkpoint import recover, write_folder, write_text
-from reflectrl.learn.completions import Dataset, shortened, text_dataset
+from reflectrl.learn.completions import shortened, text_dataset
 from reflectrl.learn.offline import BY_ADVANTAGE, train_offline
-from reflectrl.learn.offline_cache import Outcomes, kept_appraisal
+from reflectrl.learn.offline_cache import kept_appraisal
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.metrics import MetricsFile
@@ -25,8 +25,6 @@ from reflectrl.samples.sample import Sample
 from reflectrl.types import UserError, named_seed
 
 Say = Callable[[str], None]
-Earned = Callable[[LanguageModel], Sequence[Sample]]
-"""Completions that the reference itself writes for prompts of a validation set, with what they earn."""
 
 LOGGED = "the value is fitted to the rewards in the data: it is that of whoever wrote the completions, not of the model"
 """What is to be known where nothing can be played or scored."""
@@ -40,8 +38,6 @@ def train_on_samples(
     seed: int,
     folder: Path,
     say: Say,
-    judge: Callable[[LanguageModel], dict[str, float]] | None = None,
-    earned: Earned | None = None,
 ) -> Path:
     """Train a model, which is its own reference; called again, it goes on, or finds that nothing is left to do.
 
@@ -49,8 +45,6 @@ def train_on_samples(
         source: name or folder of the model.
         folder: gets `settings.json`, `appraisal/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's format.
         say: receives a line now and then.
-        judge: what decides which checkpoint is kept, the most important number first; None: the held-out loss.
-        earned: what the reference's value is fitted to; None: the rewards of the samples, of which a warning tells.
 
     Returns:
         The model's folder.
@@ -67,31 +61,25 @@ def train_on_samples(
     lm = load_model(source, model, "policy", named_seed(seed, "policy"))
     data = text_dataset(lm, samples, config)
     _say_shortened(lm, samples, config, say)
-    judged = partial(judge, lm) if judge else None
     with MetricsFile(folder / "metrics.jsonl", learner, {"part": "offline", "seed": seed, "arm": None}) as file:
 
         def note(metrics: Mapping[str, Any]) -> None:
             file.write(dict(metrics))
-            say(_line(metrics))
+            _say_metrics(say, metrics)
 
         needs_value = config.algorithm in BY_ADVANTAGE
-        played = partial(_outcomes, lm, earned, config) if earned else None
-        if needs_value and played is None:
+        if needs_value:
             say(f"warning: {LOGGED}")
+        fitted = partial(_say_metrics, say)
         appraisal = kept_appraisal(
-            folder / "appraisal", data, config, named_seed(seed, "value"), lambda m: say(_line(m)), played, needs_value
+            folder / "appraisal", data, config, named_seed(seed, "value"), fitted, needs_value=needs_value
         )
         torch.manual_seed(named_seed(seed, "offline"))
-        train_offline(data, appraisal, config, named_seed(seed, "offline"), note, learner, judged)
+        train_offline(data, appraisal, config, named_seed(seed, "offline"), note, learner)
     write_folder(done, partial(lm.save, algorithm=config.algorithm, seed=seed))
     shutil.rmtree(learner, ignore_errors=True)
     say(f"written: {done}")
     return done
-
-
-def _outcomes(lm: LanguageModel, earned: Earned, config: OfflineConfig) -> Outcomes:
-    data: Dataset = text_dataset(lm, earned(lm), config)
-    return Outcomes(data.completions.prompts, data.rewards_N, data.units)
 
 
 def _settings(
@@ -134,8 +122,7 @@ def _say_shortened(lm: LanguageModel, samples: Sequence[Sample], config: Offline
         say(f"{completions} of {len(samples)} completions lost their end (longer than {config.completion_tokens})")
 
 
-def _line(metrics: Mapping[str, Any]) -> str:
-    shown = {name: value for name, value in metrics.items() if name not in ("step", "steps")}
-    of = f"/{metrics['steps']}" if "steps" in metrics else ""
-    values = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
-    return f"{'step' if of else 'value, epoch'} {metrics['step']}{of}: {values}"
+def _say_metrics(say: Say, metrics: Mapping[str, Any]) -> None:
+    values = [f"{name.replace('_', ' ')} {x:.4g}" for name, x in metrics.items() if name not in ("step", "steps")]
+    where = f"step {metrics['step']}/{metrics['steps']}" if "steps" in metrics else f"value, epoch {metrics['step']}"
+    say(f"{where}: {', '.join(values)}")

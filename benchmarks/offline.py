@@ -1,0 +1,100 @@
+"""Offline learning: speed and memory of A-LoL beside those of plain likelihood, on the same model and samples.
+
+    python -m benchmarks.offline --sizes 4x256 --batches 16
+
+Samples are the reflections of recorded episodes, with rewards by lot. What the reference thinks of them is computed
+before, as in every training: A-LoL then reads as many tokens as likelihood does, and one model is in memory.
+`throughput` and `memory` are A-LoL's share of likelihood's: at least 0.9 and at most 1.1 are aimed at.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from reflectrl.config import Algorithm, OfflineConfig
+from reflectrl.episodes import sft_reflection
+from reflectrl.learn.completions import Dataset, text_dataset
+from reflectrl.learn.offline import train_offline
+from reflectrl.learn.offline_cache import Appraisal, appraise
+from reflectrl.samples.sample import Sample
+
+from .measure import interleaved, peak_memory
+from .settings import Settings, main, note
+from .workloads import bench_model, records, workload
+
+STEPS = 4
+ALGORITHMS: tuple[Algorithm, ...] = ("nll", "a_lol")
+
+Given = tuple[Dataset, Appraisal, int]
+
+
+def prepared(size: str, name: str, batch: int, device: str = "cpu") -> Given:
+    """Samples bound to a model, and its view of them; every value is 0, so that all of them are learned from."""
+    lm = bench_model(size, workload(name), device=device)
+    count = batch * STEPS
+    rows = sft_reflection(records(workload(name), 2 + count // 8))[:count]
+    rewards = np.random.default_rng(0).random(len(rows)) + 0.1
+    samples = [
+        Sample(str(i), str(i), row.prompt.history + row.prompt.rest, row.completion, float(reward))
+        for i, (row, reward) in enumerate(zip(rows, rewards, strict=True))
+    ]
+    data = text_dataset(lm, samples, OfflineConfig(prompt_tokens=lm.context))
+    return data, appraise(data, torch.zeros(len(data))), batch
+
+
+def train(algorithm: Algorithm, given: Given) -> float:
+    """Seconds of the training loop over all samples once; nothing is judged."""
+    data, appraisal, batch = given
+    config = OfflineConfig(
+        algorithm=algorithm, sampling="none", steps=STEPS, batch_size=batch, eval_every=STEPS, lr=1e-6
+    )
+    start = time.perf_counter()
+    train_offline(data, appraisal, config, 0, lambda metrics: None, judge=lambda: {"nothing": 0.0})
+    return time.perf_counter() - start
+
+
+def with_nll(given: Given) -> None:
+    """Likelihood, in a process of its own."""
+    train("nll", given)
+
+
+def with_a_lol(given: Given) -> None:
+    """A-LoL, in a process of its own."""
+    train("a_lol", given)
+
+
+def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
+    """One cell: both algorithms on the same samples, in turn; their peaks each in a fresh process."""
+    given = prepared(size, name, batch, settings.device)
+    completions = given[0].completions
+    tokens = sum(map(len, completions.prompts)) + sum(map(len, completions.answers))
+    runs = {algorithm: partial(train, algorithm, given) for algorithm in ALGORITHMS}
+    seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions).items()}
+    peaks = [peak_memory(run, size, name, batch, prepare=prepared) for run in (with_nll, with_a_lol)]
+    nll_mib, a_lol_mib = (None if peak is None else peak / 2**20 for peak in peaks)
+    return {
+        "size": size,
+        "workload": name,
+        "batch": batch,
+        "nll tokens/s": tokens / seconds["nll"],
+        "A-LoL tokens/s": tokens / seconds["a_lol"],
+        "throughput": seconds["nll"] / seconds["a_lol"],
+        "nll MiB": nll_mib,
+        "A-LoL MiB": a_lol_mib,
+        "memory": a_lol_mib / nll_mib if nll_mib and a_lol_mib else None,
+    }
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per cell. Memory is measured on the CPU whatever the device."""
+    return [note(row(*cell, settings)) for cell in settings.cells()]
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)
