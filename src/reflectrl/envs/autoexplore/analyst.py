@@ -6,8 +6,7 @@ Whoever teaches knows the target; the reasons given for it are words that can be
 from __future__ import annotations
 
 from reflectrl.envs.autoexplore.commands import Command, Walk
-from reflectrl.envs.autoexplore.evidence import Evidence
-from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.finder import GROUNDS, Finder
 from reflectrl.envs.autoexplore.names import shown
 from reflectrl.envs.autoexplore.words import spoken
 
@@ -45,7 +44,7 @@ def _of_last(finder: Finder, question: str, last: Command | None, command: Comma
 def _of_next(finder: Finder, question: str, command: Command) -> str:
     match command.verb:
         case "id":
-            return _of_file(finder.evidence(command.path, question))
+            return _of_file(finder, question, command.path) if finder.score(command.path, question) else ""
         case "cd":
             shared = _shared(question, command.path.rpartition("/")[2])
             return f"The folder shares {', '.join(shared)} with the question." if shared else ""
@@ -54,12 +53,11 @@ def _of_next(finder: Finder, question: str, command: Command) -> str:
     return ""
 
 
-def _of_file(found: Evidence) -> str:
-    """The strongest reason for a file that its line or its folder shows."""
-    words = ", ".join(found.shared[:WORDS])
-    if found.best is not None and words:
-        return f"{found.best.name} has {words}."
-    return f"It has {words}." if words else ""
+def _of_file(finder: Finder, question: str, path: str) -> str:
+    """On which grounds a file stands out, as its line shows them."""
+    digits = finder.digits(path, question)
+    best = [name for name, digit in zip(GROUNDS, digits, strict=True) if digit == 9]
+    return f"It has most {', '.join(best)}." if best else ""
 
 
 def _shared(question: str, name: str) -> list[str]:

@@ -19,6 +19,7 @@ from reflectrl.envs.autoexplore.library import Library, open_library
 from reflectrl.envs.autoexplore.names import depth
 from reflectrl.envs.autoexplore.paper import PaperWalk
 from reflectrl.envs.autoexplore.questions import Question
+from reflectrl.envs.autoexplore.texts import printable
 from reflectrl.envs.autoexplore.view import View
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.splits import require_known
@@ -113,14 +114,14 @@ class AutoExploreEnv(TextEnv):
         if task.payload["gold"] and not self._gold:
             missing = task.payload["gold"][0]
             raise UserError(f"autoexplore: {task.id}: {missing} is not among the files of {task.payload['repo']}")
-        salt = str(int(self.np_random.integers(2**62))) if self.leave_out and task.split == "train" else ""
+        salt = str(int(self.np_random.integers(2**62))) if task.split == "train" else ""
         self._walk = self._started(salt)
         self._last: Command | None = None
 
     def _ask(self, task: Task) -> None:
         """Take up a task's question; one without `gold` has no right answer, and no expert."""
         self._finder = self.finder_of(task)
-        self._question = " ".join(task.payload["question"].split())
+        self._question = printable(task.payload["question"])
         self._gold = tuple(path for path in task.payload["gold"] if path in self._finder.repository)
 
     def finder_of(self, task: Task) -> Finder:
@@ -128,7 +129,7 @@ class AutoExploreEnv(TextEnv):
         return _opened(open_library(self.library), task.payload["repo"])
 
     def _started(self, salt: str) -> Walk:
-        """A walk at its start; with a salt, in a repository of which parts are left out."""
+        """A walk at its start; with a salt, parts of the repository are left out and files have shuffled numbers."""
         view = View.around(self._finder.repository, self._gold, self.leave_out if salt else 0.0, salt)
         if self.actions == "paper":
             return PaperWalk(view, self._question, self.page)
@@ -188,7 +189,7 @@ class AutoExploreEnv(TextEnv):
         if self.actions == "paper":
             raise NotImplementedError("the paper's actions have no search")
         actions = self.legal_actions()
-        return actions.index(next((action for action in ("id 1", "search", "ls") if action in actions), actions[-1]))
+        return actions.index(next((action for action in ("id #1", "search", "ls") if action in actions), actions[-1]))
 
     def _best(self) -> str:
         """The first command of a shortest way to a file that answers."""

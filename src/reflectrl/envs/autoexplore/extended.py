@@ -1,7 +1,7 @@
 """The action set of today's locators: search for words of the question, look at what was found, and go on from there.
 
-Every file that is shown, by a search or in a folder, gets a number that it keeps for the episode; `id 3`, `cat 3`,
-`head 3` and `outline 3` name it by that. `search` looks for the whole question and `search W` for one of its words;
+Every file that is shown, by a search or in a folder, gets a number that it keeps for the episode; `id #3`, `cat #3`,
+`head #3` and `outline #3` name it by that. `search` looks for the whole question and `search W` for one of its words;
 `more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be reached. All
 outputs are history, which only grows; where one is, and the numbered files, are state.
 """
@@ -73,8 +73,8 @@ class ExtendedWalk:
         found = self._searches()
         found |= self._moves()
         for path, number in self.numbers.items():
-            found[f"id {number}"] = Command("id", path)
-            found |= {f"{verb} {number}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
+            found[f"id #{number}"] = Command("id", path)
+            found |= {f"{verb} #{number}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
         return found
 
     def _searches(self) -> dict[str, Command]:
@@ -136,7 +136,9 @@ class ExtendedWalk:
         self._found += len(paths)
         if not paths:
             return Result("Warning: nothing was found", "warning")
-        return reply("\n".join(self.finder.line(self._number(path), path, self.question) for path in paths))
+        for path in self.view.shuffled(paths):
+            self._number(path)
+        return reply("\n".join(self.finder.line(self.numbers[path], path, self.question) for path in paths))
 
     def _page(self) -> Result:
         """The next entries of the present folder: folders first, then files with their numbers."""
@@ -145,7 +147,7 @@ class ExtendedWalk:
         first = max(0, self._listed - len(folder.folders))
         for name in folder.files[first : first + self.page - len(entries)]:
             path = joined(self.folder, name)
-            entries.append(f"{shown(name)} {self._number(path)}")
+            entries.append(f"{shown(name)} #{self._number(path)}")
         self._listed += self.page
         return reply(", ".join(entries))
 
@@ -161,11 +163,11 @@ class ExtendedWalk:
         know beforehand that another search is shorter. Otherwise the shortest way; of equals, searching before walking.
         """
         if target in self.numbers:
-            return [f"id {self.numbers[target]}"]
+            return [f"id #{self.numbers[target]}"]
         ways = self._ways_by_search(target)
         natural = next((way for way in ways if way[0] in NATURAL and len(way) <= PATIENCE), None)
         way = natural or min([*ways, self._way_by_folders(target)], key=len)
-        return [*way, f"id {self._number_then(way, target)}"]
+        return [*way, f"id #{self._number_then(way, target)}"]
 
     def _ways_by_search(self, target: str) -> list[list[str]]:
         """Ways that begin with "more", with "search", and with searches for words, in this order."""

@@ -18,8 +18,18 @@ WEIGHED = 30
 """So many of the first are held against the question part by part, and ordered by that."""
 KEPT = 4096
 """So many questions' rankings are remembered."""
-WORDS_SHOWN = 4
-"""Words of the question that a line names."""
+GROUNDS = (
+    "all in all",
+    "in its words",
+    "in its path",
+    "in its names",
+    "in its notes",
+    "in any part",
+    "often",
+    "in one place",
+)
+"""What speaks for a file: `promise`, BM25, and the shares of the question that are covered by its path, its names, what
+it says of itself, all of it, what it says often, and the one definition that covers most."""
 
 
 class Finder:
@@ -54,24 +64,21 @@ class Finder:
         return self.score(path, question) + found.passage + (found.path + found.names + found.docs) / 2
 
     def line(self, number: int, path: str, question: str) -> str:
-        """What is shown of a file: path, its best definition, words in it, what speaks for it, and its number.
+        """What is shown of a file: path, what speaks for it, and its number.
 
         What speaks for it are digits, 9 for the file of which it is most among the first that a search for the question
-        finds: all in one (`promise`), BM25, and the shares of the question that are covered by its path, its names,
-        what it says of itself, all of it, what it says often, and the one definition that covers most. The number comes
-        last, since a model that reads from left to right then knows the file when it reads the number.
+        finds; `GROUNDS` names them in order. The number comes last, and with a mark that digits do not have: a model
+        that reads from left to right then knows the file when it reads the number.
         """
-        found = self.evidence(path, question)
-        most = self._most(question)
-        digits = " ".join(
-            str(round(9 * min(1.0, own / best))) if best else "0"
-            for own, best in zip(self._grounds(path, question), most, strict=True)
-        )
-        best = f" {found.best.name}" if found.best is not None else ""
-        return f"{shown(path)}{best}: {' '.join(found.shared[:WORDS_SHOWN])}: {digits} file {number}"
+        return f"{shown(path)} {' '.join(map(str, self.digits(path, question)))} #{number}"
+
+    def digits(self, path: str, question: str) -> tuple[int, ...]:
+        """What speaks for a file, each from 0 to 9 in relation to the most that speaks for any."""
+        pairs = zip(self._grounds(path, question), self._most(question), strict=True)
+        return tuple(round(9 * min(1.0, own / most)) if most else 0 for own, most in pairs)
 
     def _grounds(self, path: str, question: str) -> tuple[float, ...]:
-        """What speaks for a file, in the order in which `line` shows it."""
+        """What speaks for a file, in the order of `GROUNDS`."""
         found = self.evidence(path, question)
         shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
         return (self.promise(path, question), self.score(path, question), *shares)
@@ -87,6 +94,8 @@ class Finder:
 
     def _searched(self, words: str) -> dict[str, float]:
         """The first files by BM25, best first, with their scores as shares of the best one's."""
+        if not spoken(words):
+            return {}
         found = self.search.rank(words)[:DEEPEST]
         return {path: score / found[0][1] for path, score in found}
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.envs.autoexplore.repository import Repository
-from reflectrl.envs.autoexplore.texts import Text
+from reflectrl.envs.autoexplore.texts import Text, printable
 from reflectrl.envs.autoexplore.words import count_words, spoken
 from reflectrl.types import UserError
 
@@ -203,9 +203,4 @@ def _densest(text: str, worth: Mapping[str, float]) -> tuple[int | None, str]:
             value = sum(worth.get(word, 0.0) for word in sorted(count_words(piece)))
             if value > best:
                 best, line, excerpt = value, number, piece
-    return line, _printable(excerpt)
-
-
-def _printable(text: str) -> str:
-    """A line without control characters, marks that turn the direction of reading, and repeated white space."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line, printable(excerpt)

@@ -26,6 +26,11 @@ class Unreadable:
     reason: str
 
 
+def printable(text: str) -> str:
+    """A text as one line, without control characters, marks that turn the direction of reading, and repeated spaces."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
 class TextCache:
     """The texts that were used last, within so many bytes of memory. Threads may share it; a copy begins empty."""
 

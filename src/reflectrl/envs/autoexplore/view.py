@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,6 +91,10 @@ class View:
         parts = path.split("/")
         return all(self._is_in("/".join(parts[:n])) for n in range(1, len(parts) + 1))
 
+    def shuffled(self, paths: Sequence[str]) -> Sequence[str]:
+        """Paths in another order, if there is a salt: for labels that say nothing about what they stand for."""
+        return sorted(paths, key=self._drawn) if self.salt else paths
+
     def folder(self, path: str) -> Folder:
         """What lies in a folder that is there."""
         folder = self.repository.folder(path)
@@ -107,8 +111,9 @@ class View:
         return {}
 
     def _is_in(self, path: str) -> bool:
-        """Drawn from the path, so that nothing needs to be copied or decided beforehand."""
-        if path in self.kept:
-            return True
+        return path in self.kept or self._drawn(path) >= self.left_out * 2**64
+
+    def _drawn(self, path: str) -> int:
+        """A number below 2^64, drawn from the path, so that nothing needs to be decided or kept beforehand."""
         data = f"{self.salt}\0{path}".encode("utf-8", "surrogateescape")
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()) >= self.left_out * 2**64
+        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
