@@ -21,6 +21,7 @@ from reflectrl.cli.find import find_recipe, recipes, summary
 from reflectrl.cli.locate import Locate
 from reflectrl.cli.mcp import Mcp
 from reflectrl.cli.offline import Offline
+from reflectrl.cli.text import Compare, Judge
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
 from reflectrl.config.reference import keys
 from reflectrl.plugins import names, suggestion
@@ -177,6 +178,8 @@ VERBS: dict[str, type] = {
     "locate": Locate,
     "mcp": Mcp,
     "export-agent": ExportAgent,
+    "judge": Judge,
+    "compare": Compare,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,

@@ -130,11 +130,11 @@ def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
 
 
 def _pairs(ours: Sequence[Sample], theirs: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    others = {sample.id: sample for sample in theirs}
+    others = {sample.prompt: sample for sample in theirs}
     for sample in ours:
-        if sample.id not in others or others[sample.id].prompt != sample.prompt:
+        if sample.prompt not in others:
             raise UserError(f"judge: the other model has no completion of prompt {sample.id!r}")
-    return [(sample, others[sample.id]) for sample in ours]
+    return [(sample, others[sample.prompt]) for sample in ours]
 
 
 def _both_orders(ours: Sample, theirs: Sample) -> list[Question]:
