@@ -289,6 +289,7 @@ class TestRefusals:
             (["--import", "x.jsonl", "--repos", "."], "x.jsonl cannot be read"),
             (["--import", "x.jsonl", "--repos", ".", "--from", "."], "not from --from"),
             (["--import", "x", "--download", "--replace"], "cannot --replace"),
+            (["--import", "x.jsonl", "--repos", ".", "--download"], "--import needs --repos DIR, or --download"),
             (["--repos", "."], "--repos needs --import"),
             (["--replace"], "--replace needs"),
             (["--stage", "question"], "question"),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from reflectrl.envs.autoexplore.making.endpoint import EndpointWriter
+from reflectrl.cli import main
+from reflectrl.envs.autoexplore.making.endpoint import EndpointWriter, Remembered
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.models.endpoint import Endpoint
 from reflectrl.prompts.questions import questions_in, questions_request
@@ -86,6 +87,29 @@ def test_a_refusal_is_one_line(server: Any, shop: Repository) -> None:
     server.status = 400
     with pytest.raises(UserError, match="scripted"):
         EndpointWriter(endpoint(server), 9, 0)("shop", shop, "MIT")
+
+
+def test_answers_are_kept(server: Any, shop: Repository, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first = EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "")
+    asked = len(server.prompts)
+    assert asked == path.read_text(encoding="utf-8").count("\n")
+    assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+    assert len(server.prompts) == asked
+    path.write_bytes(path.read_bytes()[:-5])  # cut off in the middle of the last line
+    for _ in range(2):
+        assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+    assert len(server.prompts) == asked + 1
+    EndpointWriter(Remembered(endpoint(server), "another", path), 9, 0)("shop", shop, "")
+    assert len(server.prompts) == 2 * asked + 1
+
+
+def test_the_verb_asks_a_model(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"http://127.0.0.1:{server.server_port}/v1"
+    words = ["--from", str(write_shop(tmp_path / "shop")), "--split-by", "task", "--store", str(tmp_path / "library")]
+    assert main(["data", "autoexplore", *words, "--writer", "endpoint", "--endpoint", address, "--model", "m"]) == 0
+    assert f"are sent to {address}" in capsys.readouterr().out
+    assert (tmp_path / "library" / "answers.jsonl").exists()
 
 
 def test_the_words() -> None:

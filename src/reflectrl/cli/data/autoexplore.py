@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from reflectrl.cli.data.base import Data, bar, refuse_unknown
+from reflectrl.cli.data.getting import DOWNLOADS, beside, get_named, get_table, reference
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
-    from reflectrl.envs.autoexplore.library import RepoEntry
     from reflectrl.envs.autoexplore.making.make import Writer
-    from reflectrl.envs.autoexplore.making.pins import Pin
 
-DOWNLOADS = "downloads"
-"""Folder in the library for archives, until they are unpacked."""
+ANSWERS = "answers.jsonl"
+"""File in the library that keeps what a language model answered."""
 
 
 @dataclass(frozen=True)
@@ -88,99 +86,63 @@ class AutoExploreData(Data):
 
     def _check(self, settings: Sequence[str]) -> None:
         refuse_unknown(settings, type(self))
-        if self.download and self.from_:
-            raise UserError("data: only one of --download, --from DIR at a time")
-        if () in self.from_:
-            raise UserError("data: --from needs a folder")
-        if self.import_ is not None and self.from_:
-            raise UserError("data: --import takes its repositories from --repos DIR or --download, not from --from")
-        if self.import_ is not None and not (self.download or self.repos):
-            raise UserError("data: --import needs --repos DIR, or --download to get the repositories")
-        if self.repos is not None and self.import_ is None:
-            raise UserError("data: --repos needs --import FILE")
-        if self.stage == "questions" and (self.download or self.from_ or self.import_ is not None):
-            raise UserError("data: --stage questions asks about the repositories that are there; leave out the others")
-        if self.replace and not (self.download or self.from_):
-            raise UserError("data: --replace needs --download or --from DIR")
-        if self.replace and self.import_ is not None:
-            raise UserError("data: --import adds to a library; it cannot --replace one")
-        if self.per_repo < 1 or self.commits < 0:
-            raise UserError("data: --per-repo must be at least 1, and --commits at least 0")
-        if (self.writer == "endpoint") != bool(self.endpoint and self.model):
-            raise UserError("data: --writer endpoint needs --endpoint URL and --model NAME, and they need it")
+        for is_wrong, why in self._mistakes():
+            if is_wrong:
+                raise UserError(f"data: {why}")
+
+    def _mistakes(self) -> Iterator[tuple[bool, str]]:
+        """What does not go together, and why."""
+        imports = self.import_ is not None
+        yield self.download and bool(self.from_), "only one of --download, --from DIR at a time"
+        yield () in self.from_, "--from needs a folder"
+        yield (
+            imports and bool(self.from_),
+            "--import takes its repositories from --repos DIR or --download, not from --from",
+        )
+        one_of = self.download != (self.repos is not None)
+        yield imports and not one_of, "--import needs --repos DIR, or --download to get the repositories"
+        yield self.repos is not None and not imports, "--repos needs --import FILE"
+        gets = self.download or bool(self.from_) or imports
+        yield self.stage == "questions" and gets, "--stage questions asks about what is there; leave out the others"
+        yield self.replace and not (self.download or self.from_), "--replace needs --download or --from DIR"
+        yield self.replace and imports, "--import adds to a library; it cannot --replace one"
+        yield self.per_repo < 1 or self.commits < 0, "--per-repo must be at least 1, and --commits at least 0"
+        asks = bool(self.endpoint and self.model)
+        yield (
+            (self.writer == "endpoint") != asks,
+            "--writer endpoint needs --endpoint URL and --model NAME, and they need it",
+        )
 
     def _make(self, store: Path) -> None:
         if self.import_ is not None:
             self._import(self.import_, store)
             return
         if self.download:
-            self._download(store)
+            get_table(self.index, store)
         elif self.from_:
-            self._reference([path for paths in self.from_ for path in paths], store)
+            folders = [path for paths in self.from_ for path in paths]
+            reference(folders, store, self.seed, self.split_by == "task")
         if self.stage in ("questions", "all"):
             self._write(store)
-
-    # ---- repositories ------------------------------------------------------------------------------------------------
-
-    def _download(self, store: Path) -> None:
-        from reflectrl.envs.autoexplore.library import IMPORTED
-        from reflectrl.envs.autoexplore.making.pins import pins
-
-        self._get([pin for pin in pins() if pin.split != IMPORTED], store)
-
-    def _get(self, wanted: Sequence[Pin], store: Path) -> dict[str, RepoEntry]:
-        """Fetch and unpack packages, those apart that are there; returns package → repository."""
-        from reflectrl.cli.data.packages import NoSuchPackageError, index_url
-        from reflectrl.envs.autoexplore.making.make import add_repositories
-        from reflectrl.envs.autoexplore.making.repositories import entries
-
-        index, known = index_url(self.index), entries(store)
-        missing = [pin for pin in wanted if not _is_there(pin, known, store)]
-        if missing:
-            print(f"getting {len(missing)} packages from {index}", flush=True)
-        with bar("packages") as tick:
-            for done, pin in enumerate(missing, 1):
-                try:
-                    add_repositories(store, [_fetched(pin, index, store)])
-                except NoSuchPackageError as error:
-                    print(f"left out: {error}")
-                tick(done, len(missing), pin.package)
-        known = entries(store)
-        return {pin.package: known[pin.package] for pin in wanted if pin.package in known}
-
-    def _reference(self, folders: Sequence[Path], store: Path) -> None:
-        from reflectrl.envs.autoexplore.making.make import add_repositories, own_splits
-        from reflectrl.envs.autoexplore.making.repositories import entries, referenced
-
-        known = entries(store)
-        there = {entry.path: entry.name for entry in known.values() if entry.path}
-        taken = dict.fromkeys(name for name in known if name not in there.values())
-        found: list[RepoEntry] = []
-        for folder in dict.fromkeys(folder.expanduser().resolve() for folder in folders):
-            found.append(referenced(folder, "train", taken, there.get(str(folder), "")))
-            taken[found[-1].name] = None
-        splits = own_splits([entry.name for entry in found], self.seed, self.split_by == "task")
-        add_repositories(store, [changed(entry, split=splits[entry.name]) for entry in found])
-
-    # ---- questions ---------------------------------------------------------------------------------------------------
 
     def _write(self, store: Path) -> None:
         from reflectrl.envs.autoexplore.making.make import make_questions
 
         with bar("questions") as tick:
-            dropped = make_questions(store, self._writer(), self.seed, self.split_by == "task", self.commits, tick)
+            dropped = make_questions(store, self._writer(store), self.seed, self.split_by == "task", self.commits, tick)
         _report("left out", dropped, "drafts")
 
-    def _writer(self) -> Writer:
+    def _writer(self, store: Path) -> Writer:
         if self.writer == "rules":
             from reflectrl.envs.autoexplore.making.writing import write_questions_about
 
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
-        from reflectrl.envs.autoexplore.making.endpoint import EndpointWriter
+        from reflectrl.envs.autoexplore.making.endpoint import EndpointWriter, Remembered
         from reflectrl.models.endpoint import Endpoint
 
         print(f"the files of the repositories are sent to {self.endpoint}", flush=True)
-        return EndpointWriter(Endpoint(self.endpoint, self.model), self.per_repo, self.seed)
+        chat = Remembered(Endpoint(self.endpoint, self.model), self.model, store / ANSWERS)
+        return EndpointWriter(chat, self.per_repo, self.seed)
 
     def _import(self, path: Path, store: Path) -> None:
         from reflectrl.envs.autoexplore.making.imported import by_repo, read_imported, set_name
@@ -189,60 +151,12 @@ class AutoExploreData(Data):
         asked = read_imported(path)
         name = set_name(asked, path)
         named = list(by_repo(asked))
-        found = self._downloaded(named, store) if self.download else self._beside(named, store)
+        found = get_named(named, self.index, store) if self.repos is None else beside(named, self.repos, store)
         if self.stage == "repos":
             return
         left_out = import_set(store, name, asked, found)
         print(f"{name}: {len(asked) - left_out.total()} of {len(asked)} questions have a repository and a gold file")
         _report("left out", left_out, "questions")
-
-    def _downloaded(self, named: Sequence[str], store: Path) -> dict[str, RepoEntry]:
-        """owner/name → its package's repository."""
-        from reflectrl.envs.autoexplore.making.pins import pin_of
-
-        wanted = {name: pin_of(name) for name in named}
-        found = self._get(list(dict.fromkeys(wanted.values())), store)
-        return {name: found[pin.package] for name, pin in wanted.items() if pin.package in found}
-
-    def _beside(self, named: Sequence[str], store: Path) -> dict[str, RepoEntry]:
-        """owner/name → the folder of that name in --repos."""
-        from reflectrl.envs.autoexplore.library import IMPORTED
-        from reflectrl.envs.autoexplore.making.imported import find_repo
-        from reflectrl.envs.autoexplore.making.repositories import entries, referenced
-
-        assert self.repos is not None
-        known = entries(store)
-        there = {entry.path: entry for entry in known.values() if entry.path}
-        found: dict[str, RepoEntry] = {}
-        for name in named:
-            folder = find_repo(name, self.repos.expanduser())
-            if folder is not None:
-                taken = {*known, *(entry.name for entry in found.values())}
-                found[name] = there.get(str(folder.resolve())) or referenced(folder, IMPORTED, taken)
-        return found
-
-
-def _is_there(pin: Pin, known: Mapping[str, RepoEntry], store: Path) -> bool:
-    entry = known.get(pin.package)
-    return (
-        entry is not None
-        and entry.version == (pin.version or entry.version)
-        and (store / "repos" / pin.package).exists()
-    )
-
-
-def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
-    from reflectrl.cli.data.packages import fetch
-    from reflectrl.envs.autoexplore.making.imported import plain_name
-    from reflectrl.envs.autoexplore.making.repositories import unpacked
-
-    folder = store / DOWNLOADS
-    folder.mkdir(parents=True, exist_ok=True)
-    archive, taken = fetch(pin, index, folder)
-    origin = f"pkg:pypi/{plain_name(taken.package)}@{taken.version}?file_name={archive.name}"  # a package URL
-    entry = unpacked(archive, taken, origin, store)
-    archive.unlink()
-    return entry
 
 
 def _require_writable(store: Path) -> None:

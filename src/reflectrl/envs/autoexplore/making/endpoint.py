@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from reflectrl.envs.autoexplore.making.tasks import Draft, Judge
@@ -29,6 +32,47 @@ class Chat(Protocol):
 
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
         """The answer to a conversation; UserError if there is none."""
+
+
+class Remembered:
+    """A model whose answers are kept in a file, so that the same command goes on where it was interrupted.
+
+    Args:
+        chat: the model.
+        model: its name; another model's answers are not taken for its own.
+        path: the file, a line of JSON per answer. A line that an interruption cut off counts for nothing.
+    """
+
+    def __init__(self, chat: Chat, model: str, path: Path) -> None:
+        self._chat, self._model, self._path = chat, model, path
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        self._known = {row["request"]: row["answer"] for row in map(_row, lines) if row}
+
+    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
+        """As the model's: its answer to this conversation, from the file if it is there."""
+        request = json.dumps([self._model, list(messages), max_tokens, temperature])
+        key = hashlib.sha256(request.encode()).hexdigest()
+        if key not in self._known:
+            self._known[key] = self._chat.complete(messages, max_tokens, temperature)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(
+                    ("\n" if self._is_cut() else "") + json.dumps({"request": key, "answer": self._known[key]}) + "\n"
+                )
+        return self._known[key]
+
+    def _is_cut(self) -> bool:
+        """Whether the file's last line has no end."""
+        data = self._path.read_bytes()
+        return bool(data) and not data.endswith(b"\n")
+
+
+def _row(line: str) -> dict[str, str]:
+    """A line of the file; nothing if it is none."""
+    try:
+        row = json.loads(line)
+        return row if isinstance(row, dict) and {"request", "answer"} <= set(row) else {}
+    except ValueError:
+        return {}
 
 
 class EndpointWriter:
