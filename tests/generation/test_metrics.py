@@ -1,7 +1,7 @@
 """Metrics against values worked out by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.generation.metrics import (
@@ -46,6 +46,7 @@ def test_coverage_and_density_by_hand():
     assert coverage_and_density("the cat", "") == (0, 0)
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT)
 def test_coverage_is_a_share_and_density_lies_between_coverage_and_length(source, text):
     coverage, density = coverage_and_density(source, text)
@@ -53,6 +54,7 @@ def test_coverage_is_a_share_and_density_lies_between_coverage_and_length(source
     assert coverage <= density <= max(1, len(words(text)))
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_a_copy_is_covered_whole(text):
     assert coverage_and_density(text, text) == ((1, len(words(text))) if words(text) else (0, 0))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -127,6 +127,7 @@ def test_diversity_says_what_it_lacks():
         Diversity().prepare([sample("!")])
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5))
 def test_diversity_stays_in_its_range(texts):
     component = Diversity()

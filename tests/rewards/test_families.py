@@ -1,0 +1,155 @@
+"""The four families end to end: raw files, samples, tiny local models through the real loading code, table and page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reflectrl.cli import main
+
+FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
+TINY = {
+    "model.quantisation": "none",
+    "model.dtype": "float32",
+    "model.lora_rank": "0",
+    "model.layers": "1",
+    "model.width": "16",
+    "model.heads": "2",
+    "model.context": "256",
+    "model.device": "cpu",
+    "sft.optimizer": "adamw",
+    "sft.batch_size": "4",
+    "sft.accumulate": "1",
+    "sft.eval_every": "2",
+    "offline.optimizer": "adamw",
+    "offline.steps": "2",
+    "offline.reference_steps": "2",
+    "offline.eval_every": "2",
+    "offline.batch_size": "4",
+    "offline.accumulate": "2",
+    "offline.value_epochs": "1",
+    "offline.prompt_tokens": "64",
+    "offline.completion_tokens": "8",
+    "offline.held_out": "0.5",
+}
+
+
+def command(*words: str, **settings: str) -> int:
+    return main([*words, *(word for key, value in settings.items() for word in (f"--{key}", value))])
+
+
+def prepare(family: str, source: str, store: Path, *words: str) -> None:
+    """Samples of the fixtures; the training prompts are held-out prompts as well, of which there would be too few."""
+    assert main(["data", family, "--from", str(FIXTURES / source), "--store", str(store), *words]) == 0
+    for train in store.rglob("train.jsonl"):
+        for split in ("validation.jsonl", "test.jsonl"):
+            with train.with_name(split).open("a") as file:
+                file.write(train.read_text())
+
+
+def finish(recipe: str, folder: Path, **settings: str) -> dict:
+    assert command("run", recipe, "--folder", str(folder), **{**TINY, **settings}) == 0
+    return json.loads((folder / "results.json").read_text())
+
+
+def arms_of(results: dict) -> set[str]:
+    return {row["arm"] for row in results["rows"]}
+
+
+@pytest.fixture
+def models(classifier):
+    """Folders of tiny classifiers by component."""
+    pair, ranker = classifier("roberta", 2, positions=512), classifier("gpt2", 1, pad=False, positions=512)
+    return {
+        "fluency": pair,
+        "safety": pair,
+        "faithfulness": pair,
+        "comet_critic": pair,
+        "engagement": ranker,
+        "upvote": ranker,
+        "reward_model": classifier("gpt_neox_reward_model", 1, positions=512),
+    }
+
+
+def rewards(models: dict[str, str], *names: str, section: str = "rewards") -> dict[str, str]:
+    found = {f"{section}.{name}.model": models[name] for name in names}
+    return found | {f"{section}.{name}.device": "cpu" for name in names}
+
+
+def test_hha(models, tmp_path, tiny_folder):
+    prepare("hha", "hha_rows", tmp_path / "data")
+    arms = "data,reference,nll,a_lol,a_lol_kl,dpo,pro"
+    settings = rewards(models, "reward_model") | rewards(models, "reward_model", section="test_rewards")
+    lora = {"model.source": str(tiny_folder("llama")), "model.lora_rank": "2"}
+    results = finish("hha", tmp_path / "run", arms=arms, **settings, **lora, **{"text.data": str(tmp_path / "data")})
+    assert arms_of(results) == set(arms.split(","))
+    best = next(row for row in results["rows"] if row["arm"] == "a_lol" and row["checkpoint"] == "best")
+    assert 0 <= best["reward"] == best["metrics"]["reward_model"] <= 1
+    assert {"distinct-1", "distinct-3", "length", "meteor"} <= set(best["metrics"])
+    assert results["percentiles"][0]["advantage"]["p0"] <= results["percentiles"][0]["advantage"]["p100"]
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "checkpoints" / "seed0" / "a_lol" / "adapter_model.safetensors").is_file()
+
+
+def test_comet(models, tmp_path, tiny_folder):
+    prepare("comet", "comet10x", tmp_path / "data", "--style", "distill")
+    base = {"model.source": str(tiny_folder("gpt2")), "text.data": str(tmp_path / "data")}
+    settings = rewards(models, "comet_critic")
+    results = finish("comet", tmp_path / "run", arms="reference,wbc,a_lol_ref_free", **settings, **base)
+    assert arms_of(results) == {"reference", "wbc", "a_lol_ref_free"}
+
+
+def test_reddit_and_its_second_run(models, tmp_path, capsys):
+    prepare("reddit", "reddit", tmp_path / "data")
+    parts = ("fluency", "safety", "engagement", "upvote", "diversity")
+    settings = rewards(models, *parts[:4]) | {"model.source": "scratch", "text.data": str(tmp_path / "data")}
+    results = finish("reddit", tmp_path / "run", arms="data,reference,r_gold,a_lol_seq", **settings)
+    for row in results["rows"]:
+        assert row["reward"] == pytest.approx(sum(row["metrics"][name] for name in parts), abs=1e-6)
+    capsys.readouterr()
+    again = finish("reddit", tmp_path / "run", arms="data,reference,r_gold,a_lol_seq", **settings)
+    assert again == results
+    assert "/2 validation" not in capsys.readouterr().out  # nothing was learned again
+
+
+def test_knowledge_dialogue(models, tmp_path):
+    prepare("knowledge", "knowledge", tmp_path / "data")
+    names = ("faithfulness", "fluency", "engagement")
+    settings = rewards(models, *names) | {"model.source": "scratch", "text.data": str(tmp_path / "data")}
+    results = finish("knowledge-dialogue", tmp_path / "run", arms="reference,r_lol,a_lol", **settings)
+    row = results["rows"][0]
+    assert {"faithfulness", "fluency", "engagement", "diversity", "coverage", "density"} <= set(row["metrics"])
+
+
+def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
+    settings = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0,1"}
+    assert command("sft", "orders", "--folder", str(tmp_path / "run"), arms="data,nll,dpo", **{**TINY, **settings}) == 0
+    assert not (tmp_path / "run" / "results.json").exists()
+    results = finish("orders", tmp_path / "run", arms="data,nll,dpo", **settings)
+    line = next(line for line in results["summary"] if line["arm"] == "dpo")
+    assert (line["seeds"], line["interval"]) == (2, "t over seeds")
+    whole = finish("orders", tmp_path / "other", arms="data,nll,dpo", **settings)
+    assert [whole[key] for key in ("rows", "summary")] == [results[key] for key in ("rows", "summary")]
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "message"),
+    [
+        (("run", "orders"), {"arms": "nul"}, "unknown arm of a text task 'nul' (did you mean 'nll'?)"),
+        (("run", "orders"), {"eval.splits": "tests"}, "unknown split 'tests' (did you mean 'test'?)"),
+        (("run", "hha"), {"text.data": "nowhere"}, "reward RewardModel: model 'OpenAssistant/oasst-rm-2.1"),
+        (("run", "orders"), {"processes": "2"}, "a text task is run in one process"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(words, settings, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(*words, **settings) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_missing_data_say_how_to_get_them(tmp_path, capsys, models):
+    settings = rewards(models, "reward_model") | rewards(models, "reward_model", section="test_rewards")
+    assert command("run", "hha", "--folder", str(tmp_path / "run"), **settings, **{"text.data": str(tmp_path)}) == 2
+    assert "no train samples (looked in" in capsys.readouterr().err
