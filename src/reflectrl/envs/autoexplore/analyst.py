@@ -6,7 +6,7 @@ Whoever teaches knows the target; the reasons given for it are words that can be
 from __future__ import annotations
 
 from reflectrl.envs.autoexplore.commands import Command, Walk
-from reflectrl.envs.autoexplore.finder import GROUNDS, Finder
+from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.names import shown
 from reflectrl.envs.autoexplore.words import spoken
 
@@ -22,11 +22,11 @@ def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, act
         action: the action to be taken now.
     """
     command = walk.commands()[action]
-    said = [_of_last(finder, question, last, command), _of_next(finder, question, command)]
+    said = [_of_last(finder, last, command), _of_next(walk, finder, question, command)]
     return " ".join([*filter(None, said), f"Next: {action}"])
 
 
-def _of_last(finder: Finder, question: str, last: Command | None, command: Command) -> str:
+def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
     """What a look at a file or folder showed, where the way now leads elsewhere."""
     if last is None or last.path == command.path:
         return ""
@@ -41,10 +41,10 @@ def _of_last(finder: Finder, question: str, last: Command | None, command: Comma
     return ""
 
 
-def _of_next(finder: Finder, question: str, command: Command) -> str:
+def _of_next(walk: Walk, finder: Finder, question: str, command: Command) -> str:
     match command.verb:
         case "id":
-            return _of_file(finder, question, command.path) if finder.score(command.path, question) else ""
+            return _of_file(walk, finder, question, command.path)
         case "cd":
             shared = _shared(question, command.path.rpartition("/")[2])
             return f"The folder shares {', '.join(shared)} with the question." if shared else ""
@@ -53,11 +53,11 @@ def _of_next(finder: Finder, question: str, command: Command) -> str:
     return ""
 
 
-def _of_file(finder: Finder, question: str, path: str) -> str:
-    """On which grounds a file stands out, as its line shows them."""
-    digits = finder.digits(path, question)
-    best = [name for name, digit in zip(GROUNDS, digits, strict=True) if digit == 9]
-    return f"It has most {', '.join(best)}." if best else ""
+def _of_file(walk: Walk, finder: Finder, question: str, path: str) -> str:
+    """On which grounds a file leads among those that were found with it, as was shown."""
+    leaders = finder.leaders(walk.found_with(path), question)
+    grounds = [name for name, leading in leaders.items() if leading[:1] == [path]]
+    return f"It leads in {', '.join(grounds)}." if grounds else ""
 
 
 def _shared(question: str, name: str) -> list[str]:

@@ -60,6 +60,10 @@ class Walk(Protocol):
         """The actions of a shortest way from here to identifying a file."""
         ...
 
+    def found_with(self, path: str) -> tuple[str, ...]:
+        """The files of the last page of search hits that showed a file; () where none did."""
+        ...
+
     def get_state(self) -> Any:
         """Everything that `do` changes."""
         ...

@@ -114,7 +114,7 @@ class AutoExploreEnv(TextEnv):
         if task.payload["gold"] and not self._gold:
             missing = task.payload["gold"][0]
             raise UserError(f"autoexplore: {task.id}: {missing} is not among the files of {task.payload['repo']}")
-        salt = str(int(self.np_random.integers(2**62))) if task.split == "train" else ""
+        salt = str(int(self.np_random.integers(2**62))) if self.leave_out and task.split == "train" else ""
         self._walk = self._started(salt)
         self._last: Command | None = None
 
@@ -129,7 +129,7 @@ class AutoExploreEnv(TextEnv):
         return _opened(open_library(self.library), task.payload["repo"])
 
     def _started(self, salt: str) -> Walk:
-        """A walk at its start; with a salt, parts of the repository are left out and files have shuffled numbers."""
+        """A walk at its start; with a salt, in a repository of which parts are left out."""
         view = View.around(self._finder.repository, self._gold, self.leave_out if salt else 0.0, salt)
         if self.actions == "paper":
             return PaperWalk(view, self._question, self.page)

@@ -43,6 +43,8 @@ class ExtendedWalk:
         """Entries of the present folder that were shown: 0 before `ls`."""
         self.numbers: dict[str, int] = {}
         """Path → number, of the files that were shown."""
+        self._together: tuple[tuple[str, ...], ...] = ()
+        """What each page of hits showed."""
         self.looked: frozenset[tuple[str, str]] = frozenset()
         """(verb, path) of the looks that were taken."""
         self.searched: tuple[str, ...] = ()
@@ -130,15 +132,23 @@ class ExtendedWalk:
         return self._rankings[words]
 
     def _hits(self) -> Result:
-        """The next hits of the last search, a line for each."""
+        """The next hits of the last search, a line for each, then for each ground those for which it speaks most."""
         ranked = self._ranked(self.searched[-1])
         paths = ranked[self._found : self._found + self.hits]
         self._found += len(paths)
         if not paths:
             return Result("Warning: nothing was found", "warning")
-        for path in self.view.shuffled(paths):
-            self._number(path)
-        return reply("\n".join(self.finder.line(self.numbers[path], path, self.question) for path in paths))
+        self._together = (*self._together, paths)
+        files = [f"{shown(path)} #{self._number(path)}" for path in paths]
+        leaders = self.finder.leaders(paths, self.question)
+        grounds = [f"{name}: {' '.join(map(self._label, leading))}" for name, leading in leaders.items() if leading]
+        return reply("\n".join([*files, *grounds]))
+
+    def _label(self, path: str) -> str:
+        return f"#{self._number(path)}"
+
+    def found_with(self, path: str) -> tuple[str, ...]:
+        return next((page for page in reversed(self._together) if path in page), ())
 
     def _page(self) -> Result:
         """The next entries of the present folder: folders first, then files with their numbers."""
@@ -217,9 +227,10 @@ class ExtendedWalk:
 
     def get_state(self) -> Any:
         progress = (self.folder, self._listed, dict(self.numbers), self.looked, self.searched, self._found)
-        return (*progress, self._history)
+        return (*progress, self._together, self._history)
 
     def set_state(self, state: Any) -> None:
-        self.folder, self._listed, numbers, self.looked, self.searched, self._found, self._history = state
+        self.folder, self._listed, numbers, self.looked, self.searched, self._found, *texts = state
+        self._together, self._history = texts
         self.numbers = dict(numbers)
         self._legal = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from reflectrl.envs.autoexplore.evidence import Evidence, Profiles, weigh
-from reflectrl.envs.autoexplore.names import shown
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.search import Search
 from reflectrl.envs.autoexplore.view import View
@@ -18,18 +18,11 @@ WEIGHED = 30
 """So many of the first are held against the question part by part, and ordered by that."""
 KEPT = 4096
 """So many questions' rankings are remembered."""
-GROUNDS = (
-    "all in all",
-    "in its words",
-    "in its path",
-    "in its names",
-    "in its notes",
-    "in any part",
-    "often",
-    "in one place",
-)
+GROUNDS = ("altogether", "words", "path", "names", "notes", "anywhere", "often", "one place")
 """What speaks for a file: `promise`, BM25, and the shares of the question that are covered by its path, its names, what
 it says of itself, all of it, what it says often, and the one definition that covers most."""
+LEADING = 3
+"""Files that are named for each ground."""
 
 
 class Finder:
@@ -42,7 +35,6 @@ class Finder:
         """BM25, whose index is built when it is first needed."""
         self._bm25 = lru_cache(maxsize=KEPT)(self._searched)
         self._order = lru_cache(maxsize=KEPT)(self._ordered)
-        self._most = lru_cache(maxsize=KEPT)(self._most_of)
         self.evidence = lru_cache(maxsize=8 * KEPT)(self._evidence)
         self.words = lru_cache(maxsize=KEPT)(self._words)
         self._weights = lru_cache(maxsize=KEPT)(self._weighed)
@@ -63,30 +55,24 @@ class Finder:
         found = self.evidence(path, question)
         return self.score(path, question) + found.passage + (found.path + found.names + found.docs) / 2
 
-    def line(self, number: int, path: str, question: str) -> str:
-        """What is shown of a file: path, what speaks for it, and its number.
+    def leaders(self, paths: Sequence[str], question: str) -> dict[str, list[str]]:
+        """Ground → the files for which it speaks most, at most `LEADING`, best first; of equals, in the given order.
 
-        What speaks for it are digits, 9 for the file of which it is most among the first that a search for the question
-        finds; `GROUNDS` names them in order. The number comes last, and with a mark that digits do not have: a model
-        that reads from left to right then knows the file when it reads the number.
+        What can be compared has been compared: a small model learns to weigh grounds against each other far sooner than
+        to find the largest of eight numbers in eight lines.
         """
-        return f"{shown(path)} {' '.join(map(str, self.digits(path, question)))} #{number}"
-
-    def digits(self, path: str, question: str) -> tuple[int, ...]:
-        """What speaks for a file, each from 0 to 9 in relation to the most that speaks for any."""
-        pairs = zip(self._grounds(path, question), self._most(question), strict=True)
-        return tuple(round(9 * min(1.0, own / most)) if most else 0 for own, most in pairs)
+        grounds = {path: self._grounds(path, question) for path in paths}
+        found = {}
+        for number, name in enumerate(GROUNDS):
+            speaking = [path for path in paths if grounds[path][number] > 0]
+            found[name] = sorted(speaking, key=lambda path: -grounds[path][number])[:LEADING]
+        return found
 
     def _grounds(self, path: str, question: str) -> tuple[float, ...]:
         """What speaks for a file, in the order of `GROUNDS`."""
         found = self.evidence(path, question)
         shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
         return (self.promise(path, question), self.score(path, question), *shares)
-
-    def _most_of(self, question: str) -> tuple[float, ...]:
-        """The most of each ground among the first files for a question."""
-        first = self._order(question, "")[:WEIGHED]
-        return tuple(map(max, zip(*(self._grounds(path, question) for path in first), strict=True)))
 
     def score(self, path: str, question: str) -> float:
         """BM25 of a file as a share of that of the best one; 0 for files that are not among the first."""

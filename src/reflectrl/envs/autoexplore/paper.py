@@ -108,6 +108,9 @@ class PaperWalk:
                 return cat(self.view.repository, command.path)
         return reply("")
 
+    def found_with(self, path: str) -> tuple[str, ...]:
+        return ()
+
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
     def way_to(self, target: str) -> list[str]:

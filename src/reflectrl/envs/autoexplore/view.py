@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,10 +90,6 @@ class View:
             return True
         parts = path.split("/")
         return all(self._is_in("/".join(parts[:n])) for n in range(1, len(parts) + 1))
-
-    def shuffled(self, paths: Sequence[str]) -> Sequence[str]:
-        """Paths in another order, if there is a salt: for labels that say nothing about what they stand for."""
-        return sorted(paths, key=self._drawn) if self.salt else paths
 
     def folder(self, path: str) -> Folder:
         """What lies in a folder that is there."""
