@@ -100,7 +100,9 @@ def test_comet(models, tmp_path, tiny_folder):
 
 
 def test_reddit_and_its_second_run(models, tmp_path, capsys):
-    prepare("reddit", "reddit", tmp_path / "data")
+    rows = "".join(f'"Comment {i}: what now?","It is {i}."\n' for i in range(6))
+    (tmp_path / "comments_positive.csv").write_text(f"parent_text,text\n{rows}")
+    prepare("reddit", str(tmp_path / "comments_positive.csv"), tmp_path / "data")
     parts = ("fluency", "safety", "engagement", "upvote", "diversity")
     settings = rewards(models, *parts[:4]) | {"model.source": "scratch", "text.data": str(tmp_path / "data")}
     results = finish("reddit", tmp_path / "run", arms="data,reference,r_gold,a_lol_seq", **settings)
@@ -137,7 +139,12 @@ def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
     [
         (("run", "orders"), {"arms": "nul"}, "unknown arm of a text task 'nul' (did you mean 'nll'?)"),
         (("run", "orders"), {"eval.splits": "tests"}, "unknown split 'tests' (did you mean 'test'?)"),
-        (("run", "hha"), {"text.data": "nowhere"}, "reward RewardModel: model 'OpenAssistant/oasst-rm-2.1"),
+        (("run", "hha"), {"text.data": "nowhere"}, "no train samples (looked in nowhere; `reflectrl data hha"),
+        (
+            ("run", "orders"),
+            {"rewards.fluency": "1.0"},
+            "reward Fluency: model 'textattack/roberta-base-CoLA' is neither",
+        ),
         (("run", "orders"), {"processes": "2"}, "a text task is run in one process"),
     ],
 )
@@ -147,9 +154,3 @@ def test_mistakes_are_answered_in_one_line(words, settings, message, tmp_path, c
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_missing_data_say_how_to_get_them(tmp_path, capsys, models):
-    settings = rewards(models, "reward_model") | rewards(models, "reward_model", section="test_rewards")
-    assert command("run", "hha", "--folder", str(tmp_path / "run"), **settings, **{"text.data": str(tmp_path)}) == 2
-    assert "no train samples (looked in" in capsys.readouterr().err
