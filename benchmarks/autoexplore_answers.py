@@ -20,6 +20,7 @@ from reflectrl.envs import make
 from reflectrl.envs.autoexplore.env import AutoExploreEnv
 from reflectrl.envs.autoexplore.library import Library, open_library
 from reflectrl.envs.autoexplore.search import Over, Search
+from reflectrl.envs.autoexplore.texts import printable
 from reflectrl.envs.autoexplore.view import View, count_tokens
 from reflectrl.episodes import read_episodes
 from reflectrl.players.simple import ExpertPlayer
@@ -112,10 +113,7 @@ class Run:
         strides = retrace(self.env, episode)
         asked = asked_of(self.env, self.library, episode.task)
         finder = self.env.finder_of(episode.task)
-        try:
-            rest = finder.ranked(" ".join(asked.question.split()), "", View(finder.repository))
-        except UserError:  # no word to search for
-            rest = ()
+        rest = finder.ranked(printable(asked.question), "", View(finder.repository))
         order = [path for path, _ in ranking(strides[-1], rest)]
         order += [path for path in _searched(self.library, asked.repo, "both", asked.question) if path not in rest]
         tokens = sum(count_tokens(stride.output) for stride in strides)

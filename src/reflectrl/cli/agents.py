@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from reflectrl.types import UserError
@@ -10,8 +9,9 @@ from reflectrl.types import UserError
 if TYPE_CHECKING:
     from reflectrl.serve.agent import Agent
 
-THREADS = 2
-"""Small models gain nothing from more, and a question should not take a whole machine."""
+SMALL = 20_000_000
+"""Models of at most so many weights play on one thread: further ones gain nothing, and on a busy machine each small
+product waits for them."""
 
 
 def agent_of(model: str, search: bool) -> Agent | None:
@@ -40,5 +40,7 @@ def agent_of(model: str, search: bool) -> Agent | None:
     from reflectrl.serve.agent import Agent
 
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
-    return Agent.load(folder)
+    agent = Agent.load(folder)
+    if agent.weights <= SMALL:
+        torch.set_num_threads(1)
+    return agent

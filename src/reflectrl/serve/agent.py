@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.given import GivenEnv
 from reflectrl.envs.autoexplore.search import check_question
+from reflectrl.envs.autoexplore.texts import printable
 from reflectrl.envs.autoexplore.view import View
 from reflectrl.serve.card import POLICY, REFLECTOR, Card, agent_folder, read_card
 from reflectrl.serve.walks import Ranking, Stride, ranking, retrace
@@ -45,10 +46,11 @@ class Agent:
         card: what they are.
         player: the policy.
         reflector: who speaks before it, or None.
+        weights: how many numbers the policy's model consists of.
     """
 
-    def __init__(self, card: Card, player: Player, reflector: Player | None) -> None:
-        self.card, self.player, self.reflector = card, player, reflector
+    def __init__(self, card: Card, player: Player, reflector: Player | None, weights: int = 0) -> None:
+        self.card, self.player, self.reflector, self.weights = card, player, reflector, weights
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Agent:
@@ -63,7 +65,8 @@ class Agent:
 
         policy, reflector = _models(place, card.play.context)
         player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
-        return cls(card, player, None if reflector is None else Reflector(reflector, card.play.reflection_tokens))
+        speaker = None if reflector is None else Reflector(reflector, card.play.reflection_tokens)
+        return cls(card, player, speaker, sum(weight.numel() for weight in policy.model.parameters()))
 
     def walk(self, finder: Finder, question: str) -> Walked:
         """Answer a question.
@@ -81,8 +84,7 @@ class Agent:
         job = Job(env.ask(question), 0, {"agent": self.card.name})
         [episode] = rollout([job], lambda: env, self.player, self.reflector, batch=1)
         strides = tuple(retrace(env, episode))
-        asked = " ".join(question.split())  # as the environment does
-        found = finder.ranked(asked, "", View(finder.repository))
+        found = finder.ranked(printable(question), "", View(finder.repository))  # as the environment asks
         return Walked(episode, ranking(strides[-1], found), strides)
 
 

@@ -13,6 +13,8 @@ from reflectrl.envs.autoexplore.outline_languages import TRIPLE
 _NESTED = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 """Statements of a module or class whose bodies are looked into."""
 _CONSTANT = re.compile(r"_*[A-Z]\w*")
+NOWHERE = ""
+"""Name of a file that cannot be: Python looks for the line of a syntax error in the file that it believes to parse."""
 _STRING = rf"""[rRuU]?(?:{TRIPLE}|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')"""
 _FIRST_STATEMENT = re.compile(rf"(?>(?:\s|#[^\n]*+)*)(?P<string>{_STRING})", re.DOTALL)
 _STRING_NEXT = re.compile(rf"[ \t]*+(?:#[^\n]*+)?\n\s*+(?P<string>{_STRING})", re.DOTALL)
@@ -26,7 +28,7 @@ def python_outline(text: str) -> tuple[Definition, ...] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # doubts about invalid escapes would quote the file on stderr
-            found = _defined(ast.parse(text).body)
+            found = _defined(ast.parse(text, NOWHERE).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return tuple(sorted(found, key=lambda definition: definition.line))
