@@ -35,7 +35,7 @@ def repo(tmp_path: Path) -> Path:
 def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:
     assert main(["locate", QUESTION, "--repo", str(repo)]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("reflectrl: no trained model") and "search baseline" in err and err.count("\n") == 1
+    assert err.startswith("reflectrl: no trained model") and "this is search" in err and err.count("\n") == 1
     assert out.splitlines() == [
         " 1  config.toml:1  (configured, retries)",
         "      # everything is configured here",
@@ -46,7 +46,7 @@ def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:
 
 def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> None:
     assert main(["locate", QUESTION, "--search", "--repo", str(repo)]) == 0
-    assert capsys.readouterr().err == "reflectrl: this is the search baseline (BM25 over whole files and names)\n"
+    assert capsys.readouterr().err.startswith("reflectrl: this is search (BM25, then ")
     assert main(["locate", QUESTION, "--trace", "--repo", str(repo)]) == 0
     assert "takes no walk to be traced" in capsys.readouterr().err
 
@@ -55,7 +55,7 @@ def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
     assert main(["locate", *QUESTION.split(), "-k", "1", "--json", "--repo", str(repo)]) == 0
     found = json.loads(capsys.readouterr().out)
     [hit] = found["files"]
-    assert found["method"] == "bm25" and hit.pop("score") > 0
+    assert found["method"] == "search" and hit.pop("score") > 0
     assert hit == {
         "path": "config.toml",
         "words": ["configured", "retries"],

@@ -88,7 +88,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
         assert tool.annotations.read_only_hint and not tool.annotations.open_world_hint
         found = await client.call_tool("locate", {"question": QUESTION})
         assert found.structured_content == {
-            "method": "bm25",
+            "method": "search",
             "files": [
                 {"path": "config.toml", "line": 1, "reason": "shares configured, retries"},
                 {"path": "net/retry.py", "line": 2, "reason": "shares retries"},
@@ -100,7 +100,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
         await mistakes(client)
 
     said = ask(repo, conversation)
-    assert said.startswith("reflectrl: serving") and "(3 files)" in said and "search baseline" in said
+    assert said.startswith("reflectrl: serving") and "(3 files)" in said and "found by search (BM25" in said
     assert said.count("\n") == 1
 
 

@@ -41,7 +41,7 @@ def test_one_in_the_environment_or_in_the_package_answers_too(
     assert locate(repo) == 0
     assert capsys.readouterr().err.count("the agent tiny") == 2
     assert locate(repo, "--search") == 0 and locate(repo, "--names-only") == 0
-    assert capsys.readouterr().err.count("search baseline") == 2
+    assert capsys.readouterr().err.count("this is search") == 2
 
 
 def test_the_walk_can_be_read(repo: Path, agent_folder: Path, capsys: Any) -> None:

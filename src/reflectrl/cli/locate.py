@@ -40,7 +40,7 @@ class Locate:
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
     """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
     search: bool = False
-    """Answer by search (BM25), even where there is an agent."""
+    """Answer by search, even where there is an agent."""
     names_only: bool = False
     """Search the names of files and folders, not what the files say."""
 
@@ -57,7 +57,7 @@ class Locate:
         _note(self._method(agent))
         from reflectrl.serve.locate import Locator
 
-        answer = Locator(repository, "names" if self.names_only else "both", agent).locate(question, self.top)
+        answer = Locator(repository, self.names_only, agent).locate(question, self.top)
         if self.json:
             print(json.dumps(_as_json(answer), indent=1))
             return
@@ -72,9 +72,11 @@ class Locate:
         """In one line, who answers."""
         if agent is not None:
             return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
-        what = f"search baseline (BM25 over {'names only' if self.names_only else 'whole files and names'})"
+        from reflectrl.serve.locate import METHODS
+
         why = "" if self.search or self.names_only else "no trained model is there yet: "
-        return f"{why}this is the {what}" + ("; it takes no walk to be traced" if self.trace else "")
+        what = METHODS["names" if self.names_only else "search"]
+        return f"{why}this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
 
     def _check(self, settings: Sequence[str]) -> None:
         if settings:

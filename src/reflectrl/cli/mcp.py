@@ -40,7 +40,7 @@ class Mcp:
         agent = agent_of(self.model, self.search)
         locator = LiveLocator(self.repo, agent)
         why = "" if agent or self.search else "no trained model is there yet: "
-        method = METHODS["bm25"] if agent is None else f"the agent {agent.card.name}"
+        method = METHODS["search"] if agent is None else f"the agent {agent.card.name}"
         print(
             f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
             f"{why}files are found by {method}",

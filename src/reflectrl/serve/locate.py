@@ -13,13 +13,19 @@ from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.index import index
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.sandbox import Sandbox, Stamp
-from reflectrl.envs.autoexplore.search import Hit, Over, Search, check_question
+from reflectrl.envs.autoexplore.search import Hit, Search, check_question
+from reflectrl.envs.autoexplore.texts import printable
+from reflectrl.envs.autoexplore.view import View
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:  # slow to import, and needed where there is an agent only
     from reflectrl.serve.agent import Agent, Walked
 
-METHODS = {"bm25": "the search baseline (BM25)", "agent": "a trained agent that walks through the repository"}
+METHODS = {
+    "search": "search (BM25, then what the parts of a file have in common with the question)",
+    "names": "search over names only (BM25)",
+    "agent": "a trained agent that walks through the repository",
+}
 """Ways of finding files, as `Answer.method` names them, and in words."""
 
 
@@ -30,8 +36,9 @@ class Answer:
     method: str
     """How they were found: one of `METHODS`."""
     files: tuple[Hit, ...]
-    """Best first; fewer than were asked for where fewer share a word with the question. The score of an agent's files
-    is the probability that it gave to a file in its last choice; 0 for those that only its search has found."""
+    """Best first; fewer than were asked for where fewer share a word with the question. Scores are larger for better
+    ones and comparable within an answer; an agent's are the probabilities that it gave to files in its last choice, and
+    0 for those that only its search has found."""
     walked: Walked | None = None
     """How an agent came to it."""
 
@@ -41,14 +48,14 @@ class Locator:
 
     Args:
         repository: as it was when it was opened.
-        over: what the search looks at, as in `Search`; an agent looks at all of it.
+        names_only: search names, reading no file.
         agent: who answers; without one, the search does.
     """
 
-    def __init__(self, repository: Repository, over: Over = "both", agent: Agent | None = None) -> None:
+    def __init__(self, repository: Repository, names_only: bool = False, agent: Agent | None = None) -> None:
         self.repository, self._agent = repository, agent
-        self._finder = None if agent is None else Finder(repository)
-        self._search = Search(repository, over) if self._finder is None else self._finder.search
+        self._names = Search(repository, "names") if names_only else None
+        self._finder = Finder(repository)
 
     def locate(self, question: str, k: int) -> Answer:
         """The best `k` files.
@@ -56,10 +63,15 @@ class Locator:
         Raises:
             UserError: there is no word to search for in the question.
         """
-        if self._agent is None or self._finder is None:
-            return Answer("bm25", tuple(self._search.search(question, k)))
-        walked = self._agent.walk(self._finder, question)
-        return Answer("agent", tuple(self._search.explain(question, walked.ranking[:k])), walked)
+        if self._names is not None:
+            return Answer("names", tuple(self._names.search(question, k)))
+        if self._agent is not None:
+            walked = self._agent.walk(self._finder, question)
+            return Answer("agent", tuple(self._finder.search.explain(question, walked.ranking[:k])), walked)
+        asked = printable(question)
+        found = self._finder.ranked(asked, "", View(self.repository))[:k]
+        scored = [(path, self._finder.promise(path, asked)) for path in found]
+        return Answer("search", tuple(self._finder.search.explain(question, scored)))
 
 
 class LiveLocator:
