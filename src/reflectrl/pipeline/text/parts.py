@@ -110,6 +110,7 @@ def reference_part(text: TextRun, seed: int, tick: Tick) -> None:
             sft = replace(recipe.sft, steps=steps)
             train_sft(lm, rows["train"], rows["validation"], sft, named_seed(seed, REFERENCE), note, learner)
     _save(text, lm, seed, REFERENCE)
+    shutil.rmtree(text.run.learner(seed, REFERENCE), ignore_errors=True)
 
 
 def _examples(lm: LanguageModel, samples: Any, config: OfflineConfig) -> Sequence[Example]:
