@@ -107,7 +107,7 @@ def test_a_client_asks_and_makes_mistakes(repo: Path) -> None:
 @needs_mcp
 def test_answers_follow_the_repository(repo: Path) -> None:
     async def conversation(client: Any) -> None:
-        assert await located(client, "retries") == ["net/retry.py", "config.toml"]
+        assert await located(client, "retries") == ["config.toml", "net/retry.py"]
         (repo / "net" / "pages.py").write_text("RETRIES = 4  # retries of pages\n", encoding="utf-8")
         (repo / "net" / "retry.py").unlink()
         (repo / "net" / "new.py").write_text("def retries(): ...\n", encoding="utf-8")
