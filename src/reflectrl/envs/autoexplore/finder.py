@@ -18,9 +18,15 @@ WEIGHED = 30
 """So many of the first are held against the question part by part, and ordered by that."""
 KEPT = 4096
 """So many questions' rankings are remembered."""
-GROUNDS = ("altogether", "words", "path", "names", "notes", "anywhere", "often", "one place")
-"""What speaks for a file: `promise`, BM25, and the shares of the question that are covered by its path, its names, what
-it says of itself, all of it, what it says often, and the one definition that covers most."""
+GROUNDS = ("words", "path", "names", "notes", "anywhere", "often", "one place")
+"""What may speak for a file: BM25 as a share of the best file's, and the shares of the question that are covered by its
+path, by the names that it defines, by what it says of itself, by all of it, by what it says often, and by the one
+definition that covers most."""
+WEIGHTS = (1.0, 0.5, 0.5, 0.5, 0.0, 0.0, 1.0)
+"""How much each of them counts where files are ordered. Of six choices of round numbers, one of the two best for
+generated questions about repositories that nothing was trained on; weights fitted to training questions are no better
+there, and worse on others' questions (`benchmarks/autoexplore_weights.py`)."""
+ALTOGETHER = "altogether"
 LEADING = 3
 """Files that are named for each ground."""
 
@@ -47,13 +53,8 @@ class Finder:
         return tuple(path for path in self._order(question, words) if view.shows(path))
 
     def promise(self, path: str, question: str) -> float:
-        """What speaks for a file in one number from 0 to 3.5: BM25, one definition, and half of each of the others.
-
-        The weights are round numbers: of six choices that were tried, one of the two best for generated questions
-        about repositories that nothing is trained on.
-        """
-        found = self.evidence(path, question)
-        return self.score(path, question) + found.passage + (found.path + found.names + found.docs) / 2
+        """What speaks for a file in one number: the weighted sum of its grounds."""
+        return sum(weight * own for weight, own in zip(WEIGHTS, self.grounds(path, question), strict=True))
 
     def leaders(self, paths: Sequence[str], question: str) -> dict[str, list[str]]:
         """Ground → the files for which it speaks most, at most `LEADING`, best first; of equals, in the given order.
@@ -61,18 +62,22 @@ class Finder:
         What can be compared has been compared: a small model learns to weigh grounds against each other far sooner than
         to find the largest of eight numbers in eight lines.
         """
-        grounds = {path: self._grounds(path, question) for path in paths}
+        grounds = {path: (self.promise(path, question), *self.grounds(path, question)) for path in paths}
         found = {}
-        for number, name in enumerate(GROUNDS):
+        for number, name in enumerate((ALTOGETHER, *GROUNDS)):
             speaking = [path for path in paths if grounds[path][number] > 0]
             found[name] = sorted(speaking, key=lambda path: -grounds[path][number])[:LEADING]
         return found
 
-    def _grounds(self, path: str, question: str) -> tuple[float, ...]:
-        """What speaks for a file, in the order of `GROUNDS`."""
+    def grounds(self, path: str, question: str) -> tuple[float, ...]:
+        """What speaks for a file, each from 0 to 1, in the order of `GROUNDS`."""
         found = self.evidence(path, question)
         shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
-        return (self.promise(path, question), self.score(path, question), *shares)
+        return (self.score(path, question), *shares)
+
+    def first(self, question: str) -> tuple[str, ...]:
+        """The files that are ordered by what speaks for them: the first by BM25."""
+        return tuple(self._bm25(question))[:WEIGHED]
 
     def score(self, path: str, question: str) -> float:
         """BM25 of a file as a share of that of the best one; 0 for files that are not among the first."""
