@@ -164,7 +164,10 @@ class TestPlaying:
         env = AlfworldEnv(games=store)
         play(env, task_of(env, "place"), "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1")
         task = env.history().partition("Your task is to: ")[2].partition("\n")[0]
-        assert env.state() == f"Task: {task}\nHolding: mug 2\nChecked: countertop 1\n"
+        lines = env.state().splitlines()
+        assert lines[:2] == [f"Task: {task}", "Holding: mug 2"] and lines[2].startswith("At: countertop 1: ")
+        assert lines[3] == "Seen: nothing" and "mug 2" not in lines[2]
+        assert lines[4].startswith("Left: ") and "countertop 1" not in lines[4] and "fridge 1" in lines[4]
         plain = AlfworldEnv(games=store, status=False)
         play(plain, task_of(plain, "place"), "go to fridge 1")
         assert plain.state() == ""

@@ -15,5 +15,5 @@ def analyse(notes: Notes, advice: Advice, command: str, last: str) -> str:
         last: the last command; "" at the start.
     """
     wasted = f"The last command, {last}, brought nothing. " if last and not notes.fresh else ""
-    reasons = advice.because if command == advice.command else advice.because.partition(" Checked")[0]
+    reasons = advice.because if command == advice.command else advice.because.partition(" Left:")[0]
     return f"{wasted}{reasons} Next: {command}"

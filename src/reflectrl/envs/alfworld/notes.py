@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 SEEN = re.compile(r"(?:On the|The) ([\w ]+?)(?:,| is open\. In it,) you see (.+?)\.")
@@ -12,6 +13,9 @@ TAKEN = re.compile(r"You pick up the ([\w ]+) from the ([\w ]+)\.")
 PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
 TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
 LIT = re.compile(r"You turn on the ([\w ]+)\.")
+_WORD = re.compile("[a-z]+")
+NUMBERS_SHOWN = 3
+"""So many places of a kind are named; the others follow when these were looked at."""
 AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
 
 
@@ -104,15 +108,42 @@ class Notes:
         self.fresh = True
 
     def status(self, wording: str) -> str:
-        """The task, what is in the hand, and the numbers of the places that were looked at, by kind."""
-        checked: dict[str, list[str]] = {}
-        for place in self.places:
-            if place in self.seen:
-                checked.setdefault(kind_of(place), []).append(str(number_of(place)))
-        places = ", ".join(f"{kind} {' '.join(numbers)}" for kind, numbers in checked.items())
-        return f"Task: {wording}\nHolding: {self.held or 'nothing'}\nChecked: {places or 'nothing'}\n"
+        """What matters of the text so far, in lines that are short however long the text is.
+
+        The task; what is in the hand and was done to it; what is where one stands; where things are that the task
+        names; and, by kind, the numbers of the places that were not looked at yet.
+        """
+        done = " ".join(verb for verb, thing in sorted(self.done) if thing == self.held)
+        here = "closed" if self.at in self.shut else ", ".join(sorted(self.seen.get(self.at, ())))
+        words = set(_WORD.findall(wording.lower()))
+        named = sorted(kind for kind in {kind_of(thing) for things in self.seen.values() for thing in things} & words)
+        known = [f"{thing} at {place}" for kind in named for thing, place in self.where(kind)]
+        left = " ".join(_by_kind(place for place in self.places if place not in self.seen))
+        lines = {
+            "Task": wording,
+            "Holding": f"{self.held or 'nothing'}{done and f' ({done})'}",
+            "At": f"{self.at or 'nowhere'}: {here or 'nothing'}",
+            "Seen": ", ".join(known) or "nothing",
+            "Left": left or "nothing",
+        }
+        return "".join(f"{name}: {text}\n" for name, text in lines.items())
 
     def where(self, kind: str) -> list[tuple[str, str]]:
         """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
         found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
         return sorted(found, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
+
+
+def _by_kind(places: Iterable[str]) -> list[str]:
+    """Places as "cabinet 1 2 3 ..." (see `numbered`), a text per kind, in the order of their first ones."""
+    kinds: dict[str, list[str]] = {}
+    for place in places:
+        kinds.setdefault(kind_of(place), []).append(place)
+    return [numbered(own) for own in kinds.values()]
+
+
+def numbered(places: Sequence[str]) -> str:
+    """Places of one kind as "cabinet 1 2 3 ...": the kind, and the first numbers."""
+    numbers = [str(number_of(place)) for place in places]
+    more = " ..." if len(numbers) > NUMBERS_SHOWN else ""
+    return f"{kind_of(places[0])} {' '.join(numbers[:NUMBERS_SHOWN])}{more}"

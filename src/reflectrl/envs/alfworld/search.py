@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from reflectrl.envs.alfworld.game import TREATMENTS, Goal
-from reflectrl.envs.alfworld.notes import Notes, kind_of, number_of
+from reflectrl.envs.alfworld.notes import Notes, kind_of, number_of, numbered
 
 
 class Advice(NamedTuple):
@@ -132,6 +132,5 @@ def _search(notes: Notes, kind: str, legal: Collection[str], because: str) -> Ad
     order = likely_places().get(kind, [])
     rank = {place_kind: number for number, place_kind in enumerate(order)}
     place = min(left, key=lambda p: (rank.get(kind_of(p), len(rank)), kind_of(p), number_of(p)))
-    checked = [str(number_of(p)) for p in notes.places if kind_of(p) == kind_of(place) and p in notes.seen]
-    because = f"{because} Checked {kind_of(place)}: {' '.join(checked) or 'none'}."
+    because = f"{because} Left: {numbered([p for p in left if kind_of(p) == kind_of(place)])}."
     return _go(notes, place, legal, because)
