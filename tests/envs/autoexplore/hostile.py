@@ -227,6 +227,13 @@ def code_that_would_like_to_run(root: Path, outside: Path) -> None:
 
 
 @layout
+def code_that_is_none(root: Path, outside: Path) -> None:
+    (outside / "<unknown>").write_text(CANARY)  # where Python looks for the line of a syntax error, if nobody minds
+    for i, text in enumerate(("def f(:\n", "x = '\n", "(" * 5000, "-" * 50_000 + "1", "if x:\n" * 200, "\t x\n  y\n")):
+        (root / f"broken{i}.py").write_text(text * (1 + 10 // len(text)))
+
+
+@layout
 def the_root_is_a_link(root: Path, outside: Path) -> None:
     root.rename(root.with_name("really"))
     root.symlink_to("really")

@@ -68,6 +68,8 @@ wrong: list[str] = []
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         name, _, flags = os.fsdecode(arguments[0]), *arguments[1:]
+        if name == "":  # no file has this name: Python looks there for the line of a syntax error
+            return
         counts["opened"] += 1
         above = name == root if name.startswith("/") else "/" not in name and name not in ("", ".", "..")
         if not above or flags & WRITING or not flags & os.O_NOFOLLOW:
