@@ -70,7 +70,7 @@ def test_links_are_left_out(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "tool").rglob("*")} == {"a.py"}
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", tar({"a": b"x" * 5000})[:60]])
+@pytest.mark.parametrize("data", [b"", b"no archive", tar({"a": b"x" * 5000})[:60]], ids=["empty", "other", "cut"])
 def test_a_damaged_archive_is_one_line(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(UserError, match=r"tool-1.0.tar.gz cannot be unpacked"):
         unpack(packed(tmp_path, data), tmp_path / "tool")
