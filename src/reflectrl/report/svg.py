@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 
 from reflectrl.report.data import ARMS, SHARED
 
-SERIES = 12
-"""Colours of the page, `--series-0` to `--series-11`: the usual arms, three for other arms, one for shared curves."""
-DASHES = ("2 2", "8 3", "6 2 2 2", "4 2", "10 2", "2 3", "6 2 2 2 2 2", "", "5 5", "9 2 2 2", "3 3", "")
+SERIES = 13
+"""Colours of the page, `--series-0` to `--series-12`: the usual arms, three for other arms, one for shared curves."""
+DASHES = ("2 2", "8 3", "6 2 2 2", "1 3", "4 2", "10 2", "2 3", "6 2 2 2 2 2", "", "5 5", "9 2 2 2", "3 3", "")
 """Dashes of the series in points ("" is solid): colour is never the only thing that tells two arms apart."""
 INK, MUTED, GRID = "#fe00f0", "#fe00f1", "#fe00f2"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"} | {
