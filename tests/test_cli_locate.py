@@ -11,6 +11,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.serve import card
+from tests.projects import make_project
 
 QUESTION = "where are retries configured?"
 
@@ -24,12 +25,7 @@ def no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    (root / "net").mkdir(parents=True)
-    (root / "net" / "retry.py").write_text("# nothing\nretries = config['retries']\n", encoding="utf-8")
-    (root / "net" / "pages.py").write_text("# how pages are loaded\n", encoding="utf-8")
-    (root / "config.toml").write_text("# everything is configured here\nretries = 3\n", encoding="utf-8")
-    return root
+    return make_project(tmp_path / "project")
 
 
 def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:

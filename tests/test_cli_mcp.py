@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.projects import make_project
+
 QUESTION = "where are retries configured?"
 CANARY = "canary0451"
 needs_mcp = pytest.mark.skipif(find_spec("mcp") is None, reason="the extra mcp is not installed")
@@ -19,12 +21,7 @@ needs_mcp = pytest.mark.skipif(find_spec("mcp") is None, reason="the extra mcp i
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
-    (root / "net").mkdir(parents=True)
-    (root / "net" / "retry.py").write_text("# nothing\nretries = config['retries']\n", encoding="utf-8")
-    (root / "net" / "pages.py").write_text("# how pages are loaded\n", encoding="utf-8")
-    (root / "config.toml").write_text("# everything is configured here\nretries = 3\n", encoding="utf-8")
-    return root
+    return make_project(tmp_path / "project")
 
 
 def ask(repo: Path, conversation: Callable[[Any], Awaitable[None]], *program: str) -> str:

@@ -10,18 +10,19 @@ from reflectrl.types import UserError
 
 LIBRARY = "library"
 """Folder of the library in the run folder."""
-FEWEST = 3
-"""Fewer repositories cannot be divided among training, validation and test; then their questions are."""
 
 
 def own_library(repos: Sequence[Path], run: Path) -> Path:
     """The library of these repositories in a run folder; made if it is not there yet.
+
+    Of fewer repositories than can be divided among training, validation and test, the questions are divided.
 
     Raises:
         UserError: a folder is missing or holds nothing to ask about, or the library was made of other repositories.
     """
     from reflectrl.cli.data.autoexplore import AutoExploreData
     from reflectrl.envs.autoexplore.library import QUESTIONS, open_library
+    from reflectrl.envs.autoexplore.making.splitting import FEWEST
 
     library = run / LIBRARY
     if not (library / QUESTIONS).is_dir():

@@ -10,14 +10,11 @@ from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.players.base import Player
 from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
-from reflectrl.players.simple import BaselinePlayer, ExpertPlayer, OraclePlayer, RandomPlayer
+from reflectrl.players.simple import UNLEARNED, ExpertPlayer
 from reflectrl.plugins import suggestion
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError
 
-UNLEARNED: dict[str, type[Player]] = {
-    "expert": ExpertPlayer, "oracle": OraclePlayer, "baseline": BaselinePlayer, "random": RandomPlayer
-}  # fmt: skip
 PLAYERS = ("human", *UNLEARNED)
 
 

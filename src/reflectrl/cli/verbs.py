@@ -23,6 +23,7 @@ from reflectrl.cli.mcp import Mcp
 from reflectrl.cli.offline import Offline
 from reflectrl.cli.text import Compare, Judge
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
+from reflectrl.config.folders import require_writable
 from reflectrl.config.reference import keys
 from reflectrl.plugins import names, suggestion
 from reflectrl.types import UserError
@@ -55,7 +56,8 @@ class Run:
         if self.dry_run:
             print(to_toml(recipe), end="")
             return
-        folder = _writable(self.folder or Path("runs") / recipe.name)
+        folder = self.folder or Path("runs") / recipe.name
+        require_writable(folder, f"run folder {folder}")
         try:
             if self.repos:
                 from reflectrl.cli.own_repos import own_library
@@ -110,7 +112,7 @@ class Play:
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
     player: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "human"
-    """human, expert, oracle, random, or a run folder, optionally with an arm: runs/taxi:sft."""
+    """human, expert, oracle, baseline, random, or a run folder, optionally with an arm: runs/taxi:sft."""
     take_over: bool = False
     """You choose; the player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -238,15 +240,3 @@ def _section(name: str, settings: Sequence[str]) -> dict[str, Any]:
     """The env section that `--key value` (or `--env.key value`) describes."""
     pairs = parse_overrides(settings)
     return {"name": name} | {key.removeprefix("env."): Word(value) for key, value in pairs}
-
-
-def _writable(folder: Path) -> Path:
-    """The run folder, made if need be; UserError if nothing can be written there."""
-    probe = folder / ".writable"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except (OSError, ValueError) as error:
-        raise UserError(f"run folder {folder}: {getattr(error, 'strerror', None) or error}") from error
-    return folder

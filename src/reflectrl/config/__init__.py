@@ -5,17 +5,15 @@ The resolved recipe is written into the run folder; reading it back gives an equ
 
 from reflectrl.config.arguments import checked
 from reflectrl.config.files import load_recipe, parse_overrides, to_toml
+from reflectrl.config.offline import Algorithm, OfflineConfig, TextConfig
 from reflectrl.config.recipe import (
-    Algorithm,
     EvalConfig,
     ModelConfig,
-    OfflineConfig,
     PlayConfig,
     Recipe,
     RLConfig,
     SFTConfig,
     TeachConfig,
-    TextConfig,
 )
 from reflectrl.config.values import Word, convert, from_dict
 

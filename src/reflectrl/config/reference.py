@@ -20,7 +20,7 @@ A recipe is a TOML file; `reflectrl run RECIPE` fills the folder `runs/NAME`. Ev
 holds only what it changes. Any key can be set for one run on the command line:
 `reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run` it prints the whole recipe and runs nothing.
 
-This page is made from the dataclasses in `src/reflectrl/config/recipe.py` by `make docs`.
+This page is made from the dataclasses in `src/reflectrl/config/` by `make docs`.
 """
 
 

@@ -10,27 +10,16 @@ from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.players import (
-    BaselinePlayer,
-    ExpertPlayer,
-    OraclePlayer,
     Player,
     Policy,
-    RandomPlayer,
     Reflector,
     WishPlayer,
 )
+from reflectrl.players.simple import UNLEARNED
 from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
 """Policy and reflector."""
-
-UNLEARNED: dict[str, type[Player]] = {
-    "random": RandomPlayer,
-    "expert": ExpertPlayer,
-    "oracle": OraclePlayer,
-    "baseline": BaselinePlayer,
-}
-"""Players that need no model."""
 
 
 def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:

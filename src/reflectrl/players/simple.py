@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from reflectrl.players.base import Seat
+from reflectrl.players.base import Player, Seat
 from reflectrl.types import Turn, UserError
 
 Known = TypeVar("Known")
@@ -82,3 +82,12 @@ class ScriptedPlayer:
             legal = ", ".join(seat.observation.actions)
             raise UserError(f"scripted action {self.script[turn]!r} is not legal at step {turn} (legal: {legal})")
         return seat.observation.actions.index(self.script[turn])
+
+
+UNLEARNED: dict[str, type[Player]] = {
+    "expert": ExpertPlayer,
+    "oracle": OraclePlayer,
+    "baseline": BaselinePlayer,
+    "random": RandomPlayer,
+}
+"""Players that need no model, by the names of their arms."""

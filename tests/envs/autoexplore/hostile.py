@@ -4,9 +4,12 @@ Each is made by a function of the folder to fill and of one outside, whose files
 """
 
 import os
+import shutil
 import socket
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CANARY = "CANARY-0451: this must never be read"
@@ -268,3 +271,15 @@ def state(base: Path) -> Iterator[tuple[bytes, int, int, int, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=descriptor))
         os.close(descriptor)
+
+
+@contextmanager
+def playground() -> Iterator[Path]:
+    """A folder that other users may enter: the program gives up the superuser's rights."""
+    folder = Path(tempfile.mkdtemp(prefix="hostile"))
+    folder.chmod(0o755)
+    yield folder
+    for name in ("none", "pass", "look"):
+        (folder / "forbidden" / "repo" / name).chmod(0o755)
+    (folder / "a_forbidden_root" / "repo").chmod(0o755)
+    shutil.rmtree(folder)

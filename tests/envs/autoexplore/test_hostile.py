@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,19 +20,13 @@ from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.texts import Text, Unreadable
 from reflectrl.types import UserError
 from tests.envs.autoexplore import watched
-from tests.envs.autoexplore.hostile import CANARY, LAYOUTS, TEXT, build, state
+from tests.envs.autoexplore.hostile import CANARY, LAYOUTS, TEXT, build, playground, state
 
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[Path]:
-    """A folder that other users may enter: the program gives up the superuser's rights."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile"))
-    folder.chmod(0o755)
-    yield folder
-    for name in ("none", "pass", "look"):
-        (folder / "forbidden" / "repo" / name).chmod(0o755)
-    (folder / "a_forbidden_root" / "repo").chmod(0o755)
-    shutil.rmtree(folder)
+    with playground() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

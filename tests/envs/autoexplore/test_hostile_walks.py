@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.given import GivenEnv
 from reflectrl.envs.autoexplore.repository import Repository
 from tests.envs.autoexplore import walking
-from tests.envs.autoexplore.hostile import CANARY, LAYOUTS, TEXT, build, state
+from tests.envs.autoexplore.hostile import CANARY, LAYOUTS, TEXT, build, playground, state
 from tests.envs.autoexplore.test_hostile import swapping
 
 
@@ -37,14 +36,8 @@ def wide(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[Path]:
-    """A folder that other users may enter: the program gives up the superuser's rights."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile"))
-    folder.chmod(0o755)
-    yield folder
-    for name in ("none", "pass", "look"):
-        (folder / "forbidden" / "repo" / name).chmod(0o755)
-    (folder / "a_forbidden_root" / "repo").chmod(0o755)
-    shutil.rmtree(folder)
+    with playground() as folder:
+        yield folder
 
 
 def test_ten_thousand_commands_in_hostile_repositories(base: Path) -> None:

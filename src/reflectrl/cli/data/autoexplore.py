@@ -15,6 +15,7 @@ import tyro
 
 from reflectrl.cli.data.base import Data, bar, refuse_unknown
 from reflectrl.cli.data.getting import DOWNLOADS, beside, get_named, get_table, reference
+from reflectrl.config.folders import require_writable
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class AutoExploreData(Data):
             open_library(self.store)  # before anything is made
         if self._asked:
             made = store.with_name(f"{store.name}.making") if self.replace else store
-            _require_writable(made)
+            require_writable(made, f"a library cannot be written to {made}")
             try:
                 self._make(made)
             finally:
@@ -157,16 +158,6 @@ class AutoExploreData(Data):
         left_out = import_set(store, name, asked, found)
         print(f"{name}: {len(asked) - left_out.total()} of {len(asked)} questions have a repository and a gold file")
         _report("left out", left_out, "questions")
-
-
-def _require_writable(store: Path) -> None:
-    probe = store / ".writable"
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"a library cannot be written to {store}: {error.strerror}") from error
 
 
 def _clear(store: Path) -> None:

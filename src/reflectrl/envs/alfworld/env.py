@@ -51,8 +51,9 @@ class AlfworldEnv(TextEnv):
         dialect: the words of alfworld 0.4 ("current"), or those of 0.3 that published prompts use ("paper").
         wording: the task in the reference's words ("template"), or in those that people wrote ("human").
         expert: who teaches: one that looks for things ("search"), or one that knows where they are ("planner").
-        status: show the task, what is in the hand and which places were looked at below the history, at every step:
-            nothing but what the text has said, put where small models find it.
+        status: show below the history, at every step, the task, what is in the hand, what is where one stands, where
+            things are that the task names, and which places were not looked at yet: nothing but what the text has
+            said, put where small models find it.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
         step_cost: reward taken off at every step.
         variants: how many more times each training game is played with its things and numbers dealt out anew.

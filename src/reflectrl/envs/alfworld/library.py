@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from reflectrl.config.folders import require_writable
 from reflectrl.envs.alfworld.cached import from_json
 from reflectrl.envs.alfworld.game import Game, GameError
 from reflectrl.types import UserError
@@ -143,13 +144,7 @@ def require_fillable(store: Path, generated: bool, replace: bool) -> None:
     Raises:
         UserError: says which.
     """
-    probe = store / ".writable"
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
+    require_writable(store, f"games cannot be written to {store}")
     if splits_in(store) and is_generated(store) != generated and not replace:
         there, new = ("generated", "real") if is_generated(store) else ("real", "generated")
         raise UserError(

@@ -1,6 +1,7 @@
 """What a good reflector would say on a walk: from nothing but what was shown, and where to turn next.
 
-Whoever teaches knows the target; the reasons given for it are words that can be seen to be shared with the question.
+Whoever teaches knows the target; the reasons given for it are what was shown to speak for it, or words that its folder
+shares with the question.
 """
 
 from __future__ import annotations

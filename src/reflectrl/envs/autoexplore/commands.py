@@ -57,7 +57,7 @@ class Walk(Protocol):
         ...
 
     def way_to(self, target: str) -> list[str]:
-        """The actions of a shortest way from here to identifying a file."""
+        """The actions of a short way from here to identifying a file, the first to be taken now."""
         ...
 
     def found_with(self, path: str) -> tuple[str, ...]:
@@ -71,11 +71,6 @@ class Walk(Protocol):
     def set_state(self, state: Any) -> None:
         """Go back to a value of `get_state`."""
         ...
-
-
-def reply(text: str) -> Result:
-    """An answer without trouble."""
-    return Result(text)
 
 
 def cat(repository: Repository, path: str) -> Result:

@@ -3,7 +3,7 @@
 Every file that is shown, by a search or in a folder, gets a number that it keeps for the episode; `id #3`, `cat #3`,
 `head #3` and `outline #3` name it by that. `search` looks for the whole question and `search W` for one of its words;
 `more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be reached. All
-outputs are history, which only grows; where one is, and the numbered files, are state.
+outputs are history, which only grows; the folder that one is in is state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reflectrl.envs.autoexplore.commands import Command, Result, Verb, cat, head, outlined, reply
+from reflectrl.envs.autoexplore.commands import Command, Result, Verb, cat, head, outlined
 from reflectrl.envs.autoexplore.finder import Finder
 from reflectrl.envs.autoexplore.names import joined, parent, shown
 from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
@@ -120,7 +120,7 @@ class ExtendedWalk:
             case "ls" | "next":
                 return self._page()
             case "id":
-                return reply("")
+                return Result("")
         self.looked |= {(command.verb, command.path)}
         if command.verb == "outline":
             return outlined(self.view.repository, self.finder.profiles, command.path)
@@ -142,7 +142,7 @@ class ExtendedWalk:
         files = [f"{shown(path)} #{self._number(path)}" for path in paths]
         leaders = self.finder.leaders(paths, self.question)
         grounds = [f"{name}: {' '.join(map(self._label, leading))}" for name, leading in leaders.items() if leading]
-        return reply("\n".join([*files, *grounds]))
+        return Result("\n".join([*files, *grounds]))
 
     def _label(self, path: str) -> str:
         return f"#{self._number(path)}"
@@ -159,7 +159,7 @@ class ExtendedWalk:
             path = joined(self.folder, name)
             entries.append(f"{shown(name)} #{self._number(path)}")
         self._listed += self.page
-        return reply(", ".join(entries))
+        return Result(", ".join(entries))
 
     def _number(self, path: str) -> int:
         return self.numbers.setdefault(path, len(self.numbers) + 1)

@@ -54,7 +54,7 @@ class Finder:
 
     def promise(self, path: str, question: str) -> float:
         """What speaks for a file in one number: the weighted sum of its grounds."""
-        return sum(weight * own for weight, own in zip(WEIGHTS, self.grounds(path, question), strict=True))
+        return _weighted(self.grounds(path, question))
 
     def leaders(self, paths: Sequence[str], question: str) -> dict[str, list[str]]:
         """Ground → the files for which it speaks most, at most `LEADING`, best first; of equals, in the given order.
@@ -62,7 +62,8 @@ class Finder:
         What can be compared has been compared: a small model learns to weigh grounds against each other far sooner than
         to find the largest of eight numbers in eight lines.
         """
-        grounds = {path: (self.promise(path, question), *self.grounds(path, question)) for path in paths}
+        own = {path: self.grounds(path, question) for path in paths}
+        grounds = {path: (_weighted(values), *values) for path, values in own.items()}
         found = {}
         for number, name in enumerate((ALTOGETHER, *GROUNDS)):
             speaking = [path for path in paths if grounds[path][number] > 0]
@@ -108,3 +109,7 @@ class Finder:
 
     def _evidence(self, path: str, question: str) -> Evidence:
         return weigh(self.profiles.of(path), *self._weights(question))
+
+
+def _weighted(grounds: Sequence[float]) -> float:
+    return sum(weight * own for weight, own in zip(WEIGHTS, grounds, strict=True))

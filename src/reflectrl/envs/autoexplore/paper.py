@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reflectrl.envs.autoexplore.commands import Command, Result, cat, reply
+from reflectrl.envs.autoexplore.commands import Command, Result, cat
 from reflectrl.envs.autoexplore.names import depth, joined, parent, shown
 from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
@@ -106,7 +106,7 @@ class PaperWalk:
             case "cat":
                 self.read |= {command.path}
                 return cat(self.view.repository, command.path)
-        return reply("")
+        return Result("")
 
     def found_with(self, path: str) -> tuple[str, ...]:
         return ()

@@ -107,9 +107,8 @@ class View:
         return {}
 
     def _is_in(self, path: str) -> bool:
-        return path in self.kept or self._drawn(path) >= self.left_out * 2**64
-
-    def _drawn(self, path: str) -> int:
-        """A number below 2^64, drawn from the path, so that nothing needs to be decided or kept beforehand."""
+        """Drawn from the path, so that nothing needs to be decided or kept beforehand."""
+        if path in self.kept:
+            return True
         data = f"{self.salt}\0{path}".encode("utf-8", "surrogateescape")
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()) >= self.left_out * 2**64
