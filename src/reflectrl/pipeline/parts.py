@@ -6,6 +6,7 @@ loses at most the part's last moments.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -65,12 +66,16 @@ def base_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) 
 
 
 def _corpus(path: Path) -> tuple[list[str], int]:
-    """Texts that the players will read and write, and the largest number of actions among them."""
-    labels, texts, choices = list(islice(candidates(), 199)), [], 1
-    steps = (step for episode in read_episodes(path) for step in episode.steps)
-    for step in islice(steps, TOKENIZER_ROWS):
+    """Texts that the players will read and write, and the largest number of actions among them.
+
+    The texts are spread over the whole log: tasks stand in the environment's order, so the first episodes are of one kind.
+    """
+    labels = list(islice(candidates(), 199))
+    steps = [step for episode in read_episodes(path) for step in episode.steps]
+    choices = max((len(step.observation.actions) for step in steps), default=1)
+    texts = []
+    for step in steps[:: math.ceil(len(steps) / TOKENIZER_ROWS) or 1]:
         prompt = policy_prompt(step.observation, step.reflection, labels)
-        choices = max(choices, len(step.observation.actions))
         texts.append(f"{prompt.history}{prompt.rest} {labels[step.action % len(labels)]}")
     return texts, choices
 
