@@ -68,7 +68,7 @@ def base_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) 
 def _corpus(path: Path) -> tuple[list[str], int]:
     """Texts that the players will read and write, and the largest number of actions among them.
 
-    The texts are spread over the whole log: tasks stand in the environment's order, so the first episodes are of one kind.
+    They are spread over the whole log: tasks stand in the environment's order, so the first episodes are of one kind.
     """
     labels = list(islice(candidates(), 199))
     steps = [step for episode in read_episodes(path) for step in episode.steps]
