@@ -172,6 +172,18 @@ class TestPlaying:
         play(plain, task_of(plain, "place"), "go to fridge 1")
         assert plain.state() == ""
 
+    def test_short_recall_shows_the_last_commands_and_the_status_instead_of_the_whole_text(self, store: str) -> None:
+        way = "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1"
+        whole, short = AlfworldEnv(games=store), AlfworldEnv(games=store, recall=2)
+        for env in (whole, short):
+            play(env, task_of(env, "place"), *way)
+        assert short.history() == "" and short.state().endswith(whole.state())
+        recent = "> go to countertop 1" + whole.history().partition(way[1])[2]
+        assert short.state().removesuffix(whole.state()) == recent
+        check_text_env(short)
+        with pytest.raises(UserError, match="status must be on"):
+            AlfworldEnv(games=store, recall=1, status=False)
+
     def test_the_paper_dialect_has_its_own_words(self, store: str) -> None:
         env = AlfworldEnv(games=store, dialect="paper")
         way = "go to countertop 1", "take mug 2 from countertop 1", "put mug 2 in/on countertop 1"
@@ -186,6 +198,7 @@ class TestPlaying:
 
     def test_the_analyst_owns_up_to_a_wasted_command(self, env: AlfworldEnv) -> None:
         play(env, task_of(env, "place"), "look")
+        assert env.state().splitlines()[-1] == "New: nothing"
         assert env.analyse().startswith("The last command, look, brought nothing. ")
 
 

@@ -54,6 +54,8 @@ class AlfworldEnv(TextEnv):
         status: show below the history, at every step, the task, what is in the hand, what is where one stands, where
             things are that the task names, and which places were not looked at yet: nothing but what the text has
             said, put where small models find it.
+        recall: so many of the last commands, with what they led to, are shown above the status instead of the whole
+            text, which the status sums up: far shorter prompts. 0 shows the whole text.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
         step_cost: reward taken off at every step.
         variants: how many more times each training game is played with its things and numbers dealt out anew.
@@ -77,6 +79,7 @@ class AlfworldEnv(TextEnv):
         wording: Literal["template", "human"] = "template",
         expert: Literal["search", "planner"] = "search",
         status: bool = True,
+        recall: int = 0,
         milestone: float = 0.1,
         step_cost: float = 0.01,
         variants: int = 0,
@@ -90,15 +93,17 @@ class AlfworldEnv(TextEnv):
         full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
         for one in types:
             require_known("alfworld", "task type", one, list(full))
-        if horizon < 1 or variants < 0 or limit < 0:
-            raise UserError("alfworld: horizon must be at least 1, variants and limit at least 0")
+        if horizon < 1 or min(variants, limit, recall) < 0:
+            raise UserError("alfworld: horizon must be at least 1; variants, limit and recall at least 0")
+        if recall and not status:
+            raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
         require_known("alfworld", "split", validation, list(SPLITS))
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
         self.types, self.curriculum = tuple(full[one] for one in types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
-        self.status, self.milestone, self.step_cost = status, milestone, step_cost
+        self.status, self.recall, self.milestone, self.step_cost = status, recall, milestone, step_cost
         self.variants, self.limit = variants, limit
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
@@ -162,6 +167,7 @@ class AlfworldEnv(TextEnv):
         introduction = self._house.introduction(words)
         self._notes, self._reached = Notes.begin(introduction), frozenset[str]()
         self._text, self._last, self._words = introduction + "\n", "", words
+        self._recent: tuple[str, ...] = ()
         self._advice: Advice | None = None
 
     def _started(self, game: Game) -> House | ReferenceHouse:
@@ -172,7 +178,9 @@ class AlfworldEnv(TextEnv):
     def apply(self, action: str) -> Outcome:
         said = self._house.do(action)
         self._notes.add(action, said)
-        self._text += f"> {action}\n{said}\n"
+        exchange = f"> {action}\n{said}\n"
+        self._text += exchange
+        self._recent = (*self._recent, exchange)[-self.recall :] if self.recall else ()
         self._last, self._advice = action, None
         won = self._house.is_won()
         new = reached(self._notes, self._house.game.goal) - self._reached
@@ -183,10 +191,10 @@ class AlfworldEnv(TextEnv):
     # ---- text ------------------------------------------------------------------------------------------------------
 
     def history(self) -> str:
-        return self._text
+        return "" if self.recall else self._text
 
     def state(self) -> str:
-        return self._notes.status(self._words) if self.status else ""
+        return "".join(self._recent) + (self._notes.status(self._words) if self.status else "")
 
     def legal_actions(self) -> Sequence[str]:
         return self._house.admissible()
@@ -194,11 +202,11 @@ class AlfworldEnv(TextEnv):
     # ---- saving, teaching ------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        progress = (self._notes.copy(), self._reached, self._text, self._last, self._words)
+        progress = (self._notes.copy(), self._reached, self._text, self._recent, self._last, self._words)
         return (self._house.game, self._house.get_state(), *progress)
 
     def set_state(self, state: Any) -> None:
-        game, house, notes, self._reached, self._text, self._last, self._words = state
+        game, house, notes, self._reached, self._text, self._recent, self._last, self._words = state
         self._house = self._started(game)
         self._house.set_state(house)
         self._notes, self._advice = notes.copy(), None

@@ -111,7 +111,7 @@ class Notes:
         """What matters of the text so far, in lines that are short however long the text is.
 
         The task; what is in the hand and was done to it; what is where one stands; where things are that the task
-        names; and, by kind, the numbers of the places that were not looked at yet.
+        names; by kind, the numbers of the places that were not looked at yet; and whether the last command was wasted.
         """
         done = " ".join(verb for verb, thing in sorted(self.done) if thing == self.held)
         here = "closed" if self.at in self.shut else ", ".join(sorted(self.seen.get(self.at, ())))
@@ -126,7 +126,8 @@ class Notes:
             "Seen": ", ".join(known) or "nothing",
             "Left": left or "nothing",
         }
-        return "".join(f"{name}: {text}\n" for name, text in lines.items())
+        wasted = "" if self.fresh else "New: nothing\n"
+        return "".join(f"{name}: {text}\n" for name, text in lines.items()) + wasted
 
     def where(self, kind: str) -> list[tuple[str, str]]:
         """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
