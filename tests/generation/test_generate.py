@@ -3,7 +3,8 @@
 import pytest
 
 from reflectrl.config import ModelConfig
-from reflectrl.generation.generate import one_per_prompt, prompt_ids, read_completions, write_completions
+from reflectrl.generation.generate import one_per_prompt, read_completions, write_completions
+from reflectrl.learn.completions import prompt_ids
 from reflectrl.models.load import load_model
 from reflectrl.samples.sample import Sample
 from reflectrl.types import Sampling, UserError
@@ -35,7 +36,7 @@ def test_greedy_completions_are_those_of_the_library(lm, tmp_path):
 
     found = write(lm, tmp_path / "a.jsonl", Sampling(0.0))
     for sample in found:
-        ids = torch.tensor([prompt_ids(lm, sample.prompt, 40)])
+        ids = torch.tensor([prompt_ids(lm, sample, 40, 8)])
         with torch.inference_mode():
             out = lm.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
         text = lm.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
@@ -65,12 +66,9 @@ def test_several_draws_have_names_of_their_own(lm, tmp_path):
     assert len({s.completion for s in found}) > 5
 
 
-def test_the_beginning_of_a_long_prompt_is_cut(lm):
-    assert prompt_ids(lm, "a b c", 100) == tuple(lm.encode("a b c"))
-    assert prompt_ids(lm, "a b c", 2) == tuple(lm.encode("a b c"))[-2:]
-    assert prompt_ids(lm, "", 2) == (lm.tokenizer.eos_token_id,)
-    with pytest.raises(UserError, match="leaves no room"):
-        prompt_ids(lm, "a", 0)
+def test_a_prompt_without_room_is_named(lm, tmp_path):
+    with pytest.raises(UserError, match=r"sample 's0': 128 tokens leave no room for its prompt"):
+        write(lm, tmp_path / "a.jsonl", most_tokens=128)
 
 
 def test_another_file_is_refused(tmp_path):

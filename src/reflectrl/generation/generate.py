@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.episodes.log import drop_half_line
-from reflectrl.models.engine import generate
+from reflectrl.learn.written import write
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids
 from reflectrl.samples.sample import Sample
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -63,7 +62,9 @@ def write_completions(
     with path.open("a", encoding="utf-8") as file:
         for start in range(0, len(left), batch_size):
             tick(len(wanted) - len(left) + start, len(wanted))
-            for sample in _write(lm, left[start : start + batch_size], sampling, most_tokens, prompt_tokens, seed):
+            part = left[start : start + batch_size]
+            generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in part]
+            for sample, _, _ in write(lm, part, sampling, generators, most_tokens, prompt_tokens):
                 done[sample.id] = sample
                 file.write(_line(sample) + "\n")
             file.flush()
@@ -88,36 +89,6 @@ def read_completions(path: Path) -> dict[str, Sample]:
             raise UserError(f"{path}:{number}: no written completion; remove the file to write it anew") from error
         found[sample.id] = sample
     return found
-
-
-def prompt_ids(lm: LanguageModel, prompt: str, room: int) -> Ids:
-    """A prompt's token ids, without its beginning where it is longer than `room`.
-
-    Raises:
-        UserError: there is no room at all.
-    """
-    bos = lm.tokenizer.bos_token_id
-    start = [bos] if bos is not None and bos != lm.tokenizer.eos_token_id else []
-    room -= len(start)
-    if room < 1:
-        raise UserError(f"the model's context of {lm.context} tokens leaves no room for a prompt beside its completion")
-    return (*start, *(lm.encode(prompt)[-room:] or [lm.tokenizer.eos_token_id]))
-
-
-def _write(
-    lm: LanguageModel, samples: Sequence[Sample], sampling: Sampling, most: int, prompt_tokens: int, seed: int
-) -> list[Sample]:
-    room = min(prompt_tokens, lm.context - most)
-    prompts = [prompt_ids(lm, sample.prompt, room) for sample in samples]
-    generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in samples]
-    with lm.playing():
-        written = generate(lm, prompts, most, sampling, generators)
-    return [_filled(lm, sample, *one) for sample, one in zip(samples, written, strict=True)]
-
-
-def _filled(lm: LanguageModel, sample: Sample, ids: Ids, logprobs: Sequence[float]) -> Sample:
-    text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return replace(sample, completion=text, components={"tokens": len(ids)}, logprob=sum(logprobs), reward=math.nan)
 
 
 def _line(sample: Sample) -> str:

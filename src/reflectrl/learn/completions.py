@@ -74,15 +74,25 @@ class TextCompletions:
         return torch.tensor([len(self.answers[i]) for i in index])
 
     def logprobs(self, index: Sequence[int]) -> Tensor:
-        rows = [self.examples[i] for i in index]
         with autocast(self.lm.device, self.lm.mixed):
-            packing = pack([row.ids[:-1] for row in rows])
-            hidden_MD = packed_hidden(self.lm, packing)
-            places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
-            logits_MV = self.lm.logits(hidden_MD[places]).float()
-        targets_M = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=self.lm.device)
+            logits_MV, _, targets_M = completion_logits(self.lm, [self.examples[i] for i in index])
         logp_M = -functional.cross_entropy(logits_MV, targets_M, reduction="none")
         return pad_sequence(logp_M.split(self.lengths(index).tolist()), batch_first=True)
+
+
+def completion_logits(lm: LanguageModel, rows: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of all tokens of some completions, M, row behind row: logits, what they were made of, and the tokens.
+
+    What the rows have in common is encoded once, and the head is computed where it predicts a completion's token only.
+
+    Returns:
+        (logits (M, V) in float32, hidden states (M, D), token ids (M,)); gradients flow.
+    """
+    packing = pack([row.ids[:-1] for row in rows])
+    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    hidden_MD = packed_hidden(lm, packing)[places]
+    targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
+    return lm.logits(hidden_MD).float(), hidden_MD, targets_M
 
 
 class StepCompletions:
@@ -177,14 +187,26 @@ def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineCo
 
 def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Example:
     answer = [*lm.encode(sample.completion), lm.tokenizer.eos_token_id][: config.completion_tokens]
-    bos, end = lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id
-    start = [bos] if bos is not None and bos != end else []
-    room = min(config.prompt_tokens, lm.context - len(answer)) - len(start)
-    if room < 1:
-        about = f"{len(answer)} tokens leave no room for its prompt in the model's context of {lm.context}"
-        raise UserError(f"sample {sample.id!r}: {about} (lower offline.completion_tokens)")
-    prompt = [*start, *lm.encode(sample.prompt)[-room:]] or [end]  # something has to predict the first token
+    prompt = prompt_ids(lm, sample, config.prompt_tokens, len(answer))
     return Example((*prompt, *answer), len(prompt))
+
+
+def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) -> Ids:
+    """A sample's prompt as tokens, in training and in writing: at most `most`, without its beginning if it is longer.
+
+    Args:
+        completion: how many tokens of the context the completion needs.
+
+    Raises:
+        UserError: nothing is left for the prompt; names the sample.
+    """
+    bos, end = lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id
+    start = (bos,) if bos is not None and bos != end else ()
+    room = min(most, lm.context - completion) - len(start)
+    if room < 1:
+        about = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"
+        raise UserError(f"sample {sample.id!r}: {about} (lower offline.completion_tokens)")
+    return (*start, *lm.encode(sample.prompt)[-room:]) or (end,)  # something has to predict the first token
 
 
 def shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> tuple[int, int]:

@@ -14,21 +14,24 @@ import numpy as np
 import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
-from reflectrl.generation.generate import prompt_ids, write_completions
+from reflectrl.generation.generate import write_completions
 from reflectrl.learn.checkpoint import load_state, without_prefix, write_folder
-from reflectrl.learn.completions import Dataset, TextCompletions, text_dataset
+from reflectrl.learn.completions import Dataset, TextCompletions, prompt_ids, text_dataset
 from reflectrl.learn.offline import train_offline
 from reflectrl.learn.offline_cache import Appraisal, Outcomes, kept_appraisal
+from reflectrl.learn.online_text import train_online_text
 from reflectrl.learn.sft import Example, train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.progress import Tick
-from reflectrl.pipeline.text.place import REFERENCE, SPLITS, TextRun, imitable, read_split
+from reflectrl.pipeline.text.place import PPO, REFERENCE, SPLITS, TextRun, imitable, read_split
 from reflectrl.samples import Sample, write_samples
 from reflectrl.samples.families import store_path
 from reflectrl.samples.orders import orders
 from reflectrl.types import Sampling, UserError, named_seed
+
+Note = Callable[[dict[str, float]], None]
 
 VALUE = "offline-value"
 ORDERS = {"train": 1000, "validation": 150, "test": 200}
@@ -136,13 +139,11 @@ def value_part(text: TextRun, seed: int, tick: Tick) -> None:
 
 def _kinds(text: TextRun) -> list[str]:
     """An algorithm for each set of training samples that the arms need."""
-    sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.learned)}
+    sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
     return list(reversed(sets.values()))
 
 
-def appraisal(
-    text: TextRun, lm: LanguageModel, seed: int, algorithm: str, note: Callable[[dict[str, float]], None]
-) -> tuple[Dataset, Appraisal]:
+def appraisal(text: TextRun, lm: LanguageModel, seed: int, algorithm: str, note: Note) -> tuple[Dataset, Appraisal]:
     """An algorithm's samples, bound to the model, and what the reference (the model as it is now) thinks of them."""
     config, samples = text.recipe.offline, text.training(algorithm)
     data = text_dataset(lm, samples, config)
@@ -163,8 +164,7 @@ def _played(text: TextRun, lm: LanguageModel, seed: int) -> Outcomes:
     prompts = text.prompts("validation")
     path = text.written(REFERENCE, seed, "validation", "greedy", "value")
     found = text.reward.label(completions(text, lm, prompts, path, "greedy", seed))
-    room = min(config.prompt_tokens, lm.context - config.completion_tokens)
-    ids = [prompt_ids(lm, sample.prompt, room) for sample in found]
+    ids = [prompt_ids(lm, sample, config.prompt_tokens, config.completion_tokens) for sample in found]
     return Outcomes(ids, torch.tensor([sample.reward for sample in found]), [sample.group for sample in found])
 
 
@@ -188,25 +188,38 @@ def completions(
 
 def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
     """Learn one arm from the reference; the checkpoint that is best on validation prompts is kept, and the last one."""
-    lm = text.load(REFERENCE, seed)
-    config = replace(text.recipe.offline, algorithm=cast(Algorithm, arm))
-    learner, shared = text.run.learner(seed, arm), {"part": "offline", "seed": seed, "arm": arm}
+    lm, learner = text.load(REFERENCE, seed), text.run.learner(seed, arm)
+    shared = {"part": "rl" if arm == PPO else "offline", "seed": seed, "arm": arm}
     with MetricsFile(text.run.part_metrics(seed, arm), learner, shared) as file:
 
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
             total = max(int(metrics["steps"]), int(metrics["step"]))
-            tick(int(metrics["step"]), total, f"validation reward {metrics['eval_reward']:.3f}")
+            kind = "eval_reward" if "eval_reward" in metrics else "return"
+            name = {"eval_reward": "validation reward", "return": "reward"}[kind]
+            tick(int(metrics["step"]), total, f"{name} {metrics[kind]:.3f}")
 
-        data, known = appraisal(text, lm, seed, arm, lambda _: None)
-        judge = partial(_judge, text, lm, seed, arm)
-        train_offline(data, known, config, named_seed(seed, arm), note, learner, judge)
+        (_learn_online if arm == PPO else _learn_offline)(text, lm, seed, arm, note)
     _save(text, lm, seed, arm)
     saved = load_state(learner)
     if saved is not None:
         lm.load_weights(without_prefix("weights", saved[0]))
     _save(text, lm, seed, last(arm))
     shutil.rmtree(learner, ignore_errors=True)
+
+
+def _learn_offline(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
+    config = replace(text.recipe.offline, algorithm=cast(Algorithm, arm))
+    data, known = appraisal(text, lm, seed, arm, lambda _: None)
+    judge = partial(_judge, text, lm, seed, arm)
+    train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), judge)
+
+
+def _learn_online(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
+    judge, learner = partial(_judge, text, lm, seed, arm), text.run.learner(seed, arm)
+    settings, lengths = text.recipe.rl, text.recipe.offline
+    prompts = text.prompts("train")
+    train_online_text(lm, prompts, text.reward.label, judge, settings, lengths, named_seed(seed, arm), note, learner)
 
 
 def last(arm: str) -> str:

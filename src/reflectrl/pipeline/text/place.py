@@ -21,9 +21,10 @@ from reflectrl.samples import Reading, Sample, read_samples
 from reflectrl.types import UserError, named_seed
 
 SPLITS = ("train", "validation", "test")
-DATA, REFERENCE = "data", "reference"
+DATA, REFERENCE, PPO = "data", "reference", "ppo"
 ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
 ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
+ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
 """The arms of text tasks."""
 
 
@@ -55,6 +56,11 @@ class TextRun:
     def learned(self) -> list[str]:
         """The arms that are trained from the reference."""
         return [arm for arm in self.recipe.arms if arm not in (DATA, REFERENCE)]
+
+    @property
+    def offline(self) -> list[str]:
+        """Those of them that learn from the samples, and so need the reference's appraisal."""
+        return [arm for arm in self.learned if arm != PPO]
 
     def data(self, split: str) -> Path:
         """Samples with rewards."""

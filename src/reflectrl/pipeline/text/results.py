@@ -81,8 +81,8 @@ def _written(text: TextRun, place: Place) -> list[Sample]:
 def spread(text: TextRun) -> list[dict[str, Any]]:
     """Percentiles of reward, value and advantage of the training samples, per seed."""
     found = []
-    for seed in text.recipe.seeds if text.learned else ():
-        _, known = appraisal(text, text.load(REFERENCE, seed), seed, text.learned[0], lambda _: None)
+    for seed in text.recipe.seeds if text.offline else ():
+        _, known = appraisal(text, text.load(REFERENCE, seed), seed, text.offline[0], lambda _: None)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,

@@ -79,14 +79,14 @@ def _references(text: TextRun, board: Board) -> None:
 
 
 def _values(text: TextRun, board: Board) -> None:
-    for seed in text.recipe.seeds if text.learned else ():
+    for seed in text.recipe.seeds if text.offline else ():
         if not _appraised(text, seed):
             _timed(text, board, seed, parts.VALUE, partial(parts.value_part, text, seed))
 
 
 def _appraised(text: TextRun, seed: int) -> bool:
     """Whether every appraisal that the arms need is there; an arm that reads it refuses a stale one."""
-    folders = [parts.appraisal_folder(text, seed, arm) for arm in text.learned]
+    folders = [parts.appraisal_folder(text, seed, arm) for arm in text.offline]
     for folder in folders:
         recover(folder)
     return all((folder / APPRAISAL).is_file() for folder in folders)
