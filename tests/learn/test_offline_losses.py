@@ -67,6 +67,12 @@ BY_HAND = {
         [6.5 * LN(2) - 0.25, 3.5 * LN(5) + 0.05],
         [[-1.75, -2], [-3.5, -2.55]],
     ),
+    # e^(1/2 · 2) = e for the first; e^(1/2 · 3) = 4.48 is cut to 4
+    "awr": (
+        lambda x, ref: losses.awr(x, WEIGHTS, 0.5, most=4.0),
+        [math.e * LN(8), 4 * LN(5)],
+        [[-math.e] * 2, [-4, -4]],
+    ),
 }
 
 
@@ -95,6 +101,26 @@ def test_ratios_by_hand():
     torch.testing.assert_close(losses.clipped(ratios_NT, 0.9)[1], torch.tensor([0.5, 1.9], dtype=torch.float64))
     assert losses.outside(ratios_NT, 0.9).tolist() == [[True, False], [False, True]]
     assert losses.clipped(torch.tensor([0.01]), 0.9).item() == pytest.approx(0.1)
+
+
+def test_expectile_by_hand():
+    """Errors 2 and -1 at a share of 0.9: 0.9 · 4 and 0.1 · 1; gradients 2 · 0.9 · 2 and -2 · 0.1 · 1."""
+    loss_N, grad_N = with_gradient(lambda x: losses.expectile(x, 0.9), torch.tensor([2.0, -1.0, 0.0]))
+    torch.testing.assert_close(loss_N, torch.tensor([3.6, 0.1, 0.0]))
+    torch.testing.assert_close(grad_N, torch.tensor([3.6, -0.2, 0.0]))
+
+
+@given(hnp.arrays(float, 7, elements=st.floats(-3, 3)), st.floats(0.05, 0.95))
+def test_an_expectile_lies_between_the_extremes_and_is_the_mean_at_one_half(q, share):
+    """The loss falls towards the expectile from either end; at one half it is flat at the mean."""
+    q_N = torch.tensor(q)
+
+    def slope(value: Tensor, share: float) -> float:
+        return float(with_gradient(lambda v: losses.expectile(q_N - v, share), value)[1])
+
+    assert slope(q_N.min(), share) <= 0 <= slope(q_N.max(), share)
+    assert slope(q_N.mean(), 0.5) == pytest.approx(0, abs=1e-6)
+    assert slope(q_N.mean(), max(share, 1 - share)) <= 1e-6
 
 
 # ---- preferences -----------------------------------------------------------------------------------------------------

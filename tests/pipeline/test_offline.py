@@ -25,9 +25,10 @@ Like = Callable[..., Any]
 SMALL = (
     "eval.sampling=greedy", "eval.splits=test", "offline.steps=4", "offline.reference_steps=3", "offline.eval_every=2",
     "offline.batch_size=4", "offline.value_epochs=1", "offline.value_episodes=1", "offline.log_episodes=2",
-    "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "env.train=4", "env.test=2",
+    "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "offline.critic_steps=4", "env.train=4",
+    "env.test=2",
 )  # fmt: skip
-ARMS_OF = "arms=offline-reference,offline-a_lol,offline-dpo,offline-rvs,offline-online"
+ARMS_OF = "arms=offline-reference,offline-a_lol,offline-archer,offline-dpo,offline-rvs,offline-online"
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +52,13 @@ def test_the_log_holds_the_teachers_trajectories_and_the_policys_episodes(learne
 def test_parts_lie_where_they_belong(learned: Path) -> None:
     assert {path.name for path in (learned / "checkpoints/seed0").iterdir()} == {
         "base", "plain", "offline-reference", "offline-value", "offline-a_lol", "offline-dpo", "offline-rvs",
-        "rl-offline-online",
+        "offline-critic", "offline-critic-features", "offline-archer", "rl-offline-online",
     }  # fmt: skip
     lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
     steps = {arm: [x["step"] for x in lines if x["arm"] == arm] for arm in ("offline-reference", "offline-dpo")}
     assert steps == {"offline-reference": [0, 2, 3], "offline-dpo": [0, 2, 4]}
     assert [x["step"] for x in lines if x["part"] == "offline_value"] == [1]
+    assert [x["step"] for x in lines if x["part"] == "offline_critic"] == [1, 2, 3, 4]
     rows = json.loads((learned / "results.json").read_text())["rows"]
     assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
 
@@ -85,6 +87,31 @@ def test_a_stale_appraisal_is_refused_by_name(learned: Path, tmp_path: Path, lik
         pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
 
 
+def test_a_killed_arm_with_a_critic_goes_on_to_the_same_weights(
+    learned: Path, tmp_path: Path, like: Like, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reflectrl.pipeline import metrics
+
+    copy, write = Path(shutil.copytree(learned, tmp_path / "copy")), metrics.MetricsFile.write
+    for name in ("offline-critic", "offline-archer"):
+        shutil.rmtree(copy / "checkpoints/seed0" / name)
+        (copy / f"metrics/seed0-{name}.jsonl").unlink()
+
+    def until(file: Any, values: dict[str, Any]) -> None:
+        if file.shared["arm"] == "offline-archer" and values["step"] == 4:
+            raise KeyboardInterrupt
+        write(file, values)
+
+    monkeypatch.setattr(metrics.MetricsFile, "write", until)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
+    monkeypatch.setattr(metrics.MetricsFile, "write", write)
+    pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")
+    assert (copy / "metrics.jsonl").read_bytes() == (learned / "metrics.jsonl").read_bytes()
+    one, other = (load_file(run / "checkpoints/seed0/offline-archer/model.safetensors") for run in (copy, learned))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) -> None:
     for episode in read_episodes(learned / "episodes/eval-offline-rvs-seed0-test-full-greedy.jsonl"):
         target = 1.0
@@ -105,6 +132,7 @@ def test_every_offline_arm_says_what_it_needs() -> None:
     needed = {name: arm.offline_parts for name, arm in ARMS.items() if arm.offline}
     assert needed["offline-rvs"] == ("offline-rvs",)
     assert needed["offline-expert-iteration"] == ("offline-reference", "offline-expert-iteration")
+    assert needed["offline-archer"] == ("offline-reference", "offline-archer")
     assert needed["offline-online"] == ("offline-reference", "offline-value", "offline-a_lol")
     assert all(arm.sft_parts == () and arm.policy_part for arm in ARMS.values() if arm.offline)
 
@@ -187,6 +215,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("more", "about"),
         [
+            (["--algo", "archer"], "archer"),
             (["--algo", "ppo"], "ppo"),
             (["--offline.stepz", "3"], "did you mean 'steps'"),
             (["--rl.lr", "3"], "--rl.lr"),

@@ -10,16 +10,19 @@ from reflectrl.config.rules import Count, Natural, NonNegative, Positive, Range,
 Algorithm = Literal[
     "nll", "wbc", "r_gold", "r_lol", "a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "dpo", "pro"
 ]  # fmt: skip
-"""Algorithms of offline learning."""
+"""Algorithms of offline learning from samples and from episode logs."""
+LogAlgorithm = Literal[Algorithm, "archer"]
+"""Those from episode logs: "archer" needs to know what followed a step."""
 
 
 @dataclass(frozen=True)
 class OfflineConfig:
     """Offline learning: of the policy from a log of episodes, or of any model from samples with rewards."""
 
-    algorithm: Algorithm = "a_lol"
+    algorithm: LogAlgorithm = "a_lol"
     """How to learn: by likelihood ("nll"), by likelihood weighted with rewards ("wbc", "r_gold", "r_lol") or with
-    advantages ("a_lol" and its variants), or from preferences ("dpo", "pro"). An arm of a run has its own."""
+    advantages ("a_lol" and its variants; from episode logs also "archer"), or from preferences ("dpo", "pro"). An arm
+    of a run has its own."""
     sampling: Literal["none", "good_priority", "good_random", "all_priority"] = "good_priority"
     """How weighted algorithms draw: uniformly from all, in proportion to the weight, uniformly from those of positive
     weight, or from all in proportion to the distance between reward and value. "nll" and preferences draw uniformly."""
@@ -79,6 +82,19 @@ class OfflineConfig:
     """Learning rate of AdamW for the value head."""
     value_batch: Count = 64
     """Prompts per step of the value head."""
+    expectile: Annotated[float, Range(above=0, below=1)] = 0.8
+    """Of archer's critic: a state is worth this expectile of what the actions logged there are worth (0.5: their mean;
+    towards 1: the best of them)."""
+    polyak: Annotated[float, Range(above=0, most=1)] = 0.01
+    """How far the slow copies at which archer's critic aims go towards it per step."""
+    critic_steps: Count = 2000
+    """Optimiser steps of archer's critic; the best on held-out tasks is kept."""
+    critic_lr: Positive = 1e-3
+    """Learning rate of AdamW for archer's critic."""
+    critic_batch: Count = 128
+    """Logged steps per optimiser step of archer's critic."""
+    awr_beta: NonNegative = 10.0
+    """How much archer prefers the better actions: they are weighed by exp(awr_beta · advantage), at most 100."""
     reference_steps: Count = 400
     """Steps of behaviour cloning (with the settings of [sft]) that make the reference of a run's offline arms."""
     log_episodes: Natural = 4

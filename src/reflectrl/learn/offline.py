@@ -3,8 +3,10 @@
 It serves text (samples with rewards) and agents (the steps of logged episodes) alike: `completions.py` says how either
 is scored. What the reference thinks of the data was computed before (`offline_cache.py`), so one model is in memory.
 
-Source: Baheti et al. 2024. Departures from its released code: every algorithm works with every way of sampling, the
-loss does not depend on accumulation, and dropout is off, so that ratios are 1 before the first step.
+Source: Baheti et al. 2024; of "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weighs completions
+by exp(beta · advantage), without importance ratios, and so it is here. Departures from the released code of the former:
+every algorithm works with every way of sampling, the loss does not depend on accumulation, and dropout is off, so that
+ratios are 1 before the first step.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.config import Algorithm, OfflineConfig
+from reflectrl.config import OfflineConfig
+from reflectrl.config.offline import LogAlgorithm
 from reflectrl.learn import offline_losses as losses
 from reflectrl.learn.checkpoint import (
     load_state,
@@ -33,17 +36,19 @@ from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.learn.preferences import Item, pairs, rankings, singles
 from reflectrl.learn.reference_value import split
 from reflectrl.learn.sampling import batches, scaled_steps
+from reflectrl.learn.utterance_critic import logged_steps
 from reflectrl.types import UserError
 
 Log = Callable[[dict[str, float]], None]
 Judge = Callable[[], dict[str, float]]
 """Judges the model as it is: what matters most comes first, and more is better."""
 
-BY_REWARD, BY_ADVANTAGE = ("wbc", "r_gold", "r_lol"), ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl")
+BY_REWARD = ("wbc", "r_gold", "r_lol")
+BY_ADVANTAGE = ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "archer")
 WEIGHTED, PREFERENCES = BY_REWARD + BY_ADVANTAGE, ("dpo", "pro")
 """Algorithms that weigh completions by R or by A, and those that compare them."""
 
-UNMOVED: dict[Algorithm, Algorithm] = {
+UNMOVED: dict[LogAlgorithm, LogAlgorithm] = {
     "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
 }  # fmt: skip
 """Algorithms whose weights depend on the policy, and the same without."""
@@ -142,8 +147,11 @@ def items_of(data: Dataset, algorithm: str) -> list[Item]:
     """What the algorithm has one loss for.
 
     Raises:
-        UserError: it learns from preferences, and no prompt has two completions of different reward.
+        UserError: it learns from preferences, and no prompt has two completions of different reward; or from steps,
+            and these are texts.
     """
+    if algorithm == "archer":
+        logged_steps(data)
     if algorithm not in PREFERENCES:
         return singles(data)
     ranked = rankings(data)
@@ -159,7 +167,7 @@ def _apart(items: Sequence[Item], data: Dataset, config: OfflineConfig, seed: in
 
 
 def sampling_weights(items: Sequence[Item], appraisal: Appraisal, config: OfflineConfig) -> Tensor:
-    """What each item is weighed by, (I,), with its sign: R, R - V, or 1."""
+    """What each item is drawn by, (I,), with its sign: R, R - V (of archer: Q - V), or 1."""
     if config.algorithm in BY_REWARD:
         return torch.tensor([item.rewards[0] for item in items])
     if config.algorithm in BY_ADVANTAGE:
@@ -205,6 +213,8 @@ def losses_of(
         return torch.stack(ranked), noted
     if config.algorithm in BY_REWARD:
         weights_N = logp_NT.new_tensor([item.rewards[0] for item in items])
+    elif config.algorithm == "archer":
+        weights_N = appraisal.advantages_N[rows].to(logp_NT)
     else:
         weights_N = appraisal.weights_N[rows].to(logp_NT)
     return _weighted(logp_NT, ref_NT, weights_N, config), noted
@@ -229,4 +239,6 @@ def _weighted(logp_NT: Tensor, ref_NT: Tensor, weights_N: Tensor, config: Offlin
             return losses.a_lol_seq(logp_NT, ref_NT, weights_N, config.clip)
         case "a_lol_kl":
             return losses.a_lol_kl(logp_NT, ref_NT, weights_N, config.beta, config.kl)
+        case "archer":
+            return losses.awr(logp_NT, weights_N, config.awr_beta)
     raise ValueError(config.algorithm)

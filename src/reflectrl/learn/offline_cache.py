@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +26,8 @@ from reflectrl.models.lm import LanguageModel, fingerprint
 from reflectrl.models.packing import Ids
 from reflectrl.types import UserError
 
+Kept = TypeVar("Kept")
+
 CARD, TENSORS = "appraisal.json", "appraisal.safetensors"
 
 CODE = ("completions.py", "reference_value.py", "offline_cache.py", "batch.py")
@@ -39,7 +41,7 @@ class Appraisal:
     Attributes:
         ref_logp_NT: log-probability of each completion's tokens (nats), padded with 0.
         values_N: V of each prompt, in mapped reward units.
-        advantages_N: R - V, with its sign.
+        advantages_N: R - V (of an utterance-level critic: Q - V), with its sign.
     """
 
     ref_logp_NT: Tensor
@@ -48,7 +50,7 @@ class Appraisal:
 
     @property
     def weights_N(self) -> Tensor:
-        """A = max(R - V, 0)."""
+        """A = max(R - V, 0), or max(Q - V, 0)."""
         return self.advantages_N.clamp_min(0)
 
 
@@ -122,18 +124,23 @@ def kept_appraisal(
         return appraise(data, prompt_values(lm, head, data.completions.prompts))
 
     played = outcomes is not None
-    return kept(folder, parts_of(data, {**settings, "seed": seed, "played": played, "value": needs_value}), make)
+    parts = parts_of(data, {**settings, "seed": seed, "played": played, "value": needs_value})
+    return kept(folder, parts, make, Appraisal)
 
 
-def parts_of(data: Dataset, settings: Mapping[str, object]) -> dict[str, str]:
-    """The fingerprints of all that an appraisal depends on, by name."""
+def parts_of(data: Dataset, settings: Mapping[str, object], code: Sequence[str] = ()) -> dict[str, str]:
+    """The fingerprints of all that an appraisal depends on, by name.
+
+    Args:
+        code: files beside this one on which it depends as well.
+    """
     lm = data.completions.lm
     return {
         "data": data.fingerprint(),
         "reference": weights_fingerprint(lm),
         "tokenizer": fingerprint(lm.tokenizer),
         "settings": _digest(json.dumps(dict(settings), sort_keys=True).encode()),
-        "code": _digest(*(Path(__file__).with_name(name).read_bytes() for name in CODE)),
+        "code": _digest(*(Path(__file__).with_name(name).read_bytes() for name in (*CODE, *code))),
     }
 
 
@@ -150,18 +157,19 @@ def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Appraisal]) -> Appraisal:
-    """The appraisal in a folder; where there is none, it is made and kept there.
+def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Kept], kind: type[Kept]) -> Kept:
+    """The appraisal in a folder, or other tensors that were made from the data; what is not there is made and kept.
 
     Args:
         parts: from `parts_of`, for the data and the reference at hand.
+        kind: the dataclass of tensors that is kept.
 
     Raises:
         UserError: the folder holds one of other data, another reference, other settings or older code.
     """
     recover(folder)
     if (folder / CARD).is_file():
-        return _read(folder, parts)
+        return kind(**_read(folder, parts))
     made = make()
 
     def fill(fresh: Path) -> None:
@@ -172,7 +180,7 @@ def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Appraisal]) 
     return made
 
 
-def _read(folder: Path, parts: Mapping[str, str]) -> Appraisal:
+def _read(folder: Path, parts: Mapping[str, str]) -> dict[str, Tensor]:
     try:
         before = json.loads((folder / CARD).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
@@ -181,7 +189,7 @@ def _read(folder: Path, parts: Mapping[str, str]) -> Appraisal:
     differing = [name for name in parts if before.get(name) != parts[name]]
     if differing:
         raise UserError(f"{folder} was made with other {_listed(differing)}; remove it, and it is made anew")
-    return Appraisal(**tensors)
+    return tensors
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -121,6 +121,30 @@ def k3(log_ratio_NT: Tensor) -> Tensor:
     return log_ratio_NT.expm1() - log_ratio_NT
 
 
+# ---- with a critic of utterances -------------------------------------------------------------------------------------
+
+
+def awr(logp_NT: Tensor, advantages_N: Tensor, beta: float, most: float = 100.0) -> Tensor:
+    """Advantage-weighted regression: min(exp(beta · A), most) · nll, with the sign of A (Peng et al. 2019).
+
+    Args:
+        logp_NT: [N, T] with gradient.
+        advantages_N: [N] Q - V; a bad action counts little, but is not made less likely.
+        beta: 0 imitates all alike; the greater, the more is left to the best.
+        most: largest weight (as in the released code of implicit Q-learning).
+    """
+    return (beta * advantages_N).exp().clamp_max(most) * nll(logp_NT)
+
+
+def expectile(errors_N: Tensor, share: float) -> Tensor:
+    """Squared errors, those above 0 times `share`, those below times 1 - share: [N] -> [N].
+
+    With errors Q - V, V comes to be an expectile of Q over the logged actions: their mean at a share of 0.5, the best
+    of them as it goes to 1 (Kostrikov et al. 2022, "Offline Reinforcement Learning with Implicit Q-Learning", eq. 5).
+    """
+    return torch.where(errors_N < 0, 1 - share, share) * errors_N.square()
+
+
 # ---- preferences -----------------------------------------------------------------------------------------------------
 
 

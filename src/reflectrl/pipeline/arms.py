@@ -60,7 +60,8 @@ class Arm:
         """What is learned from the log for it, in order."""
         if self.offline in ("", "rvs"):
             return (self.policy_part,) if self.offline and self.policy_part else ()
-        needed = {"reference": (), "expert-iteration": ("reference",)}.get(self.offline, ("reference", "value"))
+        valueless = {"reference": (), "expert-iteration": ("reference",), "archer": ("reference",)}
+        needed = valueless.get(self.offline, ("reference", "value"))
         return tuple(f"offline-{part}" for part in (*needed, self.offline))
 
 
@@ -89,6 +90,7 @@ ARMS: dict[str, Arm] = {
     "offline-a_lol_ref_free": _offline("A-LoL without importance ratio", "a_lol_ref_free"),
     "offline-a_lol_seq": _offline("A-LoL with a ratio per token", "a_lol_seq"),
     "offline-a_lol_kl": _offline("A-LoL with a KL penalty", "a_lol_kl"),
+    "offline-archer": _offline("advantages of a critic that learns from step to step (ArCHer)", "archer"),
     "offline-dpo": _offline("preferences between logged actions of one state (DPO)", "dpo"),
     "offline-pro": _offline("rankings of logged actions of one state (PRO)", "pro"),
     "offline-rvs": _offline("imitation told the return, then asked for a high one (RvS)", "rvs"),

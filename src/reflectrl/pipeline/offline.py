@@ -12,7 +12,8 @@ from typing import Any, cast, get_args
 
 import torch
 
-from reflectrl.config import Algorithm, OfflineConfig, Recipe
+from reflectrl.config import OfflineConfig, Recipe
+from reflectrl.config.offline import LogAlgorithm
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
@@ -31,6 +32,7 @@ from reflectrl.learn.expert_iteration import play, train_expert_iteration
 from reflectrl.learn.offline import Log, train_offline
 from reflectrl.learn.offline_cache import Appraisal, Outcomes, appraise, kept_appraisal
 from reflectrl.learn.online import evenly, mean_return, success_rate
+from reflectrl.learn.utterance_critic import critic_appraisal
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
@@ -98,7 +100,7 @@ def settings_of(recipe: Recipe, kind: str) -> OfflineConfig:
     """The settings of a part. Imitation from the base model learns as SFT does; all arms have the same steps in all."""
     config, sft = recipe.offline, recipe.sft
     if kind not in FROM_BASE:
-        return replace(config, algorithm=cast(Algorithm, kind)) if kind in get_args(Algorithm) else config
+        return replace(config, algorithm=cast(LogAlgorithm, kind)) if kind in get_args(LogAlgorithm) else config
     steps = config.reference_steps + (config.steps if kind == "rvs" else 0)
     rates = {name: getattr(sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
     return replace(config, algorithm="nll", steps=steps, **rates)
@@ -113,6 +115,8 @@ def _data(
     recipe: Recipe, run: RunFolder, seed: int, kind: str, policy: Policy, envs: Callable[[], TextEnv], note: Log
 ) -> tuple[Dataset, Appraisal]:
     """The log as data of a part, and what the reference thinks of it (nothing, before there is one)."""
+    if kind == "archer":
+        return _criticised(recipe, run, seed, policy)
     if kind not in FROM_BASE:
         return _appraisal(recipe, run, seed, policy, envs, note)
     episodes = read_episodes(run.log(seed))
@@ -128,6 +132,21 @@ def _appraisal(
     folder = run.checkpoint(seed, "offline-value")
     played = partial(_played, recipe, reference, envs, data, seed) if recipe.offline.value_from == "rollouts" else None
     return data, kept_appraisal(folder, data, recipe.offline, named_seed(seed, "value"), note, played)
+
+
+def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, Appraisal]:
+    """The log as data, and what an utterance-level critic thinks of it; its metrics are written when it is made."""
+    name, episodes = "offline-critic", list(without_reflections(read_episodes(run.log(seed))))
+    data = step_dataset(reference, episodes, recipe.offline)
+    noted: list[dict[str, float]] = []
+    folder, fitting_seed = run.checkpoint(seed, name), named_seed(seed, "critic")
+    appraisal = critic_appraisal(folder, data, episodes, recipe.offline, fitting_seed, noted.append)
+    if noted:
+        shared = {"part": "offline_critic", "seed": seed, "arm": None}
+        with MetricsFile(run.part_metrics(seed, name), run.learner(seed, name), shared) as file:
+            for metrics in noted:
+                file.write(metrics)
+    return data, appraisal
 
 
 def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> Outcomes:

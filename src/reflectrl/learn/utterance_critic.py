@@ -1,0 +1,295 @@
+"""A critic at the level of whole utterances: the value of a state, and of an action in it, learned from a log by
+temporal differences.
+
+Where reward comes late, what an episode earned after a step says little about the step: most of it was decided by other
+steps. Here each step is judged by the state that it led to, so that what one episode found out about a state counts in
+all episodes that came there, and good halves of two lost episodes make a way to the goal.
+
+Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), in
+its offline form: implicit Q-learning (Kostrikov et al. 2022) for the critic, advantage-weighted regression (Peng et al.
+2019) for the policy. As there, Q reads the state's and the action's features side by side, and learning follows slow
+copies of the heads. Departures: features are hidden states of the frozen reference, read once, where the source trains
+an encoder of the critic's own; the two Q share one V, which follows the lower of them; the copies that were best on
+held-out tasks are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reflectrl.config import OfflineConfig
+from reflectrl.learn.completions import Dataset, StepCompletions
+from reflectrl.learn.losses import explained_variance
+from reflectrl.learn.offline_cache import Appraisal, kept, parts_of, reference_logprobs
+from reflectrl.learn.offline_losses import expectile
+from reflectrl.learn.reference_value import Log, split
+from reflectrl.learn.sampling import batches
+from reflectrl.models.engine import packed_hidden
+from reflectrl.models.packing import Ids, pack
+from reflectrl.types import Episode, UserError, named_seed
+
+WIDTH = 128
+"""Width of the heads' hidden layers."""
+CHECKS = 20
+"""How often the critic is looked at on held-out tasks."""
+CODE = ("utterance_critic.py", "offline_losses.py")
+"""Files on which this appraisal depends, beside those of every appraisal."""
+
+# ---- what is read once -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepFeatures:
+    """The reference's last hidden states of N logged steps, in its own dtype.
+
+    Attributes:
+        states_ND: at the prompt's last token.
+        actions_ND: at the last token of the action behind it: the label, or the last one of the action's text.
+    """
+
+    states_ND: Tensor
+    actions_ND: Tensor
+
+    def to(self, device: torch.device) -> StepFeatures:
+        """The same on another device."""
+        return StepFeatures(self.states_ND.to(device), self.actions_ND.to(device))
+
+
+@torch.no_grad()
+def step_features(data: Dataset) -> StepFeatures:
+    """Read every logged step once, on the CPU afterwards; a prompt that fills the context loses its first tokens."""
+    steps, lm = logged_steps(data), data.completions.lm
+    states: list[Tensor] = [torch.empty(0)] * len(data)
+    actions = list(states)
+    prompts = steps.prompts
+    for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
+        answers = [_answer(steps, i) for i in part]
+        packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
+        hidden_MD = packed_hidden(lm, packing).cpu()
+        for k, (i, answer) in enumerate(zip(part, answers, strict=True)):
+            places = packing.places(k)
+            states[i], actions[i] = hidden_MD[places[-1 - len(answer)]], hidden_MD[places[-1]]
+    return StepFeatures(torch.stack(states), torch.stack(actions))
+
+
+def logged_steps(data: Dataset) -> StepCompletions:
+    """The data's completions, which must be steps.
+
+    Raises:
+        UserError: they are texts, of which nothing follows.
+    """
+    if not isinstance(data.completions, StepCompletions):
+        raise UserError("offline: archer learns from the steps of episode logs (recipe offline-taxi), not from samples")
+    return data.completions
+
+
+def _answer(steps: StepCompletions, i: int) -> Ids:
+    """The tokens of the action that was taken, without end-of-text."""
+    label = int(steps.batch.labels_N[i])
+    ids = steps.policy.answer(steps.batch.actions[i], label, label)
+    return ids[:-1] if len(ids) > 1 and ids[-1] == steps.lm.tokenizer.eos_token_id else ids
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """What followed N logged steps; rewards are scaled as those of the data are, but not shifted.
+
+    Attributes:
+        rewards_N: what the step itself earned.
+        returns_N: what the log earned from there on, discounted.
+        next_N: index of the step after it; -1 where the episode ended.
+        cut_N: whether the horizon ended the episode with this step: something would have followed, but the log does not
+            hold the state, so nothing is learned from the step.
+    """
+
+    rewards_N: Tensor
+    returns_N: Tensor
+    next_N: Tensor
+    cut_N: Tensor
+
+    def fingerprint(self) -> str:
+        """Identifies what followed what."""
+        return hashlib.sha256(repr([tensor.tolist() for tensor in vars(self).values()]).encode()).hexdigest()[:16]
+
+
+def transitions(data: Dataset, episodes: Sequence[Episode]) -> Transitions:
+    """What followed the steps of the episodes that the data was made of, in the same order."""
+    batch, scale = logged_steps(data).batch, data.affine.scale
+    lasts = torch.tensor(batch.ends) - 1
+    next_N = torch.arange(1, len(batch) + 1)
+    next_N[lasts] = -1
+    cut_N = torch.zeros(len(batch), dtype=torch.bool)
+    cut_N[lasts] = torch.tensor([episode.truncated for episode in episodes if episode.steps])
+    return Transitions(batch.rewards_N * scale, batch.returns_N * scale, next_N, cut_N)
+
+
+# ---- the critic ------------------------------------------------------------------------------------------------------
+
+
+class UtteranceCritic(nn.Module):
+    """Two heads for Q(s, a), one for V(s); at first they give the same number everywhere.
+
+    Args:
+        width: D, the width of the features.
+        mean: what they give at first.
+    """
+
+    def __init__(self, width: int, mean: float) -> None:
+        super().__init__()
+        self.q = nn.ModuleList([_head(2 * width, mean) for _ in range(2)])
+        self.v = _head(width, mean)
+
+    def q_values(self, states_ND: Tensor, actions_ND: Tensor) -> Tensor:
+        """Both estimates of what follows the actions, (2, N)."""
+        read = torch.cat([states_ND, actions_ND], 1).float()
+        return torch.stack([head(read)[:, 0] for head in self.q])
+
+    def values(self, states_ND: Tensor) -> Tensor:
+        """What follows the states, (N,)."""
+        found: Tensor = self.v(states_ND.float())[:, 0]
+        return found
+
+
+def _head(width: int, mean: float) -> nn.Module:
+    last = nn.Linear(WIDTH, 1)
+    nn.init.zeros_(last.weight)
+    nn.init.constant_(last.bias, mean)
+    inner = (nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
+    return nn.Sequential(nn.LayerNorm(width), *inner, last)
+
+
+def fit_critic(
+    features: StepFeatures, steps: Transitions, units: Sequence[str], config: OfflineConfig, seed: int, log: Log
+) -> UtteranceCritic:
+    """Learn Q and V from transitions; the slow copies that are best on held-out tasks are returned.
+
+    Args:
+        units: the task of each step.
+        log: receives {"step", "critic_loss", "critic_eval_loss", "explained_variance"} for each of 20 checks: squared
+            errors of both Q plus the expectile loss of V, and how much of held-out logged returns the lower Q explains.
+
+    Raises:
+        UserError: fewer than two tasks have a step after which it is known what followed.
+    """
+    known = (~steps.cut_N).nonzero()[:, 0]
+    train, held_out = (known[rows] for rows in split([units[i] for i in known.tolist()], config.held_out, seed))
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed(seed, "critic"))
+        critic = UtteranceCritic(features.states_ND.shape[1], float(steps.returns_N[train].mean()))
+    critic = critic.to(features.states_ND.device)
+    slow = deepcopy(critic).requires_grad_(False)
+    optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    drawn = batches("none", torch.ones(len(train)), config.critic_batch, seed)
+    every, recent, checks = max(1, config.critic_steps // CHECKS), list[float](), list[_Check]()
+    for step in range(1, config.critic_steps + 1):
+        loss = critic_losses(critic, slow, features, steps, train[next(drawn)], config).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        for slow_parameter, parameter in zip(slow.parameters(), critic.parameters(), strict=True):
+            slow_parameter.lerp_(parameter.detach(), config.polyak)
+        recent.append(float(loss.detach()))
+        if step % every == 0 or step == config.critic_steps:
+            checks.append(_Check(step, sum(recent) / len(recent), deepcopy(slow)))
+            recent = []
+    held_losses = [_held_out(check, slow, features, steps, held_out, config, log) for check in checks]
+    return checks[min(range(len(checks)), key=held_losses.__getitem__)].critic
+
+
+class _Check(NamedTuple):
+    """The slow copies at a step, and the mean training loss since the check before."""
+
+    step: int
+    loss: float
+    critic: UtteranceCritic
+
+
+@torch.no_grad()
+def _held_out(
+    check: _Check,
+    last: UtteranceCritic,
+    features: StepFeatures,
+    steps: Transitions,
+    rows_N: Tensor,
+    config: OfflineConfig,
+    log: Log,
+) -> float:
+    """The loss on held-out tasks, which is logged.
+
+    All checks are measured by the aims of the last one: measured by their own, the first would be best, since a critic
+    that has not yet carried any reward back agrees with itself.
+    """
+    loss = float(critic_losses(check.critic, last, features, steps, rows_N, config).mean())
+    lower_N = check.critic.q_values(features.states_ND[rows_N], features.actions_ND[rows_N]).amin(0).cpu()
+    explained = explained_variance(lower_N, steps.returns_N[rows_N])
+    losses = {"critic_loss": check.loss, "critic_eval_loss": loss}
+    log({"step": check.step, **losses, "explained_variance": explained})
+    return loss
+
+
+def critic_losses(
+    critic: UtteranceCritic,
+    slow: UtteranceCritic,
+    features: StepFeatures,
+    steps: Transitions,
+    rows_N: Tensor,
+    config: OfflineConfig,
+) -> Tensor:
+    """The loss of some steps, (N,): Q towards r + gamma · V of the next state, V towards an expectile of the lower Q.
+
+    Args:
+        slow: whose values are aimed at, without gradient. Nothing follows an episode's last step.
+        rows_N: which steps.
+    """
+    states_ND, actions_ND = features.states_ND[rows_N], features.actions_ND[rows_N]
+    with torch.no_grad():
+        next_N = steps.next_N[rows_N]
+        following_N = slow.values(features.states_ND[next_N.clamp_min(0)])
+        aims_N = torch.where(next_N >= 0, config.gamma * following_N.cpu(), 0.0) + steps.rewards_N[rows_N]
+        lower_N = slow.q_values(states_ND, actions_ND).amin(0)
+    errors_2N = critic.q_values(states_ND, actions_ND) - aims_N.to(states_ND.device)
+    return errors_2N.square().sum(0) + expectile(lower_N - critic.values(states_ND), config.expectile)
+
+
+# ---- what it thinks of a log -----------------------------------------------------------------------------------------
+
+
+def critic_appraisal(
+    folder: Path, data: Dataset, episodes: Sequence[Episode], config: OfflineConfig, seed: int, log: Log
+) -> Appraisal:
+    """The appraisal of logged steps with the critic's V, and Q - V as advantages; made if need be, and kept.
+
+    Args:
+        folder: where it is kept; the features lie beside it, under the same name with "-features".
+        data: the episodes' steps, bound to the reference.
+        log: receives the critic's losses while it is fitted.
+
+    Raises:
+        UserError: the data are texts, or a folder holds what was made from something else (which is named).
+    """
+    steps = transitions(data, episodes)
+    names = ("gamma", "held_out", "expectile", "polyak", "critic_steps", "critic_lr", "critic_batch")
+    settings = {name: getattr(config, name) for name in names} | {"seed": seed}
+
+    def make() -> Appraisal:
+        beside = folder.with_name(f"{folder.name}-features")
+        features = kept(beside, parts_of(data, {}, CODE[:1]), partial(step_features, data), StepFeatures)
+        features = features.to(data.completions.lm.device)
+        critic = fit_critic(features, steps, data.units, config, seed, log)
+        with torch.no_grad():
+            q_N = critic.q_values(features.states_ND, features.actions_ND).amin(0).cpu()
+            values_N = critic.values(features.states_ND).cpu()
+        shift = data.affine.shift * data.affine.scale
+        return Appraisal(reference_logprobs(data), values_N - shift, q_N - values_N)
+
+    parts = parts_of(data, settings, CODE) | {"episodes": steps.fingerprint()}
+    return kept(folder, parts, make, Appraisal)
