@@ -31,6 +31,7 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.completions import Dataset
+from reflectrl.learn.memory import release_memory
 from reflectrl.learn.offline_cache import Appraisal
 from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.learn.preferences import Item, pairs, rankings, singles
@@ -129,6 +130,7 @@ def train_offline(
         means = {name: sum(one[name] for one in recent) / len(recent) for name in recent[0]}
         log({"step": step, **found, **shared, **means})
         recent = []
+        release_memory()
         if state_folder is not None:
             tensors = prefixed("weights", lm.weights()) | prefixed("best", best_weights)
             for i, optimizer in enumerate(optimizers):

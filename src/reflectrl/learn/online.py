@@ -35,6 +35,7 @@ from reflectrl.learn.losses import (
     reinforce_loss,
     value_loss,
 )
+from reflectrl.learn.memory import release_memory
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.value import ValueHead
 from reflectrl.players.base import Player
@@ -140,6 +141,7 @@ def train_online(
             replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1)
             metrics["replay_loss"] = replayed["loss"]
         policy.forget()
+        release_memory()
         if curriculum.advance(success):
             replay.clear()
         update += 1

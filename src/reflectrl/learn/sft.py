@@ -28,6 +28,7 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import completion_nll
+from reflectrl.learn.memory import release_memory
 from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
@@ -148,6 +149,7 @@ def train_sft(
         if step % config.eval_every and step < config.steps:
             continue
         eval_loss = evaluate_loss(lm, examined, config.batch_size, share)
+        release_memory()
         log({"step": step, "loss": sum(losses) / len(losses), "eval_loss": eval_loss})
         losses, stale = [], stale + 1
         if eval_loss < best_loss:
