@@ -50,6 +50,9 @@ class OfflineConfig:
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 5e-3
     """Peak learning rate of Muon."""
+    preference_lr_scale: Positive = 1.0
+    """Learning rates of "dpo" and "pro" as a multiple of the others': preferences make what lost less likely without a
+    bound, and drift away at rates that serve imitation."""
     warmup: Share = 0.05
     """Share of the steps in which the learning rate rises linearly; it then falls linearly to 0."""
     weight_decay: NonNegative = 0.0

@@ -90,7 +90,7 @@ def train_offline(
         loss = mean_loss(data, appraisal, held_out, config)
         return (-loss,), {"eval_loss": loss}
 
-    parameters, optimizers = lm.parameters(), make_optimizers(lm, config)
+    parameters, optimizers = lm.parameters(), make_optimizers(lm, _rated(config))
     best_weights, step, recent = lm.weights(), 0, list[dict[str, float]]()
     if state_folder is not None and (saved := load_state(state_folder)) is not None:
         tensors, meta = saved
@@ -137,6 +137,12 @@ def train_offline(
                 tensors |= optimizer_tensors(optimizer, f"optimizer{i}")
             save_state(state_folder, tensors, {"step": step, "best": best})
     lm.load_weights(best_weights)
+
+
+def _rated(config: OfflineConfig) -> OfflineConfig:
+    """The settings with the learning rates of their algorithm."""
+    scale = config.preference_lr_scale if config.algorithm in PREFERENCES else 1.0
+    return replace(config, lr=config.lr * scale, muon_lr=config.muon_lr * scale)
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:
