@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.pipeline.metrics import MetricsFile
 
 FIXTURES = Path(__file__).parents[1] / "samples" / "fixtures"
 TINY = {
@@ -31,6 +32,10 @@ TINY = {
     "offline.prompt_tokens": "64",
     "offline.completion_tokens": "8",
     "offline.held_out": "0.5",
+    "rl.updates": "2",
+    "rl.episodes": "4",
+    "rl.minibatch": "2",
+    "rl.eval_every": "2",
 }
 
 
@@ -78,7 +83,7 @@ def rewards(models: dict[str, str], *names: str, section: str = "rewards") -> di
 
 def test_hha(models, tmp_path, tiny_folder):
     prepare("hha", "hha_rows", tmp_path / "data")
-    arms = "data,reference,nll,a_lol,a_lol_kl,dpo,pro"
+    arms = "data,reference,nll,a_lol,a_lol_kl,dpo,pro,ppo"
     settings = rewards(models, "reward_model") | rewards(models, "reward_model", section="test_rewards")
     lora = {"model.source": str(tiny_folder("llama")), "model.lora_rank": "2"}
     results = finish("hha", tmp_path / "run", arms=arms, **settings, **lora, **{"text.data": str(tmp_path / "data")})
@@ -134,6 +139,34 @@ def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
     assert [whole[key] for key in ("rows", "summary")] == [results[key] for key in ("rows", "summary")]
 
 
+def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):
+    """It needs no appraisal of the data; its curves, its best and its last checkpoint are where the others' are."""
+    own = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0", "eval.batch": "8"}
+    settings, arms = {**own, "rl.updates": "3"}, "reference,ppo"
+    whole = finish("orders", tmp_path / "whole", arms=arms, **settings)
+    assert [row["checkpoint"] for row in whole["rows"] if row["arm"] == "ppo"] == ["best", "last"] * 2
+    assert whole["percentiles"] == [] and not list((tmp_path / "whole" / "checkpoints").rglob("offline-value*"))
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics" / "seed0-ppo.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert [line["step"] for line in lines if "eval_reward" in line] == [0, 2, 3]
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert "Reinforcement learning of the policy" in page and "Share of clipped importance ratios" in page
+    assert "ppo" in capsys.readouterr().out
+
+    def until(file, values, write=MetricsFile.write):
+        if file.shared["arm"] == "ppo" and values["step"] == 1:
+            raise KeyboardInterrupt
+        write(file, values)
+
+    monkeypatch.setattr(MetricsFile, "write", until)
+    words = {**TINY, **settings, "arms": arms}
+    assert command("run", "orders", "--folder", str(tmp_path / "killed"), **words) == 130
+    monkeypatch.undo()
+    assert finish("orders", tmp_path / "killed", arms=arms, **settings)["rows"] == whole["rows"]
+    for name in ("metrics.jsonl", "checkpoints/seed0/ppo-last/model.safetensors"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("words", "settings", "message"),
     [
@@ -146,6 +179,11 @@ def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
             "reward Fluency: model 'textattack/roberta-base-CoLA' is neither",
         ),
         (("run", "orders"), {"processes": "2"}, "a text task is run in one process"),
+        (
+            ("offline", "--data", "rows.jsonl", "--model", "m"),
+            {"algo": "ppo"},
+            "make it an arm of a text task with [rewards]: reflectrl run RECIPE --arms reference,ppo",
+        ),
     ],
 )
 def test_mistakes_are_answered_in_one_line(words, settings, message, tmp_path, capsys, monkeypatch):

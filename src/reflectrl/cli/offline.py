@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
 from reflectrl.config import Algorithm, ModelConfig, OfflineConfig, Word, from_dict, parse_overrides
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
+
+Choice = Annotated[Literal[Algorithm, "ppo"], tyro.conf.arg(metavar="{" + ",".join(get_args(Algorithm)) + "}")]
+"""An algorithm; "ppo" is known only to be answered with what serves instead."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Offline:
     """JSON lines of samples, HHA or normalised rows, TRL's columns, or an episode log; or a folder of such files."""
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
     """Name or folder of the model; as it is, it is also the reference."""
-    algo: Algorithm = "a_lol"
-    """How to learn."""
+    algo: Choice = "a_lol"
+    """How to learn. Online PPO needs rewards, so it is an arm of text tasks instead: `reflectrl run`."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder for the model and the metrics; runs/offline-DATA-ALGO if not given. The same command goes on."""
     skip_bad: bool = False
@@ -42,7 +45,12 @@ class Offline:
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Read, train, and say where the model is."""
-        model, config = self._sections(settings)
+        if self.algo == "ppo":
+            raise UserError(
+                "offline: ppo writes completions itself and needs something that rewards them, which a file does not;"
+                " make it an arm of a text task with [rewards]: reflectrl run RECIPE --arms reference,ppo"
+            )
+        model, config = self._sections(settings, self.algo)
         from reflectrl.pipeline.from_samples import train_on_samples
         from reflectrl.pipeline.workers import silence
         from reflectrl.samples import read_samples
@@ -56,7 +64,7 @@ class Offline:
         say = partial(print, flush=True)
         train_on_samples(samples, self.model, model, config, self.seed, folder, say)
 
-    def _sections(self, settings: Sequence[str]) -> tuple[ModelConfig, OfflineConfig]:
+    def _sections(self, settings: Sequence[str], algorithm: Algorithm) -> tuple[ModelConfig, OfflineConfig]:
         """The settings given as options, with room in the context for prompts and completions."""
         data: dict[str, dict[str, Any]] = {"model": {}, "offline": {}}
         for dotted, value in parse_overrides(settings):
@@ -68,6 +76,6 @@ class Offline:
         if "algorithm" in data["offline"] or "source" in data["model"]:
             raise UserError("the algorithm is given as --algo, the model as --model")
         found = from_dict(_Sections, data, "offline")
-        config = replace(found.offline, algorithm=self.algo)
+        config = replace(found.offline, algorithm=algorithm)
         room = config.prompt_tokens + config.completion_tokens
         return (found.model if "context" in data["model"] else replace(found.model, context=room)), config

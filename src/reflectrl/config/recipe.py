@@ -133,30 +133,34 @@ class SFTConfig:
 
 @dataclass(frozen=True)
 class RLConfig:
-    """Online reinforcement learning of the policy."""
+    """Online reinforcement learning of the policy; of texts, the arm `ppo`, whose episodes are completions.
+
+    Of texts, the keys of replay, curriculum and reflections do not matter, nor do those of evaluation but `eval_every`.
+    """
 
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
-    """REINFORCE, or PPO with a clipped ratio."""
+    """REINFORCE, or PPO with a clipped ratio. Of texts, the arm `ppo` is always PPO."""
     updates: Count = 50
-    """Iterations; each plays a batch of episodes and learns from it."""
+    """Iterations; each plays a batch of episodes (of texts: writes completions) and learns from it."""
     episodes: Count = 16
-    """Fresh episodes per iteration."""
+    """Fresh episodes, or completions, per iteration."""
     group: Count = 1
-    """Episodes per task within an iteration (above 1 for the leave-one-out baseline)."""
+    """Episodes per task (completions per prompt) within an iteration (above 1 for the leave-one-out baseline)."""
     temperature: Positive = 1.0
-    """Sampling temperature of the policy while it learns."""
+    """Sampling temperature of the policy while it learns; of texts also that of sampled evaluation."""
     baseline: Literal["none", "mean", "leave-one-out", "critic"] = "mean"
-    """What is subtracted from the reward-to-go."""
+    """What is subtracted from the reward-to-go. Of texts, the critic values every token; the others compare the whole
+    return of completions, which all tokens of one share."""
     gamma: Share = 1.0
-    """Discount factor of the reward-to-go."""
+    """Discount factor of the reward-to-go; of texts, per token and for the critic only."""
     gae_lambda: Share = 0.95
-    """Lambda of generalised advantage estimation (critic only)."""
+    """Lambda of generalised advantage estimation (critic only), over steps or tokens."""
     normalise: bool = True
-    """Divide advantages by their root mean square over the batch."""
+    """Divide advantages by their root mean square over the batch (of texts, over its tokens)."""
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
     passes: Count = 3
-    """PPO passes over a batch."""
+    """PPO passes over a batch, each one step of the optimiser."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
     critic_lr: Positive = 3e-3
@@ -164,9 +168,11 @@ class RLConfig:
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
-    """Weight of the entropy bonus (in the loss; never in the reported reward)."""
+    """Weight of the entropy bonus (in the loss; never in the reported reward). Of texts, per token."""
     kl_coef: NonNegative = 0.05
-    """Weight of the KL divergence from the policy before RL, over the legal actions."""
+    """Weight of the KL divergence from the policy before RL, over the legal actions. Of texts, what each token pays for
+    its log-ratio to the reference, in rewards that were divided by their running standard deviation; 0 saves the
+    memory of the reference."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
     weight_decay: NonNegative = 0.0
@@ -174,7 +180,7 @@ class RLConfig:
     max_grad_norm: Positive = 0.3
     """Gradient-norm clip."""
     minibatch: Count = 64
-    """Steps per gradient accumulation slice."""
+    """Steps, or completions, per gradient accumulation slice (memory, not mathematics)."""
     replay: Natural = 50
     """Slots of the buffer of successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
@@ -188,7 +194,7 @@ class RLConfig:
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
     eval_every: Count = 10
-    """Updates between evaluations on validation tasks; the best checkpoint is kept."""
+    """Updates between evaluations on validation tasks (or prompts); the best checkpoint is kept."""
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
