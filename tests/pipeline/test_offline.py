@@ -25,8 +25,8 @@ Like = Callable[..., Any]
 SMALL = (
     "eval.sampling=greedy", "eval.splits=test", "offline.steps=4", "offline.reference_steps=3", "offline.eval_every=2",
     "offline.batch_size=4", "offline.value_epochs=1", "offline.value_episodes=1", "offline.log_episodes=2",
-    "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "offline.critic_steps=4", "env.train=4",
-    "env.test=2",
+    "offline.eval_episodes=2", "offline.rounds=2", "offline.round_episodes=1", "env.train=4", "env.test=2",
+    "offline.critic_steps=40", "offline.polyak=0.5",
 )  # fmt: skip
 ARMS_OF = "arms=offline-reference,offline-a_lol,offline-archer,offline-dpo,offline-rvs,offline-online"
 
@@ -58,7 +58,7 @@ def test_parts_lie_where_they_belong(learned: Path) -> None:
     steps = {arm: [x["step"] for x in lines if x["arm"] == arm] for arm in ("offline-reference", "offline-dpo")}
     assert steps == {"offline-reference": [0, 2, 3], "offline-dpo": [0, 2, 4]}
     assert [x["step"] for x in lines if x["part"] == "offline_value"] == [1]
-    assert [x["step"] for x in lines if x["part"] == "offline_critic"] == [1, 2, 3, 4]
+    assert [x["step"] for x in lines if x["part"] == "offline_critic"] == [*range(2, 41, 2)]
     rows = json.loads((learned / "results.json").read_text())["rows"]
     assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
 
@@ -98,7 +98,7 @@ def test_a_killed_arm_with_a_critic_goes_on_to_the_same_weights(
         (copy / f"metrics/seed0-{name}.jsonl").unlink()
 
     def until(file: Any, values: dict[str, Any]) -> None:
-        if file.shared["arm"] == "offline-archer" and values["step"] == 4:
+        if file.shared["arm"] == "offline-archer" and values["step"] == values["steps"]:
             raise KeyboardInterrupt
         write(file, values)
 
