@@ -88,7 +88,7 @@ class OfflineConfig:
     expectile: Annotated[float, Range(above=0, below=1)] = 0.8
     """Of archer's critic: a state is worth this expectile of what the actions logged there are worth (0.5: their mean;
     towards 1: the best of them)."""
-    polyak: Annotated[float, Range(above=0, most=1)] = 0.01
+    polyak: Annotated[float, Range(above=0, most=1)] = 0.03
     """How far the slow copies at which archer's critic aims go towards it per step."""
     critic_steps: Count = 2000
     """Optimiser steps of archer's critic; the best on held-out tasks is kept."""
