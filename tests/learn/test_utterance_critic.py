@@ -17,14 +17,8 @@ from reflectrl.learn.completions import Dataset, step_dataset, text_dataset
 from reflectrl.learn.expert_iteration import play
 from reflectrl.learn.offline import items_of, train_offline
 from reflectrl.learn.offline_cache import reference_logprobs
-from reflectrl.learn.utterance_critic import (
-    StepFeatures,
-    Transitions,
-    critic_appraisal,
-    fit_critic,
-    step_features,
-    transitions,
-)
+from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
+from reflectrl.learn.utterance_critic import critic_appraisal, fit_critic
 from reflectrl.models.engine import last_hidden
 from reflectrl.models.packing import apart
 from reflectrl.players import Policy, RandomPlayer

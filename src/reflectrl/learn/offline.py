@@ -37,7 +37,7 @@ from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.learn.preferences import Item, pairs, rankings, singles
 from reflectrl.learn.reference_value import split
 from reflectrl.learn.sampling import batches, scaled_steps
-from reflectrl.learn.utterance_critic import logged_steps
+from reflectrl.learn.transitions import logged_steps
 from reflectrl.types import UserError
 
 Log = Callable[[dict[str, float]], None]

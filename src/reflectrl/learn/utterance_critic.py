@@ -15,10 +15,8 @@ held-out tasks are kept.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,112 +25,23 @@ import torch
 from torch import Tensor, nn
 
 from reflectrl.config import OfflineConfig
-from reflectrl.learn.completions import Dataset, StepCompletions
+from reflectrl.learn.completions import Dataset
 from reflectrl.learn.losses import explained_variance
 from reflectrl.learn.offline_cache import Appraisal, kept, parts_of, reference_logprobs
 from reflectrl.learn.offline_losses import expectile
 from reflectrl.learn.reference_value import Log, split
 from reflectrl.learn.sampling import batches
-from reflectrl.models.engine import packed_hidden
-from reflectrl.models.packing import Ids, pack
-from reflectrl.types import Episode, UserError, named_seed
+from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
+from reflectrl.types import Episode, named_seed
 
 WIDTH = 128
 """Width of the heads' hidden layers."""
 CHECKS = 20
 """How often the critic is looked at on held-out tasks."""
-CODE = ("utterance_critic.py", "offline_losses.py")
+FEATURES_CODE = ("transitions.py",)
+"""Files on which the features depend, beside those of every appraisal."""
+CODE = ("utterance_critic.py", "offline_losses.py", *FEATURES_CODE)
 """Files on which this appraisal depends, beside those of every appraisal."""
-
-# ---- what is read once -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StepFeatures:
-    """The reference's last hidden states of N logged steps, in its own dtype.
-
-    Attributes:
-        states_ND: at the prompt's last token.
-        actions_ND: at the last token of the action behind it: the label, or the last one of the action's text.
-    """
-
-    states_ND: Tensor
-    actions_ND: Tensor
-
-    def to(self, device: torch.device) -> StepFeatures:
-        """The same on another device."""
-        return StepFeatures(self.states_ND.to(device), self.actions_ND.to(device))
-
-
-@torch.no_grad()
-def step_features(data: Dataset) -> StepFeatures:
-    """Read every logged step once, on the CPU afterwards; a prompt that fills the context loses its first tokens."""
-    steps, lm = logged_steps(data), data.completions.lm
-    states: list[Tensor] = [torch.empty(0)] * len(data)
-    actions = list(states)
-    prompts = steps.prompts
-    for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
-        answers = [_answer(steps, i) for i in part]
-        packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
-        hidden_MD = packed_hidden(lm, packing).cpu()
-        for k, (i, answer) in enumerate(zip(part, answers, strict=True)):
-            places = packing.places(k)
-            states[i], actions[i] = hidden_MD[places[-1 - len(answer)]], hidden_MD[places[-1]]
-    return StepFeatures(torch.stack(states), torch.stack(actions))
-
-
-def logged_steps(data: Dataset) -> StepCompletions:
-    """The data's completions, which must be steps.
-
-    Raises:
-        UserError: they are texts, of which nothing follows.
-    """
-    if not isinstance(data.completions, StepCompletions):
-        raise UserError("offline: archer learns from the steps of episode logs (recipe offline-taxi), not from samples")
-    return data.completions
-
-
-def _answer(steps: StepCompletions, i: int) -> Ids:
-    """The tokens of the action that was taken, without end-of-text."""
-    label = int(steps.batch.labels_N[i])
-    ids = steps.policy.answer(steps.batch.actions[i], label, label)
-    return ids[:-1] if len(ids) > 1 and ids[-1] == steps.lm.tokenizer.eos_token_id else ids
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """What followed N logged steps; rewards are scaled as those of the data are, but not shifted.
-
-    Attributes:
-        rewards_N: what the step itself earned.
-        returns_N: what the log earned from there on, discounted.
-        next_N: index of the step after it; -1 where the episode ended.
-        cut_N: whether the horizon ended the episode with this step: something would have followed, but the log does not
-            hold the state, so nothing is learned from the step.
-    """
-
-    rewards_N: Tensor
-    returns_N: Tensor
-    next_N: Tensor
-    cut_N: Tensor
-
-    def fingerprint(self) -> str:
-        """Identifies what followed what."""
-        return hashlib.sha256(repr([tensor.tolist() for tensor in vars(self).values()]).encode()).hexdigest()[:16]
-
-
-def transitions(data: Dataset, episodes: Sequence[Episode]) -> Transitions:
-    """What followed the steps of the episodes that the data was made of, in the same order."""
-    batch, scale = logged_steps(data).batch, data.affine.scale
-    lasts = torch.tensor(batch.ends) - 1
-    next_N = torch.arange(1, len(batch) + 1)
-    next_N[lasts] = -1
-    cut_N = torch.zeros(len(batch), dtype=torch.bool)
-    cut_N[lasts] = torch.tensor([episode.truncated for episode in episodes if episode.steps])
-    return Transitions(batch.rewards_N * scale, batch.returns_N * scale, next_N, cut_N)
-
-
-# ---- the critic ------------------------------------------------------------------------------------------------------
 
 
 class UtteranceCritic(nn.Module):
@@ -282,7 +191,7 @@ def critic_appraisal(
 
     def make() -> Appraisal:
         beside = folder.with_name(f"{folder.name}-features")
-        features = kept(beside, parts_of(data, {}, CODE[:1]), partial(step_features, data), StepFeatures)
+        features = kept(beside, parts_of(data, {}, FEATURES_CODE), partial(step_features, data), StepFeatures)
         features = features.to(data.completions.lm.device)
         critic = fit_critic(features, steps, data.units, config, seed, log)
         with torch.no_grad():

@@ -18,6 +18,7 @@ PARTS = {
     "rl": "Reinforcement learning of the policy",
     "offline": "Offline learning of the policy",
     "offline_value": "Value of the reference",
+    "offline_critic": "Critic of the logged steps",
     "sft_reflection": "Supervised fine-tuning of the reflector",
     "sft_policy": "Supervised fine-tuning of the policy, with reflections",
     "sft": "Supervised fine-tuning of the policy, without reflections",
@@ -36,6 +37,8 @@ NAMES = {
     "clipped_share": "Share of clipped importance ratios",
     "explained_variance": "Explained variance of the value",
     "value_loss": "Value loss",
+    "critic_loss": "Critic loss",
+    "critic_eval_loss": "Critic loss on held-out tasks",
     "grad_norm": "Gradient norm",
 }
 SHARES = ("success", "eval_success", "accuracy", "eval_accuracy")
