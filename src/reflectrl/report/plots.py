@@ -40,6 +40,8 @@ NAMES = {
     "critic_loss": "Critic loss",
     "critic_eval_loss": "Critic loss on held-out tasks",
     "grad_norm": "Gradient norm",
+    "length": "Tokens of a completion",
+    "scaled_reward_std": "Standard deviation of the scaled rewards",
 }
 SHARES = ("success", "eval_success", "accuracy", "eval_accuracy")
 
