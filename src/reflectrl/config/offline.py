@@ -25,7 +25,8 @@ class OfflineConfig:
     of a run has its own."""
     sampling: Literal["none", "good_priority", "good_random", "all_priority"] = "good_priority"
     """How weighted algorithms draw: uniformly from all, in proportion to the weight, uniformly from those of positive
-    weight, or from all in proportion to the distance between reward and value. "nll" and preferences draw uniformly."""
+    weight, or from all in proportion to the distance between reward and value. "nll", "archer" and preferences draw
+    uniformly."""
     clip: Annotated[float, Range(above=0, most=1)] = 0.9
     """Importance ratios are clamped to [1 - clip, 1 + clip]."""
     beta: NonNegative = 0.1

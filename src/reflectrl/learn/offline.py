@@ -5,8 +5,8 @@ is scored. What the reference thinks of the data was computed before (`offline_c
 
 Source: Baheti et al. 2024; of "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weighs completions
 by exp(beta · advantage), without importance ratios, and so it is here. Departures from the released code of the former:
-every algorithm works with every way of sampling, the loss does not depend on accumulation, and dropout is off, so that
-ratios are 1 before the first step.
+every algorithm of its own works with every way of sampling, the loss does not depend on accumulation, and dropout is
+off, so that ratios are 1 before the first step.
 """
 
 from __future__ import annotations
@@ -45,9 +45,13 @@ Judge = Callable[[], dict[str, float]]
 """Judges the model as it is: what matters most comes first, and more is better."""
 
 BY_REWARD = ("wbc", "r_gold", "r_lol")
-BY_ADVANTAGE = ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "archer")
+A_LOL = ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl")
+BY_ADVANTAGE = (*A_LOL, "archer")
 WEIGHTED, PREFERENCES = BY_REWARD + BY_ADVANTAGE, ("dpo", "pro")
 """Algorithms that weigh completions by R or by A, and those that compare them."""
+DRAWN = BY_REWARD + A_LOL
+"""Algorithms that `sampling` draws for. "archer" weighs every completion above 0 and draws from all, as its source
+does: from the few of positive advantage alone it forgets what the reference knew."""
 
 UNMOVED: dict[LogAlgorithm, LogAlgorithm] = {
     "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
@@ -79,7 +83,7 @@ def train_offline(
     items = items_of(data, config.algorithm)
     train, held_out = (items, []) if judge else _apart(items, data, config, seed)
     weights_N = sampling_weights(train, appraisal, config)
-    sampling = config.sampling if config.algorithm in WEIGHTED else "none"
+    sampling = config.sampling if config.algorithm in DRAWN else "none"
     steps = scaled_steps(config.steps, sampling, weights_N)
     shared = {"steps": steps, "positive_share": float((weights_N > 0).float().mean())}
 
