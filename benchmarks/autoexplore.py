@@ -8,8 +8,10 @@ what the released code of the method makes for every episode. Memory is what an 
 
 Steps are those of random legal walks through the first repository, resets included, with either action set: once with
 questions that were never asked before, which the extended set searches for and holds against files, and once more with
-the same ones. "index" is what the very first search makes, once per repository. Memory of episodes is that of 1,000
-environments in the middle of a walk, beyond the repository that they share.
+the same ones. "index" is what the very first search makes, once per repository. The extended set takes a file apart
+when a question finds it for the first time, and keeps that: the first new questions come upon files that no question
+has found before; for the others, all files that they find were taken apart beforehand. Memory of episodes is that of
+1,000 environments in the middle of a walk, beyond the repository that they share.
 
 Seconds are by the clock, CPU seconds those of this process: on a busy machine, the latter say more.
 """
@@ -29,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.finder import DEEPEST, Finder
 from reflectrl.envs.autoexplore.given import GivenEnv
 from reflectrl.envs.autoexplore.repository import Repository
 
@@ -152,11 +154,29 @@ def _walked(root: Path, episodes: int, live: int) -> list[dict[str, Any]]:
     draw = random.Random(episodes)
     for actions in ("paper", "extended"):
         env = GivenEnv(finder, actions=actions)
-        questions = [f"where is function {draw.randrange(10**6)}, of file {i} in a part?" for i in range(episodes)]
+        questions = _questions(draw, episodes)
         for known in ("new", "known"):
             found.append(_timed(f"steps, {actions} actions, {known} questions", partial(_play, env, questions)))
+        if actions == "extended":
+            others = _questions(draw, episodes)
+            found.append(_timed("files taken apart", partial(_take_apart, finder, others)))
+            what = f"steps, {actions} actions, new questions, files taken apart"
+            found.append(_timed(what, partial(_play, env, others)))
         found.append({"what": f"{live:,} live episodes, {actions} actions", "n": live} | _live(finder, actions, live))
     return found
+
+
+def _questions(draw: random.Random, count: int) -> list[str]:
+    return [f"where is function {draw.randrange(10**6)}, of file {i} in a part?" for i in range(count)]
+
+
+def _take_apart(finder: Finder, questions: list[str]) -> int:
+    """Take apart every file that a player can find for these questions, without answering them; how many there are."""
+    searches = [text for question in questions for text in (question, *finder.words(question))]
+    paths = {path for text in dict.fromkeys(searches) for path, _ in finder.search.rank(text, DEEPEST)}
+    for path in paths:
+        finder.profiles.of(path)
+    return len(paths)
 
 
 def _timed(what: str, act: Callable[[], int]) -> dict[str, Any]:

@@ -14,5 +14,5 @@ def test_opening_reading_and_walking_are_measured() -> None:
         row["MiB"] > 0 for row in walks if "MiB" in row
     )
     steps = [row for row in walks if row["what"].startswith("steps")]
-    assert len(steps) == 4 and all(row["n"] >= 3 and row["per CPU second"] > 0 for row in steps)
+    assert len(steps) == 5 and all(row["n"] >= 3 and row["per CPU second"] > 0 for row in steps)
     assert all(row["seconds"] > 0 for row in (*opening, index, *steps))

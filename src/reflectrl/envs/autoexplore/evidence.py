@@ -7,8 +7,7 @@ that of the question's words, each weighing as much as it is rare in the reposit
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,106 +15,79 @@ from reflectrl.envs.autoexplore.outline import Definition, about, outline
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.search import CONTENT_BYTES
 from reflectrl.envs.autoexplore.texts import Text
-from reflectrl.envs.autoexplore.words import count_words, words
+from reflectrl.envs.autoexplore.words import count_words, distinct_words
 
 PASSAGE_LINES = 80
 """A definition's words are looked for in so many lines from its beginning."""
 ENOUGH = 3
 """So many occurrences of a word in a file count as "often"."""
+PATH, NAMES, DOCS, ANYWHERE, OFTEN = (1 << place for place in range(5))
+"""Where a word stands in a file: in its path; in the names of what is defined; in docstrings and in what the file says
+of itself; in text or path; several times in the text. A word's places are their sum."""
+
+Shares = tuple[float, float, float, float, float, float]
+"""From 0 to 1, how much of a question is covered by the words in each of these places, in their order, and by the one
+definition that covers most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The words of a file by where they stand, each without its ending (`words.py`)."""
 
     about: str
     """One line, perhaps ""."""
-    path: frozenset[str]
-    names: frozenset[str]
-    """In the names of what is defined."""
-    docs: frozenset[str]
-    """In docstrings and in what the file says of itself."""
-    text: Mapping[str, int]
-    """Anywhere in it, and how often."""
     definitions: tuple[Definition, ...]
+    places: Mapping[str, int]
+    """Word → the sum of the places where it stands."""
     holders: Mapping[str, tuple[int, ...]]
     """Word → numbers of the definitions in whose lines, name or parent it stands."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Shares from 0 to 1 of a question that parts of a file cover."""
-
-    path: float
-    names: float
-    docs: float
-    text: float
-    often: float
-    """By words that occur several times."""
-    passage: float
-    """By the definition that covers most."""
-    best: Definition | None
-    """That definition."""
-    shared: tuple[str, ...]
-    """Words of the question in it (in the whole file if there is none), the rarest first, as the question has them."""
-
-
 def profile(path: str, text: str) -> Profile:
     """Take a file apart."""
-    definitions = outline(path, text)
-    said = about(path, text)
-    return Profile(
-        said,
-        frozenset(words(path)),
-        frozenset(words(" ".join(definition.name for definition in definitions))),
-        frozenset(words(" ".join([said, *(definition.doc for definition in definitions)]))),
-        count_words(text),
-        definitions,
-        _holders(definitions, text.split("\n")),
-    )
+    definitions, said = outline(path, text), about(path, text)
+    places = {word: ANYWHERE | OFTEN * (times >= ENOUGH) for word, times in count_words(text).items()}
+    parts = {
+        PATH | ANYWHERE: path,
+        NAMES: " ".join([definition.name for definition in definitions]),
+        DOCS: " ".join([said, *(definition.doc for definition in definitions)]),
+    }
+    for place, part in parts.items():
+        for word in distinct_words(part):
+            places[word] = places.get(word, 0) | place
+    return Profile(said, definitions, places, _holders(definitions, text.split("\n")))
 
 
 def _holders(definitions: Sequence[Definition], lines: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The words from each definition's first line to the next definition."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    found: dict[str, list[int]] = {}
     ends = [*(definition.line - 1 for definition in definitions[1:]), len(lines)]
     for number, (definition, end) in enumerate(zip(definitions, ends, strict=False)):
         start = definition.line - 1
         own = lines[start : min(max(end, start + 1), start + PASSAGE_LINES)]
-        for word in count_words("\n".join([definition.parent, definition.name, *own])):
-            found[word].append(number)
+        for word in distinct_words("\n".join([definition.parent, definition.name, *own])):
+            found.setdefault(word, []).append(number)
     return {word: tuple(numbers) for word, numbers in found.items()}
 
 
-def weigh(found: Profile, weights: Mapping[str, float], forms: Mapping[str, str]) -> Evidence:
+def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:
     """Hold a file against a question.
 
     Args:
         weights: what each word of the question is worth (its rarity); they need not sum to anything.
-        forms: each word as the question has it.
     """
     total = sum(weights.values()) or 1.0
-
-    def share(part: Container[str]) -> float:
-        return sum(weight for word, weight in weights.items() if word in part) / total
-
-    sums: defaultdict[int, float] = defaultdict(float)
-    for word, weight in weights.items():
-        for number in found.holders.get(word, ()):
-            sums[number] += weight / total
-    best = max(sums, key=lambda number: (sums[number], -number), default=None)
-    inside = [word for word in weights if word in found.text or word in found.path]
-    shared = inside if best is None else [word for word in weights if best in found.holders.get(word, ())]
-    return Evidence(
-        share(found.path),
-        share(found.names),
-        share(found.docs),
-        share(inside),
-        share([word for word in inside if found.text.get(word, 0) >= ENOUGH]),
-        0.0 if best is None else sums[best],
-        None if best is None else found.definitions[best],
-        tuple(forms[word] for word in sorted(shared, key=lambda word: (-weights[word], word))),
+    standing = [(weight, found.places[word]) for word, weight in weights.items() if word in found.places]
+    path, names, docs, anywhere, often = (
+        sum([weight for weight, places in standing if places & place]) / total
+        for place in (PATH, NAMES, DOCS, ANYWHERE, OFTEN)
     )
+    sums = [0.0] * len(found.definitions)
+    for word, weight in weights.items():
+        own = weight / total
+        for number in found.holders.get(word, ()):
+            sums[number] += own
+    return path, names, docs, anywhere, often, max(sums, default=0.0)
 
 
 class Profiles:

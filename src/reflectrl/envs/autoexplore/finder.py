@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import mul
 from typing import Any
 
-from reflectrl.envs.autoexplore.evidence import Evidence, Profiles, weigh
+from reflectrl.envs.autoexplore.evidence import Profiles, Shares, weigh
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.search import Search
 from reflectrl.envs.autoexplore.view import View
@@ -41,7 +42,7 @@ class Finder:
         """BM25, whose index is built when it is first needed."""
         self._bm25 = lru_cache(maxsize=KEPT)(self._searched)
         self._order = lru_cache(maxsize=KEPT)(self._ordered)
-        self.evidence = lru_cache(maxsize=8 * KEPT)(self._evidence)
+        self._shares = lru_cache(maxsize=8 * KEPT)(self._weigh)
         self.words = lru_cache(maxsize=KEPT)(self._words)
         self._weights = lru_cache(maxsize=KEPT)(self._weighed)
 
@@ -50,7 +51,8 @@ class Finder:
 
     def ranked(self, question: str, words: str, view: View) -> tuple[str, ...]:
         """Paths that a search finds, best first: for one word of the question, or for all of it where `words` is ""."""
-        return tuple(path for path in self._order(question, words) if view.shows(path))
+        found = self._order(question, words)
+        return tuple(path for path in found if view.shows(path)) if view.left_out else found
 
     def promise(self, path: str, question: str) -> float:
         """What speaks for a file in one number: the weighted sum of its grounds."""
@@ -72,9 +74,7 @@ class Finder:
 
     def grounds(self, path: str, question: str) -> tuple[float, ...]:
         """What speaks for a file, each from 0 to 1, in the order of `GROUNDS`."""
-        found = self.evidence(path, question)
-        shares = (found.path, found.names, found.docs, found.text, found.often, found.passage)
-        return (self.score(path, question), *shares)
+        return (self.score(path, question), *self._shares(path, question))
 
     def first(self, question: str) -> tuple[str, ...]:
         """The files that are ordered by what speaks for them: the first by BM25."""
@@ -88,7 +88,7 @@ class Finder:
         """The first files by BM25, best first, with their scores as shares of the best one's."""
         if not spoken(words):
             return {}
-        found = self.search.rank(words)[:DEEPEST]
+        found = self.search.rank(words, DEEPEST)
         return {path: score / found[0][1] for path, score in found}
 
     def _ordered(self, question: str, words: str) -> tuple[str, ...]:
@@ -107,9 +107,9 @@ class Finder:
         forms = {word: form for form, word in reversed(spoken(question))}
         return {word: self.search.rarity(word) for word in forms}, forms
 
-    def _evidence(self, path: str, question: str) -> Evidence:
-        return weigh(self.profiles.of(path), *self._weights(question))
+    def _weigh(self, path: str, question: str) -> Shares:
+        return weigh(self.profiles.of(path), self._weights(question)[0])
 
 
 def _weighted(grounds: Sequence[float]) -> float:
-    return sum(weight * own for weight, own in zip(WEIGHTS, grounds, strict=True))
+    return sum(map(mul, WEIGHTS, grounds))

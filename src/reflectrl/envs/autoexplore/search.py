@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from reflectrl.envs.autoexplore.repository import Repository
 from reflectrl.envs.autoexplore.texts import Text, printable
-from reflectrl.envs.autoexplore.words import count_words, spoken
+from reflectrl.envs.autoexplore.words import count_runs, count_words, spoken, words_of
 from reflectrl.types import UserError
 
 CONTENT_BYTES = 256 * 1024
@@ -34,6 +35,7 @@ NAMES_WEIGHT = 0.7
 """What a match of names counts beside one of whole files, in "both". On 87 SWE-QA questions about two repositories,
 0.4 to 1 were alike, and better than 0 and 1.5; on two further ones 0.7 was the best of 0.2, 0.4 and 0.7."""
 
+Integers = NDArray[np.integer]
 Over = Literal["both", "files", "names"]
 
 
@@ -72,7 +74,7 @@ class Search:
             UserError: there is no word to search for in the question.
         """
         asked = _Question(question)
-        return [self._hit(path, score, asked) for path, score in self._ranked(asked)[:k]]
+        return [self._hit(path, score, asked) for path, score in self._ranked(asked, k)]
 
     def explain(self, question: str, scored: Iterable[tuple[str, float]]) -> list[Hit]:
         """Files that were found in another way, in the same order, with what they share with the question.
@@ -86,13 +88,16 @@ class Search:
         asked = _Question(question)
         return [self._hit(path, score, asked) for path, score in scored]
 
-    def rank(self, question: str) -> list[tuple[str, float]]:
+    def rank(self, question: str, most: int | None = None) -> list[tuple[str, float]]:
         """Every file that shares a word with the question and its score, best first; equal ones sorted by path.
+
+        Args:
+            most: so many are enough; None ranks all.
 
         Raises:
             UserError: there is no word to search for in the question.
         """
-        return self._ranked(_Question(question))
+        return self._ranked(_Question(question), most)
 
     def rarity(self, word: str) -> float:
         """How much a word (without its ending) says: above 0, and larger for words that fewer files hold."""
@@ -105,16 +110,20 @@ class Search:
     @cached_property
     def _fields(self) -> list[tuple[Postings, float]]:
         """What is searched, and the weights; rarity is judged by the first."""
-        names = Postings(map(count_words, self.repository.files))
+        names = Postings(map(count_runs, self.repository.files), words_of)
         if self.over == "names":
             return [(names, 1.0)]
-        files = Postings(count_words(f"{path}\n{self._text(path)}") for path in self.repository.files)
+        texts = (f"{path}\n{self._text(path)}" for path in self.repository.files)
+        files = Postings(map(count_runs, texts), words_of)
         return [(files, 1.0), (names, NAMES_WEIGHT)] if self.over == "both" else [(files, 1.0)]
 
-    def _ranked(self, asked: _Question) -> list[tuple[str, float]]:
+    def _ranked(self, asked: _Question, most: int | None = None) -> list[tuple[str, float]]:
         scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
-        order = np.argsort(-scores_D, kind="stable")  # stable: the files are sorted by path
-        return [(self.repository.files[i], float(scores_D[i])) for i in order if scores_D[i] > 0]
+        found_F = np.flatnonzero(scores_D > 0)
+        if most is not None:
+            found_F = found_F[scores_D[found_F] >= _least(scores_D[found_F], most)]
+        order_F = found_F[np.argsort(-scores_D[found_F], kind="stable")][:most]  # stable: files are sorted by path
+        return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def _text(self, path: str) -> str:
         if self.over == "names":
@@ -134,24 +143,32 @@ class Postings:
     """Which words occur in which documents, and what that is worth (BM25).
 
     Args:
-        documents: how often each word occurs in each of them.
+        documents: how often each term occurs in each of them.
+        words_of: the words that a term consists of; each term is looked at once, however many documents hold it.
     """
 
-    def __init__(self, documents: Iterable[Mapping[str, int]]) -> None:
-        self._numbers: dict[str, int] = {}
-        words, times, lengths, sizes = array("i"), array("i"), array("q"), array("q")
+    def __init__(
+        self, documents: Iterable[Mapping[str, int]], words_of: Callable[[str], Sequence[str]] = lambda term: (term,)
+    ) -> None:
+        terms: defaultdict[str, int] = defaultdict(count().__next__)  # a new one gets the next number
+        terms_P, times_P, sizes_D = array("i"), array("i"), array("i")
         for counts in documents:
-            words.extend(self._numbers.setdefault(word, len(self._numbers)) for word in counts)
-            times.extend(counts.values())
-            lengths.append(sum(counts.values()))
-            sizes.append(len(counts))
-        word_P, times_P, length_D = np.array(words), np.array(times, float), np.array(lengths, float)
-        document_P = np.repeat(np.arange(len(sizes)), sizes)
+            terms_P.extend(map(terms.__getitem__, counts))
+            times_P.extend(counts.values())
+            sizes_D.append(len(counts))
+        self._documents = len(sizes_D)
+        self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
+        words_T = [[self._numbers[word] for word in words_of(term)] for term in terms]
+        self._numbers.default_factory = None
+        document_P = np.repeat(np.arange(self._documents, dtype=np.int32), np.array(sizes_D))
+        self._weigh(*_counted(words_T, np.array(terms_P), np.array(times_P), document_P))
+
+    def _weigh(self, word_P: Integers, document_P: Integers, times_P: Integers) -> None:
+        """Keep what each word is worth in each document that holds it, word by word."""
+        length_D = np.bincount(document_P, times_P, self._documents)
         share_D = length_D / max(length_D.mean(), 1.0) if len(length_D) else length_D
-        weight_P = times_P * (K1 + 1) / (times_P + K1 * (1 - B + B * share_D[document_P]))
-        order_P = np.argsort(word_P, kind="stable")
-        self._documents = len(sizes)
-        self._document_P, self._weight_P = document_P[order_P].astype(np.int32), weight_P[order_P]
+        self._weight_P = times_P * (K1 + 1) / (times_P + K1 * (1 - B + B * share_D[document_P]))
+        self._document_P = document_P.astype(np.int32)
         self._start_W = np.concatenate(([0], np.bincount(word_P, minlength=len(self._numbers)).cumsum()))
 
     def scores(self, asked: Mapping[str, int]) -> NDArray[np.float64]:
@@ -159,7 +176,9 @@ class Postings:
         scores_D = np.zeros(self._documents)
         for word in sorted(asked):  # sorted: a sum of floats depends on its order
             found = self._found(word)
-            scores_D[self._document_P[found]] += asked[word] * self.rarity(word) * self._weight_P[found]
+            everywhere = found.stop - found.start == self._documents
+            documents = slice(None) if everywhere else self._document_P[found]
+            scores_D[documents] += asked[word] * self.rarity(word) * self._weight_P[found]
         return scores_D
 
     def rarity(self, word: str) -> float:
@@ -175,6 +194,30 @@ class Postings:
     def _found(self, word: str) -> slice:
         number = self._numbers.get(word)
         return slice(0, 0) if number is None else slice(*map(int, self._start_W[number : number + 2]))
+
+
+def _counted(
+    words_T: Sequence[Sequence[int]], term_P: Integers, times_P: Integers, document_P: Integers
+) -> tuple[Integers, Integers, Integers]:
+    """Terms of documents → words of documents: word, document and how often, sorted by word and then by document."""
+    sizes_T = np.array([len(words) for words in words_T], int)
+    word_E = np.array([word for words in words_T for word in words], int)
+    sizes_P, starts_T = sizes_T[term_P], sizes_T.cumsum() - sizes_T
+    within_Q = np.arange(sizes_P.sum()) - np.repeat(sizes_P.cumsum() - sizes_P, sizes_P)
+    word_Q = word_E[np.repeat(starts_T[term_P], sizes_P) + within_Q]
+    documents = int(document_P.max(initial=0)) + 1
+    pair_Q = word_Q * documents + np.repeat(document_P, sizes_P)
+    order_Q = pair_Q.argsort()
+    pair_Q = pair_Q[order_Q]
+    first_R = np.flatnonzero(np.diff(pair_Q, prepend=-1))
+    times_R = np.add.reduceat(np.repeat(times_P, sizes_P)[order_Q], first_R) if len(first_R) else first_R
+    return *divmod(pair_Q[first_R], documents), times_R
+
+
+def _least(scores_F: NDArray[np.float64], most: int) -> float:
+    """A score below which nothing can be among the first `most`, told from a sixteenth of the scores."""
+    sample = np.sort(scores_F[::16])
+    return float(sample[-most]) if 0 < most <= len(sample) else 0.0
 
 
 def check_question(question: str) -> None:

@@ -27,21 +27,20 @@ _RUN = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _OTHER_PART = re.compile(r"\d+|\D+")
 _VOWEL = re.compile("[aeiouy]")
-_ENDINGS = tuple(
-    (re.compile(rf".*{pattern}"), cut, put)
-    for pattern, cut, put in (
-        ("..ie[sd]", 3, "y"),  # retries, retried
-        ("...(?<![sui])s", 1, ""),  # files; not class, status, analysis
-        ("...ing", 3, ""),
-        ("...(?<!e)ed", 2, ""),  # not speed
-        ("....(?<=[st])ion", 3, ""),  # connection, permission
-        ("....(?<=t)or", 2, ""),
-        ("....er", 2, ""),
-        ("....ly", 2, ""),
-        (".....at", 2, ""),  # what is left of configuration and validate
-        ("...e", 1, ""),
-    )
-)
+_ENDINGS = {
+    last: [(re.compile(rf".*{pattern}"), cut, put) for pattern, cut, put in endings]
+    for last, endings in {
+        "s": [("..ies", 3, "y"), ("...(?<![sui])s", 1, "")],  # retries, files; not class, status, analysis
+        "d": [("..ied", 3, "y"), ("...(?<!e)ed", 2, "")],  # retried; not speed
+        "g": [("...ing", 3, "")],
+        "n": [("....(?<=[st])ion", 3, "")],  # connection, permission
+        "r": [("....(?<=t)or", 2, ""), ("....er", 2, "")],
+        "y": [("....ly", 2, "")],
+        "t": [(".....at", 2, "")],  # what is left of configuration and validate
+        "e": [("...e", 1, "")],
+    }.items()
+}
+"""Last letter → the endings that end in it: what they follow, how many letters are cut off, and what is put there."""
 _DOUBLE = re.compile(r".{2,}([b-df-hj-np-rtvwxz])\1")
 
 
@@ -53,22 +52,39 @@ def words(text: str) -> list[str]:
 def count_words(text: str) -> Counter[str]:
     """How often each word occurs: `Counter(words(text))`, at a fraction of the time for long texts."""
     counts: Counter[str] = Counter()
-    for run, times in Counter(_RUN.findall(text)).items():
-        for _, word in _parts(run) if len(run) <= LONGEST else ():
+    for run, times in count_runs(text).items():
+        for word in words_of(run):
             counts[word] += times
     return counts
 
 
+def distinct_words(text: str) -> set[str]:
+    """`set(words(text))`, as quickly as `count_words`."""
+    return {word for run in set(_RUN.findall(text)) for word in words_of(run)}
+
+
 def spoken(text: str) -> list[tuple[str, str]]:
     """As `words`, each behind the form in which it occurs: ("retries", "retry")."""
-    return [pair for run in _RUN.findall(text) if len(run) <= LONGEST for pair in _parts(run)]
+    return [pair for run in _RUN.findall(text) for pair in _parts(run)]
+
+
+def count_runs(text: str) -> Counter[str]:
+    """How often each run of letters and digits occurs, as it is written."""
+    return Counter(_RUN.findall(text))
 
 
 @lru_cache(maxsize=1 << 16)
+def words_of(run: str) -> tuple[str, ...]:
+    """The words of one run of letters and digits."""
+    return tuple(word for _, word in _parts(run))
+
+
 def _parts(run: str) -> tuple[tuple[str, str], ...]:
     """A run of letters and digits, cut to pieces; each piece in lower case, and its word."""
+    if len(run) > LONGEST:
+        return ()
     pieces = [piece.lower() for piece in (_PART if run.isascii() else _OTHER_PART).findall(run)]
-    return tuple((piece, stem(piece)) for piece in pieces if not STOP_WORDS & {piece, stem(piece)})
+    return tuple(pair for piece in pieces if STOP_WORDS.isdisjoint(pair := (piece, stem(piece))))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -86,7 +102,7 @@ def stem(word: str) -> str:
 def _shortened(word: str) -> str:
     if not word.isascii():
         return word
-    for pattern, cut, put in _ENDINGS:
+    for pattern, cut, put in _ENDINGS.get(word[-1:], ()):
         if pattern.fullmatch(word) and _VOWEL.search(word[:-cut]):
             return word[:-cut] + put
-    return word[:-1] if _DOUBLE.fullmatch(word) else word
+    return word[:-1] if word[-2:-1] == word[-1:] and _DOUBLE.fullmatch(word) else word
