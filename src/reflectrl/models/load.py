@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
@@ -52,6 +51,8 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     _check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
+    from peft import LoraConfig, get_peft_model  # slow to import, and needed for adapters only
+
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
@@ -160,6 +161,8 @@ def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageMo
     base = _read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     owner = _load_backbone(str(base), config)
     _check_card(folder, owner.tokenizer)
+    from peft import PeftModel
+
     with _fitting(folder, owner.base):
         peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
     return as_player(owner, peft, adapter)
