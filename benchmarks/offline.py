@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,8 @@ from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 STEPS = 4
+PROCESSES = 3
+"""So many processes' peaks of memory are measured; their median counts."""
 ALGORITHMS: tuple[Algorithm, ...] = ("nll", "a_lol")
 
 Given = tuple[Dataset, Appraisal, int]
@@ -70,14 +73,13 @@ def with_a_lol(given: Given) -> None:
 
 
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
-    """One cell: both algorithms on the same samples, in turn; their peaks each in a fresh process."""
+    """One cell: both algorithms on the same samples, in turn; their peaks each in fresh processes."""
     given = prepared(size, name, batch, settings.device)
     completions = given[0].completions
     tokens = sum(map(len, completions.prompts)) + sum(map(len, completions.answers))
     runs = {algorithm: partial(train, algorithm, given) for algorithm in ALGORITHMS}
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions).items()}
-    peaks = [peak_memory(run, size, name, batch, prepare=prepared) for run in (with_nll, with_a_lol)]
-    nll_mib, a_lol_mib = (None if peak is None else peak / 2**20 for peak in peaks)
+    nll_mib, a_lol_mib = (_median_mib(run, size, name, batch) for run in (with_nll, with_a_lol))
     return {
         "size": size,
         "workload": name,
@@ -89,6 +91,13 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
         "A-LoL MiB": a_lol_mib,
         "memory": a_lol_mib / nll_mib if nll_mib and a_lol_mib else None,
     }
+
+
+def _median_mib(run: Callable[[Given], None], size: str, name: str, batch: int) -> float | None:
+    """Peak memory: what the allocator holds differs by a quarter from one process to the next."""
+    peaks = [peak_memory(run, size, name, batch, prepare=prepared) for _ in range(PROCESSES)]
+    known = [peak / 2**20 for peak in peaks if peak is not None]
+    return statistics.median(known) if known else None
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
