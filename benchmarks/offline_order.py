@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from reflectrl.types import UserError, named_seed
 
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
+Outcomes = Mapping[int, Mapping[str, bool]]
+"""Seed → task → whether it was won."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much an arm's success is above another's.
+    """By how much an arm's success is above another's, in shares of the tasks, from -1 to 1.
 
     Attributes:
         mean: over all tasks of all seeds both played.
@@ -44,47 +47,44 @@ class Difference:
     bootstrap: Interval
 
 
-def outcomes(run: Path, arm: str, split: str, stage: str, sampling: str) -> dict[int, dict[str, bool]]:
-    """Seed → task → whether it was won."""
-    marks = f"eval-{arm}-seed", f"-{split}-{stage}-{sampling}.jsonl"
-    found = {}
-    for path in sorted((run / "episodes").glob(f"{marks[0]}*{marks[1]}")):
-        seed = path.name.removeprefix(marks[0]).removesuffix(marks[1])
-        if seed.isdigit():
-            found[int(seed)] = {episode.task.id: episode.success for episode in read_episodes(path)}
-    return found
+def outcomes(run: Path, split: str, stage: str) -> dict[tuple[str, str], Outcomes]:
+    """(arm, "greedy" or "sampled") → what was won, of all that a run has played."""
+    found: dict[tuple[str, str], dict[int, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))
+    for path in sorted((run / "episodes").glob("eval-*.jsonl")):
+        for episode in read_episodes(path):
+            about, task = episode.provenance, episode.task
+            if (task.split, task.stage) == (split, stage):
+                found[about["arm"], about["sampling"]][about["seed"]][task.id] = episode.success
+    return dict(found)
 
 
-def difference(run: Path, arm: str, against: str, split: str, stage: str, sampling: str) -> Difference | None:
+def difference(own: Outcomes, other: Outcomes, arm: str, sampling: str) -> Difference | None:
     """None where the two have no task of a seed in common."""
-    own, other = (outcomes(run, name, split, stage, sampling) for name in (arm, against))
-    seeds = [
-        [float(own[seed][task]) - float(other[seed][task]) for task in own[seed] if task in other[seed]]
-        for seed in own
-        if seed in other
-    ]
-    seeds = [each for each in seeds if each]
+    both = {seed: [task for task in own[seed] if task in other[seed]] for seed in own if seed in other}
+    seeds = [[float(own[seed][t]) - float(other[seed][t]) for t in tasks] for seed, tasks in both.items() if tasks]
     if not seeds:
         return None
-    rng = np.random.default_rng(named_seed("offline_order", arm, against, sampling))
+    rng = np.random.default_rng(named_seed("offline_order", arm, sampling))
     student = mean_interval([float(np.mean(each)) for each in seeds], CONFIDENCE)
     mean = float(np.mean(np.concatenate(seeds)))
     return Difference(arm, sampling, len(seeds), mean, student, mean_bootstrap(seeds, CONFIDENCE, rng, 2_000))
 
 
-def differences(run: Path, against: str, split: str, stage: str, arms: list[str]) -> Iterator[Difference]:
+def differences(run: Path, against: str, split: str, stage: str, arms: Sequence[str]) -> Iterator[Difference]:
     """Every arm but `against` (or those that are named), greedy and sampled, as far as they were played.
 
     Raises:
-        UserError: nothing of `against` was played.
+        UserError: nothing of `against`, or of an arm that is named, was played.
     """
-    files = sorted((run / "episodes").glob(f"eval-*-seed*-{split}-{stage}-*.jsonl"))
-    known = dict.fromkeys(path.name.removeprefix("eval-").partition("-seed")[0] for path in files)
-    if against not in known:
-        raise UserError(f"{run}: no evaluation of {against!r} on {split}, stage {stage} ({', '.join(known) or 'none'})")
+    played = outcomes(run, split, stage)
+    known = dict.fromkeys(arm for arm, _ in played)
+    for arm in (against, *arms):
+        if arm not in known:
+            raise UserError(f"{run}: no evaluation of {arm!r} on {split}, stage {stage} ({', '.join(known) or 'none'})")
     for sampling in ("greedy", "sampled"):
         for arm in arms or [arm for arm in known if arm != against]:
-            if found := difference(run, arm, against, split, stage, sampling):
+            found = difference(played.get((arm, sampling), {}), played.get((against, sampling), {}), arm, sampling)
+            if found is not None:
                 yield found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.offline_order import difference, main
+from benchmarks.offline_order import Difference, differences, main
 from reflectrl.episodes import EpisodeLog
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.types import Episode, Task
@@ -20,7 +20,8 @@ def _played(folder: Path, arm: str, seed: int, won: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with EpisodeLog(path) as log:
         for i, mark in enumerate(won):
-            log.append(Episode(Task(f"t{i}", "house"), (), success=mark == "+", truncated=False, seed=seed))
+            task, about = Task(f"t{i}", "house", split="test"), {"arm": arm, "seed": seed, "sampling": "greedy"}
+            log.append(Episode(task, (), success=mark == "+", truncated=False, seed=seed, provenance=about))
 
 
 @pytest.fixture
@@ -33,12 +34,12 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_differences_are_taken_task_by_task_and_seed_by_seed(run: Path) -> None:
-    found = difference(run, "offline-a_lol", "offline-nll", "test", "full", "greedy")
-    assert found is not None and found.seeds == 2
+    by_arm: dict[str, Difference] = {one.arm: one for one in differences(run, "offline-nll", "test", "full", [])}
+    found, fewer = by_arm["offline-a_lol"], by_arm["offline-wbc"]
+    assert found.seeds == 2
     assert found.mean == 0.25 and found.student == (0.25, 0.25)
     assert found.bootstrap[0] <= 0.25 <= found.bootstrap[1] and found.bootstrap[0] < found.bootstrap[1]
-    fewer = difference(run, "offline-wbc", "offline-nll", "test", "full", "greedy")
-    assert fewer is not None and (fewer.seeds, fewer.mean, fewer.student) == (1, -1.0, None)
+    assert (fewer.seeds, fewer.mean, fewer.student) == (1, -1.0, None)
 
 
 def test_the_table_has_a_row_per_arm(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +49,10 @@ def test_the_table_has_a_row_per_arm(run: Path, capsys: Any, monkeypatch: pytest
     assert [row.split(",")[0] for row in rows] == ["offline-a_lol", "offline-wbc"] and "+25.0" in rows[0]
 
 
-def test_an_arm_that_was_not_played_is_named(run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["order", str(run), "--against", "offline-nil"])
+@pytest.mark.parametrize("option", ["--against", "--arms"])
+def test_an_arm_that_was_not_played_is_named(
+    run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["order", str(run), option, "offline-nil"])
     assert main() == 2
     assert "'offline-nil'" in capsys.readouterr().err

@@ -36,6 +36,7 @@ from reflectrl.learn.losses import (
     value_loss,
 )
 from reflectrl.learn.memory import release_memory
+from reflectrl.learn.optim import clipped_step
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.value import ValueHead
 from reflectrl.players.base import Player
@@ -199,12 +200,7 @@ def learn(
             (loss * share).backward()
             for name, term in terms.items():
                 totals[name] = totals.get(name, 0.0) + share * float(term.detach())
-        norms = [  # clipped apart: a critic far off must not starve the policy
-            torch.nn.utils.clip_grad_norm_(group["params"], config.max_grad_norm) for group in optimizer.param_groups
-        ]
-        totals["grad_norm"] = float(norms[0])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        totals["grad_norm"] = clipped_step(optimizer, config.max_grad_norm)
     if values_N is not None:
         totals["explained_variance"] = explained_variance(values_N, batch.returns_N)
     return totals

@@ -27,6 +27,8 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import entropy, explained_variance, normalise, ppo_loss, value_loss
+from reflectrl.learn.memory import release_memory
+from reflectrl.learn.optim import clipped_step
 from reflectrl.learn.text_batch import TextBatch, make_batch, token_logp
 from reflectrl.learn.value import ValueHead
 from reflectrl.learn.written import write
@@ -119,6 +121,7 @@ def train_online_text(
         # ---- learn ---------------------------------------------------------------------------------------------------
         batch = make_batch(lm, reference, critic, written, scaled_K, config)
         metrics |= learn(lm, critic, optimizer, batch, config)
+        release_memory()
         update += 1
         log(metrics)
 
@@ -184,12 +187,7 @@ def learn(
             (loss * share).backward()
             for name, term in terms.items():
                 totals[name] = totals.get(name, 0.0) + share * float(term.detach())
-        norms = [  # clipped apart: a critic far off must not starve the policy
-            torch.nn.utils.clip_grad_norm_(group["params"], config.max_grad_norm) for group in optimizer.param_groups
-        ]
-        totals["grad_norm"] = float(norms[0])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        totals["grad_norm"] = clipped_step(optimizer, config.max_grad_norm)
     if batch.values_N is not None:
         totals["explained_variance"] = explained_variance(batch.values_N, batch.returns_N)
     return totals | ({} if batch.kl is None else {"kl": batch.kl})

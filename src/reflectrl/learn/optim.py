@@ -52,6 +52,18 @@ def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
             group["lr"] = group["initial_lr"] * share
 
 
+def clipped_step(optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
+    """One step along gathered gradients, which are then forgotten; returns the first group's norm before clipping.
+
+    Groups are clipped apart: a critic far off must not starve the policy.
+    """
+    groups = optimizer.param_groups
+    norms = [torch.nn.utils.clip_grad_norm_(group["params"], max_grad_norm) for group in groups]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(norms[0])
+
+
 def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
     """Trainable matrices between the embeddings and the LM head, both of which look tokens up rather than mix them."""
     tables = {id(p) for module in lm.model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
