@@ -110,7 +110,7 @@ def test_what_a_search_finds_gets_numbers_that_stay(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")
     found = env.history().splitlines()[2:]
-    assert found[0] == "zoo/cages.py #1" and "words: #1" in found and "id #1" in env.legal_actions()
+    assert found[0] == "zoo/cages.py #1" and "code: #1" in found and "id #1" in env.legal_actions()
     play(env, task(env, "test"), "search", "ls", "cd zoo")
     assert "cages.py #1" in env.history().splitlines()[-1]
 
@@ -170,7 +170,7 @@ def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(
 def test_a_reflection_gives_reasons_that_can_be_seen(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")
-    assert env.analyse() == "It leads in altogether, words, path, notes, anywhere, often, one place. Next: id #1"
+    assert env.analyse() == "The answer is in code. It comes first there. Next: id #1"
     play(env, task(env, "test"), "ls", "cat #1")
     assert "is about" in env.analyse() and "not this" in env.analyse()
 

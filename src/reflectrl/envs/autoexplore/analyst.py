@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from reflectrl.envs.autoexplore.commands import Command, Walk
 from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.kinds import by_kind, kind_of
 from reflectrl.envs.autoexplore.names import shown
 from reflectrl.envs.autoexplore.words import spoken
 
@@ -23,7 +24,7 @@ def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, act
         action: the action to be taken now.
     """
     command = walk.commands()[action]
-    said = [_of_last(finder, last, command), _of_next(walk, finder, question, command)]
+    said = [_of_last(finder, last, command), _of_next(walk, question, command)]
     return " ".join([*filter(None, said), f"Next: {action}"])
 
 
@@ -42,10 +43,10 @@ def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
     return ""
 
 
-def _of_next(walk: Walk, finder: Finder, question: str, command: Command) -> str:
+def _of_next(walk: Walk, question: str, command: Command) -> str:
     match command.verb:
         case "id":
-            return _of_file(walk, finder, question, command.path)
+            return _of_file(walk, question, command.path)
         case "cd":
             shared = _shared(question, command.path.rpartition("/")[2])
             return f"The folder shares {', '.join(shared)} with the question." if shared else ""
@@ -54,11 +55,15 @@ def _of_next(walk: Walk, finder: Finder, question: str, command: Command) -> str
     return ""
 
 
-def _of_file(walk: Walk, finder: Finder, question: str, path: str) -> str:
-    """On which grounds a file leads among those that were found with it, as was shown."""
-    leaders = finder.leaders(walk.found_with(path), question)
-    grounds = [name for name, leading in leaders.items() if leading[:1] == [path]]
-    return f"It leads in {', '.join(grounds)}." if grounds else ""
+def _of_file(walk: Walk, question: str, path: str) -> str:
+    """The kind of file that answers, and whether this is the first of them that was found."""
+    kind = kind_of(path)
+    said = f"The answer is in {kind}."
+    alike = by_kind(walk.found_with(path)).get(kind)
+    if alike is not None:
+        return f"{said} It comes first there." if alike[0] == path else said
+    shared = _shared(question, path.rpartition("/")[2])
+    return f"{said} Its name shares {', '.join(shared)} with the question." if shared else said
 
 
 def _shared(question: str, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from reflectrl.envs.autoexplore.commands import Command, Result, Verb, cat, head, outlined
 from reflectrl.envs.autoexplore.finder import Finder
+from reflectrl.envs.autoexplore.kinds import by_kind
 from reflectrl.envs.autoexplore.names import joined, parent, shown
 from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
@@ -20,6 +21,8 @@ LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
 """Ways to look at a file, each offered once."""
 NATURAL, PATIENCE = ("search", "more"), 3
 """How a way begins for one who does not know the file, and how many pages such a one looks at."""
+LEADING = 3
+"""Files that are named for each kind."""
 WORDS = 6
 """So many words of the question are offered for searching alone: the rarest that occur in the repository."""
 
@@ -132,7 +135,7 @@ class ExtendedWalk:
         return self._rankings[words]
 
     def _hits(self) -> Result:
-        """The next hits of the last search, a line for each, then for each ground those for which it speaks most."""
+        """The next hits of the last search, a line for each, then the first of each kind."""
         ranked = self._ranked(self.searched[-1])
         paths = ranked[self._found : self._found + self.hits]
         self._found += len(paths)
@@ -140,9 +143,8 @@ class ExtendedWalk:
             return Result("Warning: nothing was found", "warning")
         self._together = (*self._together, paths)
         files = [f"{shown(path)} #{self._number(path)}" for path in paths]
-        leaders = self.finder.leaders(paths, self.question)
-        grounds = [f"{name}: {' '.join(map(self._label, leading))}" for name, leading in leaders.items() if leading]
-        return Result("\n".join([*files, *grounds]))
+        first = [f"{kind}: {' '.join(map(self._label, alike[:LEADING]))}" for kind, alike in by_kind(paths).items()]
+        return Result("\n".join([*files, *first]))
 
     def _label(self, path: str) -> str:
         return f"#{self._number(path)}"

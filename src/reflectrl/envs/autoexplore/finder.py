@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 from typing import Any
@@ -23,13 +22,10 @@ GROUNDS = ("words", "path", "names", "notes", "anywhere", "often", "one place")
 """What may speak for a file: BM25 as a share of the best file's, and the shares of the question that are covered by its
 path, by the names that it defines, by what it says of itself, by all of it, by what it says often, and by the one
 definition that covers most."""
-WEIGHTS = (1.0, 0.5, 0.5, 0.5, 0.0, 0.0, 1.0)
-"""How much each of them counts where files are ordered. Of six choices of round numbers, one of the two best for
-generated questions about repositories that nothing was trained on; weights fitted to training questions are no better
-there, and worse on others' questions (`benchmarks/autoexplore_weights.py`)."""
-ALTOGETHER = "altogether"
-LEADING = 3
-"""Files that are named for each ground."""
+WEIGHTS = (1.0, -0.1, 0.6, 0.4, -0.35, -0.4, 0.75)
+"""How much each of them counts where files are ordered: fitted to 60 questions about each training repository, as
+multiples of the first (`benchmarks/autoexplore_weights.py`). Grounds overlap: what stands in names or in one definition
+also stands anywhere, so the latter speaks against a file where the former are equal."""
 
 
 class Finder:
@@ -56,21 +52,7 @@ class Finder:
 
     def promise(self, path: str, question: str) -> float:
         """What speaks for a file in one number: the weighted sum of its grounds."""
-        return _weighted(self.grounds(path, question))
-
-    def leaders(self, paths: Sequence[str], question: str) -> dict[str, list[str]]:
-        """Ground → the files for which it speaks most, at most `LEADING`, best first; of equals, in the given order.
-
-        What can be compared has been compared: a small model learns to weigh grounds against each other far sooner than
-        to find the largest of eight numbers in eight lines.
-        """
-        own = {path: self.grounds(path, question) for path in paths}
-        grounds = {path: (_weighted(values), *values) for path, values in own.items()}
-        found = {}
-        for number, name in enumerate((ALTOGETHER, *GROUNDS)):
-            speaking = [path for path in paths if grounds[path][number] > 0]
-            found[name] = sorted(speaking, key=lambda path: -grounds[path][number])[:LEADING]
-        return found
+        return sum(map(mul, WEIGHTS, self.grounds(path, question)))
 
     def grounds(self, path: str, question: str) -> tuple[float, ...]:
         """What speaks for a file, each from 0 to 1, in the order of `GROUNDS`."""
@@ -109,7 +91,3 @@ class Finder:
 
     def _weigh(self, path: str, question: str) -> Shares:
         return weigh(self.profiles.of(path), self._weights(question)[0])
-
-
-def _weighted(grounds: Sequence[float]) -> float:
-    return sum(map(mul, WEIGHTS, grounds))
