@@ -14,10 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from reflectrl.models import forward
 from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
 from reflectrl.models.engine import generate, packed_hidden, read
-from reflectrl.models.forward import fuse_activations, hidden_states
+from reflectrl.models.forward import hidden_states
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import fuse_activations
 from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
 from reflectrl.models.prefix import Prefix
+from reflectrl.models.through import through_transformers
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -107,7 +109,7 @@ def test_block_by_block_is_the_same_as_through_transformers(family: str) -> None
     walk = forward._walk_of(core)
     assert walk is not None, "the engine knows this family"
     walked = walk(core.base_model, *arguments(packing))
-    led = forward._through_transformers(core, *arguments(packing))
+    led = through_transformers(core, *arguments(packing))
     torch.testing.assert_close(walked, led, atol=1e-5, rtol=0)
     assert close(gradients(core, walked), gradients(core, led))
 

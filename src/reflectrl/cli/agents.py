@@ -35,11 +35,9 @@ def agent_of(model: str, search: bool) -> Agent | None:
         return None
     read_card(folder)  # what is wrong with it is said before torch is imported
     import torch
-    import transformers
 
     from reflectrl.serve.agent import Agent
 
-    transformers.utils.logging.disable_progress_bar()
     agent = Agent.load(folder)
     if agent.weights <= SMALL:
         torch.set_num_threads(1)

@@ -2,34 +2,20 @@
 
 Two ways that compute the same. The families that the engine knows are walked through block by block, calling the
 model's own layers: a third of the time of a step of decoding is saved by that, since little else is done between them.
-Any other family, and training with dropout, goes through Hugging Face's forward pass, whose attention is replaced
-through the library's attention interface.
+Any other family, and training with dropout, goes through Hugging Face's forward pass (`through.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface
-from transformers.activations import NewGELUActivation
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.pytorch_utils import Conv1D
 
 from reflectrl.models.attention import Attend
-from reflectrl.types import UserError
-
-ATTENTION = "reflectrl"
-"""The name under which our attention is registered with transformers."""
-
-_attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
-"""What replaces attention in the forward pass that is under way."""
 
 
 def hidden_states(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
@@ -43,7 +29,9 @@ def hidden_states(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend)
     with _float32_attention(attend, ids_N.device) as careful:
         if walk is not None and not (core.training and _has_dropout(core)):
             return walk(core.base_model, ids_N, positions_N, careful)
-        return _through_transformers(core, ids_N, positions_N, careful)
+        from reflectrl.models.through import through_transformers  # the library is slow to import
+
+        return through_transformers(core, ids_N, positions_N, careful)
 
 
 @contextlib.contextmanager
@@ -58,13 +46,6 @@ def _float32_attention(attend: Attend, device: torch.device) -> Iterator[Attend]
             return attend(layer, query.float(), key.float(), value.float(), dropout)
 
     yield careful
-
-
-def fuse_activations(core: nn.Module) -> None:
-    """Replace GPT-2's hand-written GELU by the fused function of the same formula."""
-    for module in core.modules():
-        if isinstance(getattr(module, "act", None), NewGELUActivation):
-            module.act = nn.GELU(approximate="tanh")
 
 
 # ---- block by block --------------------------------------------------------------------------------------------------
@@ -120,7 +101,7 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -
 
 def _linear(module: Any, x_ND: Tensor) -> Tensor:
     """What a linear layer computes; a plain one without the detour of a module's call, which counts while writing."""
-    if type(module) is Conv1D:
+    if type(module).__name__ == "Conv1D":  # GPT-2's; its class is not imported for its name's sake
         return torch.addmm(module.bias, x_ND, module.weight)
     if type(module) is nn.Linear:
         return functional.linear(x_ND, module.weight, module.bias)
@@ -139,65 +120,3 @@ def _half_turned(x: Tensor) -> Tensor:
     """Each pair (x_i, x_{i + D/2}) turned by a right angle, as rotary positions want it."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
-
-
-# ---- through transformers --------------------------------------------------------------------------------------------
-
-
-def _through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-    if core.config._attn_implementation != ATTENTION:
-        use_our_attention(core)
-    nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
-    layers: list[int] = []
-
-    def noted(layer: int, *rest: Any) -> Tensor:
-        layers.append(layer)
-        return attend(layer, *rest)
-
-    token = _attend.set(noted)
-    try:
-        output = core.base_model(
-            input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
-        )
-    finally:
-        _attend.reset(token)
-    if layers != list(range(core.config.num_hidden_layers)):  # the library warns only, and goes on with its own
-        raise _own_attention(core.config.model_type)
-    return output.last_hidden_state[0]
-
-
-def use_our_attention(core: Any) -> None:
-    """Let a model's attention go through ours.
-
-    Raises:
-        UserError: its code does not use the library's attention interface.
-    """
-    try:
-        core.set_attn_implementation(ATTENTION)
-    except (ValueError, AttributeError) as error:
-        raise _own_attention(core.config.model_type) from error
-
-
-def _own_attention(family: str) -> UserError:
-    about = f"models of the family {family!r} bring attention of their own, which cannot be packed"
-    return UserError(f"{about}; use one of another family (gpt2, llama, mistral, qwen, phi, gemma ...)")
-
-
-def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
-    """What a Hugging Face layer calls: ours while a packed forward pass is under way, the library's otherwise."""
-    attend = _attend.get()
-    if attend is None:
-        return sdpa_attention_forward(module, query, key, value, mask, **options)
-    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
-        raise _own_attention(module.config.model_type)
-    scaling = options.get("scaling")
-    usual = query.shape[-1] ** -0.5
-    if scaling is not None and abs(scaling - usual) > 1e-9:
-        query = query * (scaling / usual)
-    parts = (part[0].transpose(0, 1) for part in (query, key, value))
-    mixed_ND = attend(module.layer_idx, *parts, options.get("dropout", 0.0))
-    return mixed_ND.view(1, query.shape[2], query.shape[1], -1), None
-
-
-AttentionInterface.register(ATTENTION, _attention)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)

@@ -21,7 +21,8 @@ from reflectrl.models.attention import Attend
 from reflectrl.models.forward import hidden_states
 from reflectrl.models.precision import Mixed, autocast
 from reflectrl.models.tally import Tally
-from reflectrl.types import named_seed
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError, named_seed
 
 CARD = "reflectrl.json"
 """The file beside saved weights that names the tokenizer they belong to."""
@@ -31,6 +32,30 @@ def fingerprint(tokenizer: Any) -> str:
     """Identifies a tokenizer by its vocabulary."""
     words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
     return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def check_card(folder: Path, tokenizer: Any) -> None:
+    """Refuse weights that were trained with another tokenizer than the one at hand.
+
+    Raises:
+        UserError: they were.
+    """
+    if not (folder / CARD).is_file():
+        return
+    wanted = read_json(folder / CARD).get("tokenizer")
+    if wanted != fingerprint(tokenizer):
+        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; UserError where it does not."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return found
 
 
 @dataclass

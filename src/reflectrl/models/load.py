@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.forward import fuse_activations
-from reflectrl.models.lm import CARD, LanguageModel, adapter_seed, as_player, fingerprint, fresh_adapter
+from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -48,7 +48,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     if (folder / "adapter_config.json").is_file():
         return _load_adapter(folder, config, adapter or "policy")
     owner = _load_backbone(str(source), config)
-    _check_card(folder, owner.tokenizer)
+    check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
     from peft import LoraConfig, get_peft_model  # slow to import, and needed for adapters only
@@ -75,7 +75,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         raise ValueError("only adapters share a backbone")
     if folder is None:
         return fresh_adapter(first, adapter)
-    _check_card(folder, first.tokenizer)
+    check_card(folder, first.tokenizer)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     return as_player(first, first.model, adapter)
@@ -149,6 +149,13 @@ def bitsandbytes() -> Any:
         raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
 
 
+def fuse_activations(core: nn.Module) -> None:
+    """Replace GPT-2's hand-written GELU by the fused function of the same formula."""
+    for module in core.modules():
+        if isinstance(getattr(module, "act", None), NewGELUActivation):
+            module.act = nn.GELU(approximate="tanh")
+
+
 def _align(model: Any) -> None:
     """Move the weights to memory of their own. In a mapped file they begin anywhere, which costs a fifth of the time of
     the small matrix products of decoding.
@@ -158,9 +165,9 @@ def _align(model: Any) -> None:
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
-    base = _read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     owner = _load_backbone(str(base), config)
-    _check_card(folder, owner.tokenizer)
+    check_card(folder, owner.tokenizer)
     from peft import PeftModel
 
     with _fitting(folder, owner.base):
@@ -175,25 +182,6 @@ def _fitting(folder: Path, base: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
-
-
-def _check_card(folder: Path, tokenizer: Any) -> None:
-    """Refuse weights that were trained with another tokenizer than the one at hand."""
-    if not (folder / CARD).is_file():
-        return
-    wanted = _read_json(folder / CARD).get("tokenizer")
-    if wanted != fingerprint(tokenizer):
-        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} must hold a JSON object")
-    return found
 
 
 def _context(model: Any, config: ModelConfig) -> int:

@@ -96,12 +96,22 @@ def default_agent() -> Agent | None:
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
     """Policy and reflector: two models, or two adapters on one backbone."""
-    from reflectrl.config import ModelConfig
-    from reflectrl.models.load import load_model, second_player
+    from reflectrl.models.light import load_light
 
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
-    config, place = ModelConfig(context=context), folder / REFLECTOR
+    place = folder / REFLECTOR
+    light = load_light(folder / POLICY, context)
+    speaker = load_light(place, context) if light is not None and place.is_dir() else None
+    if light is not None and (speaker is not None or not place.is_dir()):
+        return light, speaker
+    from transformers.utils.logging import disable_progress_bar
+
+    from reflectrl.config import ModelConfig
+    from reflectrl.models.load import load_model, second_player
+
+    disable_progress_bar()
+    config = ModelConfig(context=context)
     policy = load_model(folder / POLICY, config, POLICY)
     if not place.is_dir():
         return policy, None

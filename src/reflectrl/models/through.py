@@ -1,0 +1,85 @@
+"""Forward passes through Hugging Face's own code, whose attention is replaced by way of the library's interface."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from reflectrl.models.attention import Attend
+from reflectrl.types import UserError
+
+ATTENTION = "reflectrl"
+"""The name under which our attention is registered with transformers."""
+
+_attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
+"""What replaces attention in the forward pass that is under way."""
+
+
+def through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    """Hidden states of the last layer, (N, D), as `forward.hidden_states` has them.
+
+    Raises:
+        UserError: the model's code does not use the library's attention interface.
+    """
+    if core.config._attn_implementation != ATTENTION:
+        use_our_attention(core)
+    nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
+    layers: list[int] = []
+
+    def noted(layer: int, *rest: Any) -> Tensor:
+        layers.append(layer)
+        return attend(layer, *rest)
+
+    token = _attend.set(noted)
+    try:
+        output = core.base_model(
+            input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
+        )
+    finally:
+        _attend.reset(token)
+    if layers != list(range(core.config.num_hidden_layers)):  # the library warns only, and goes on with its own
+        raise _own_attention(core.config.model_type)
+    return output.last_hidden_state[0]
+
+
+def use_our_attention(core: Any) -> None:
+    """Let a model's attention go through ours.
+
+    Raises:
+        UserError: its code does not use the library's attention interface.
+    """
+    try:
+        core.set_attn_implementation(ATTENTION)
+    except (ValueError, AttributeError) as error:
+        raise _own_attention(core.config.model_type) from error
+
+
+def _own_attention(family: str) -> UserError:
+    about = f"models of the family {family!r} bring attention of their own, which cannot be packed"
+    return UserError(f"{about}; use one of another family (gpt2, llama, mistral, qwen, phi, gemma ...)")
+
+
+def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """What a Hugging Face layer calls: ours while a packed forward pass is under way, the library's otherwise."""
+    attend = _attend.get()
+    if attend is None:
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+    if any(options.get(name) is not None for name in ("softcap", "s_aux")):
+        raise _own_attention(module.config.model_type)
+    scaling = options.get("scaling")
+    usual = query.shape[-1] ** -0.5
+    if scaling is not None and abs(scaling - usual) > 1e-9:
+        query = query * (scaling / usual)
+    parts = (part[0].transpose(0, 1) for part in (query, key, value))
+    mixed_ND = attend(module.layer_idx, *parts, options.get("dropout", 0.0))
+    return mixed_ND.view(1, query.shape[2], query.shape[1], -1), None
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
