@@ -106,29 +106,32 @@ def test_noise_leaves_out_what_is_not_on_the_way_while_training_only(library: st
 # ---- the extended actions ------------------------------------------------------------------------------------------
 
 
-def test_what_a_search_finds_gets_numbers_that_stay(library: str) -> None:
+def test_what_a_search_finds_gets_labels_that_stay(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")
     found = env.history().splitlines()[2:]
-    assert found[0] == "zoo/cages.py #1" and "code: #1" in found and "id #1" in env.legal_actions()
+    assert found == ["code 1: zoo/cages.py"] and "id code 1" in env.legal_actions()
     play(env, task(env, "test"), "search", "ls", "cd zoo")
-    assert "cages.py #1" in env.history().splitlines()[-1]
+    assert "code 1: cages.py" in env.history().splitlines()[-1]
 
 
 def test_looks_are_offered_once_and_show_what_they_say(library: str) -> None:
     env = AutoExploreEnv(library)
-    play(env, task(env, "test"), "search", "outline #1", "head #1", "cat #1")
+    play(env, task(env, "test"), "search", "outline code 1", "head code 1", "cat code 1")
     assert "function unlock(cage): Open a cage with its key" in env.history()
     assert env.history().count('"""Cages and their keys."""') == 2
-    assert not {"outline #1", "head #1", "cat #1"} & set(env.legal_actions()) and "id #1" in env.legal_actions()
+    assert (
+        not {"outline code 1", "head code 1", "cat code 1"} & set(env.legal_actions())
+        and "id code 1" in env.legal_actions()
+    )
 
 
 def test_more_and_single_words_find_what_one_page_does_not(library: str) -> None:
     env = AutoExploreEnv(library, hits=1)
     play(env, task(env, "train"), "search")
-    assert "more" in env.legal_actions() and "id #2" not in env.legal_actions()
+    assert "more" in env.legal_actions() and "id code 2" not in env.legal_actions()
     play(env, task(env, "train"), "search", "more", "search money")
-    assert "> search money" in env.history() and "id #2" in env.legal_actions()
+    assert "> search money" in env.history() and "id code 2" in env.legal_actions()
     assert "search money" not in env.legal_actions()
 
 
@@ -154,7 +157,7 @@ def test_the_baseline_takes_the_first_hit(library: str) -> None:
     env = AutoExploreEnv(library)
     env.reset(seed=0, options={"task": task(env, "test")})
     env.step(env.baseline_action())
-    assert list(env.legal_actions())[env.baseline_action()] == "id #1"
+    assert list(env.legal_actions())[env.baseline_action()] == "id code 1"
 
 
 def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(library: str) -> None:
@@ -170,8 +173,8 @@ def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(
 def test_a_reflection_gives_reasons_that_can_be_seen(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")
-    assert env.analyse() == "The answer is in code. It comes first there. Next: id #1"
-    play(env, task(env, "test"), "ls", "cat #1")
+    assert env.analyse() == "The answer is in code. It comes first there. Next: id code 1"
+    play(env, task(env, "test"), "ls", "cat docs 1")
     assert "is about" in env.analyse() and "not this" in env.analyse()
 
 

@@ -188,8 +188,11 @@ class AutoExploreEnv(TextEnv):
         """
         if self.actions == "paper":
             raise NotImplementedError("the paper's actions have no search")
-        actions = self.legal_actions()
-        return actions.index(next((action for action in ("id #1", "search", "ls") if action in actions), actions[-1]))
+        commands = self._walk.commands()
+        first = next((action for action, command in commands.items() if command.verb == "id"), None)
+        return list(commands).index(
+            first or next(action for action in ("search", "ls", *commands) if action in commands)
+        )
 
     def _best(self) -> str:
         """The first command of a shortest way to a file that answers."""

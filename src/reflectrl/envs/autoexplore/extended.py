@@ -1,19 +1,21 @@
 """The action set of today's locators: search for words of the question, look at what was found, and go on from there.
 
-Every file that is shown, by a search or in a folder, gets a number that it keeps for the episode; `id #3`, `cat #3`,
-`head #3` and `outline #3` name it by that. `search` looks for the whole question and `search W` for one of its words;
-`more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be reached. All
-outputs are history, which only grows; the folder that one is in is state.
+Every file that is shown, by a search or in a folder, gets a label that it keeps for the episode: its kind and a number
+among those of its kind. `id code 3`, `cat docs 1`, `head news 1` and `outline code 2` name it by that, so a player
+decides about the kind first, which the question tells. `search` looks for the whole question and `search W` for one of
+its words; `more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be
+reached. All outputs are history, which only grows; the folder that one is in is state.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from reflectrl.envs.autoexplore.commands import Command, Result, Verb, cat, head, outlined
 from reflectrl.envs.autoexplore.finder import Finder
-from reflectrl.envs.autoexplore.kinds import by_kind
+from reflectrl.envs.autoexplore.kinds import kind_of
 from reflectrl.envs.autoexplore.names import joined, parent, shown
 from reflectrl.envs.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
@@ -21,8 +23,6 @@ LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
 """Ways to look at a file, each offered once."""
 NATURAL, PATIENCE = ("search", "more"), 3
 """How a way begins for one who does not know the file, and how many pages such a one looks at."""
-LEADING = 3
-"""Files that are named for each kind."""
 WORDS = 6
 """So many words of the question are offered for searching alone: the rarest that occur in the repository."""
 
@@ -44,8 +44,10 @@ class ExtendedWalk:
         self.folder = ""
         self._listed = 0
         """Entries of the present folder that were shown: 0 before `ls`."""
-        self.numbers: dict[str, int] = {}
-        """Path → number, of the files that were shown."""
+        self.labels: dict[str, str] = {}
+        """Path → label, of the files that were shown."""
+        self._of_kind = Counter[str]()
+        """How many of a kind have labels."""
         self._together: tuple[tuple[str, ...], ...] = ()
         """What each page of hits showed."""
         self.looked: frozenset[tuple[str, str]] = frozenset()
@@ -77,9 +79,9 @@ class ExtendedWalk:
     def _commands(self) -> dict[str, Command]:
         found = self._searches()
         found |= self._moves()
-        for path, number in self.numbers.items():
-            found[f"id #{number}"] = Command("id", path)
-            found |= {f"{verb} #{number}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
+        for path, label in self.labels.items():
+            found[f"id {label}"] = Command("id", path)
+            found |= {f"{verb} {label}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}
         return found
 
     def _searches(self) -> dict[str, Command]:
@@ -135,36 +137,35 @@ class ExtendedWalk:
         return self._rankings[words]
 
     def _hits(self) -> Result:
-        """The next hits of the last search, a line for each, then the first of each kind."""
+        """The next hits of the last search, a line for each."""
         ranked = self._ranked(self.searched[-1])
         paths = ranked[self._found : self._found + self.hits]
         self._found += len(paths)
         if not paths:
             return Result("Warning: nothing was found", "warning")
         self._together = (*self._together, paths)
-        files = [f"{shown(path)} #{self._number(path)}" for path in paths]
-        first = [f"{kind}: {' '.join(map(self._label, alike[:LEADING]))}" for kind, alike in by_kind(paths).items()]
-        return Result("\n".join([*files, *first]))
-
-    def _label(self, path: str) -> str:
-        return f"#{self._number(path)}"
+        return Result("\n".join([f"{self._label(path)}: {shown(path)}" for path in paths]))
 
     def found_with(self, path: str) -> tuple[str, ...]:
         return next((page for page in reversed(self._together) if path in page), ())
 
     def _page(self) -> Result:
-        """The next entries of the present folder: folders first, then files with their numbers."""
+        """The next entries of the present folder: folders first, then files with their labels."""
         folder = self.view.folder(self.folder)
         entries = [f"{shown(name)}/" for name in folder.folders[self._listed : self._listed + self.page]]
         first = max(0, self._listed - len(folder.folders))
         for name in folder.files[first : first + self.page - len(entries)]:
             path = joined(self.folder, name)
-            entries.append(f"{shown(name)} #{self._number(path)}")
+            entries.append(f"{self._label(path)}: {shown(name)}")
         self._listed += self.page
         return Result(", ".join(entries))
 
-    def _number(self, path: str) -> int:
-        return self.numbers.setdefault(path, len(self.numbers) + 1)
+    def _label(self, path: str) -> str:
+        if path not in self.labels:
+            kind = kind_of(path)
+            self._of_kind[kind] += 1
+            self.labels[path] = f"{kind} {self._of_kind[kind]}"
+        return self.labels[path]
 
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
@@ -174,12 +175,12 @@ class ExtendedWalk:
         Searching for the whole question comes first if it finds the file within `PATIENCE` pages, since nobody could
         know beforehand that another search is shorter. Otherwise the shortest way; of equals, searching before walking.
         """
-        if target in self.numbers:
-            return [f"id #{self.numbers[target]}"]
+        if target in self.labels:
+            return [f"id {self.labels[target]}"]
         ways = self._ways_by_search(target)
         natural = next((way for way in ways if way[0] in NATURAL and len(way) <= PATIENCE), None)
         way = natural or min([*ways, self._way_by_folders(target)], key=len)
-        return [*way, f"id #{self._number_then(way, target)}"]
+        return [*way, f"id {self._label_then(way, target)}"]
 
     def _ways_by_search(self, target: str) -> list[list[str]]:
         """Ways that begin with "more", with "search", and with searches for words, in this order."""
@@ -216,23 +217,24 @@ class ExtendedWalk:
         place = found.folders.index(name) if is_folder else len(found.folders) + found.files.index(name)
         return ["next"] * max(0, place // self.page + 1 - listed // self.page)
 
-    def _number_then(self, way: list[str], target: str) -> int:
-        """The number that a file gets on the way there."""
+    def _label_then(self, way: list[str], target: str) -> str:
+        """The label that a file gets on the way there."""
         state = self.get_state()
         for action in way:
             self.do(action)
-        number = self.numbers.get(target)
+        label = self.labels.get(target)
         self.set_state(state)
-        if number is None:
+        if label is None:
             raise RuntimeError(f"the way {way} does not lead to {target}")
-        return number
+        return label
 
     def get_state(self) -> Any:
-        progress = (self.folder, self._listed, dict(self.numbers), self.looked, self.searched, self._found)
+        progress = (self.folder, self._listed, dict(self.labels), self.looked, self.searched, self._found)
         return (*progress, self._together, self._history)
 
     def set_state(self, state: Any) -> None:
-        self.folder, self._listed, numbers, self.looked, self.searched, self._found, *texts = state
+        self.folder, self._listed, labels, self.looked, self.searched, self._found, *texts = state
         self._together, self._history = texts
-        self.numbers = dict(numbers)
+        self.labels = dict(labels)
+        self._of_kind = Counter(map(kind_of, labels))
         self._legal = {}
