@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
@@ -91,8 +91,8 @@ class Pair:
         digest: of everything that the reference said, for comparing two references.
     """
 
-    def __init__(self, problem: str, game: Game) -> None:
-        self.game, self.native, self.reference = game, House(game), ReferenceHouse(problem, game)
+    def __init__(self, game: Game, reference: Any) -> None:
+        self.game, self.native, self.reference = game, House(game), reference
         self.steps, self.listed, self.verbs, self.won = 0, 0, Counter[str](), False
         self.digest = hashlib.sha256()
 
@@ -131,8 +131,19 @@ class Pair:
 def compare(files: Files) -> dict[str, Any]:
     """Walk a game in both engines; returns its line of the results."""
     _set_up(files.stock)
-    game = compile_game("/".join(files.place.split("/")[1:]), files.problem, json.loads(files.trajectory))
-    pair, rng = Pair(files.problem, game), random.Random(named_seed("alfworld-sweep", game.id))
+    game = compiled(files)
+    return walked(files.place, Pair(game, ReferenceHouse(files.problem, game)))
+
+
+def compiled(files: Files) -> Game:
+    """The game in the native engine's form."""
+    return compile_game("/".join(files.place.split("/")[1:]), files.problem, json.loads(files.trajectory))
+
+
+def walked(place: str, pair: Pair) -> dict[str, Any]:
+    """Walk a game twice; returns its line of the results."""
+    game = pair.game
+    rng = random.Random(named_seed("alfworld-sweep", game.id))
     begun, differences, wins = time.perf_counter(), [], 0
     for walk in (random_walk, _searching_walk):
         try:
@@ -143,7 +154,7 @@ def compare(files: Files) -> dict[str, Any]:
             about = {"walk": walk.__name__[1:], "step": pair.steps, "what": what}
             differences.append({**about, "native": native, "reference": reference})
     return {
-        "game": files.place, "type": game.type, "walks": 2, "wins": wins, "steps": pair.steps, "commands": pair.listed,
+        "game": place, "type": game.type, "walks": 2, "wins": wins, "steps": pair.steps, "commands": pair.listed,
         "verbs": pair.verbs, "seconds": round(time.perf_counter() - begun, 3), "digest": pair.digest.hexdigest(),
         "differences": differences,
     }  # fmt: skip
@@ -220,13 +231,14 @@ def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bo
     ) as pool:  # fmt: skip
         if out.stat().st_size and not out.read_bytes().endswith(b"\n"):
             file.write("\n")  # the last line was cut off
-        for line in pool.imap_unordered(_compare_safely, _games(source, every, have, stock)):
+        for line in pool.imap_unordered(_compare_safely, games(source, every, have, stock)):
             file.write(json.dumps(line) + "\n")
             file.flush()
             yield line
 
 
-def _games(source: Path, every: int, have: set[str], stock: bool) -> Iterator[Files]:
+def games(source: Path, every: int = 1, have: Collection[str] = (), stock: bool = False) -> Iterator[Files]:
+    """Every Nth game of a folder or archive, but those that are in `have`."""
     with open_sources([source]) as (found, _):
         for place in sorted(found, key=lambda place: (place.split == "train", place))[::every]:
             name = "/".join(place)

@@ -24,8 +24,8 @@ path, by the names that it defines, by what it says of itself, by all of it, by 
 definition that covers most."""
 WEIGHTS = (1.0, -0.1, 0.6, 0.4, -0.35, -0.4, 0.75)
 """How much each of them counts where files are ordered: fitted to 60 questions about each training repository, as
-multiples of the largest (`benchmarks/autoexplore_weights.py`). Grounds overlap: what stands in names or in one definition
-also stands anywhere, so the latter speaks against a file where the former are equal."""
+multiples of the largest (`benchmarks/autoexplore_weights.py`). Grounds overlap: what stands in names or in one
+definition also stands anywhere, so the latter speaks against a file where the former are equal."""
 
 
 class Finder:

@@ -1,0 +1,69 @@
+"""What the reference said in a finished sweep, against the native engine as it is now, without the reference.
+
+    python -m benchmarks.alfworld_recheck DIR sweep.jsonl
+
+`alfworld_sweep` keeps a digest of everything that the reference said of a game. Here the same walks are made by the
+native engine alone (seconds per hundred games), and its digests compared. Another digest means that the engine says
+something else, or that a player or planner has been changed so that it walks otherwise; such games leave the file (what
+it was is kept as FILE.before), and the next sweep compares them anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from reflectrl.envs.alfworld.game import Game
+from reflectrl.envs.alfworld.house import House
+
+from .alfworld_sweep import Pair, compiled, games, results, walked
+
+
+class NativeReference:
+    """The native engine in the reference's place."""
+
+    def __init__(self, game: Game) -> None:
+        self._game, self._house = game, House(game)
+
+    def introduction(self, wording: str) -> str:
+        """Begin anew."""
+        self._house = House(self._game)
+        return self._house.introduction(wording)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._house, name)
+
+
+def differing(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The games of which the native engine does not say what the lines' digests stand for."""
+    digests = {line["game"]: line["digest"] for line in lines}
+    for files in games(source):
+        if files.place in digests:
+            game = compiled(files)
+            if walked(files.place, Pair(game, NativeReference(game)))["digest"] != digests[files.place]:
+                yield files.place
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Compare; 1 if games have to be walked with the reference again."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("source", type=Path, metavar="DIR", help="folder of the official files, or an archive")
+    parser.add_argument("sweep", type=Path, metavar="FILE", help="results of alfworld_sweep")
+    asked = parser.parse_args(words)
+    lines = results(asked.sweep)
+    again = set(differing(asked.source, lines))
+    for place in sorted(again):
+        print(f"{place}: to be compared again")
+    print(f"{len(lines) - len(again):,} of {len(lines):,} games as the reference has them")
+    if again:
+        asked.sweep.replace(asked.sweep.with_name(f"{asked.sweep.name}.before"))
+        asked.sweep.write_text("".join(json.dumps(line) + "\n" for line in lines if line["game"] not in again))
+    return int(bool(again))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
