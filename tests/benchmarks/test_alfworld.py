@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import alfworld_sweep
+from benchmarks import alfworld_recheck, alfworld_sweep
 from benchmarks.alfworld import Asked, measured
 from reflectrl.envs.alfworld.cached import to_json
 from reflectrl.envs.alfworld.generate import generate_game
@@ -76,3 +76,18 @@ def test_a_summary_counts_by_type() -> None:
     table = alfworld_sweep.summary([line | rest, line | rest]).splitlines()
     assert table[1].split()[:6] == ["look_at_obj_in_light", "2", "4", "4", "60", "1,800"]
     assert table[-1] == "go 40, take 20"
+
+
+def test_what_the_reference_said_is_compared_without_it(official: Path, tmp_path: Path) -> None:
+    sweep, lines = tmp_path / "sweep.jsonl", []
+    for files in alfworld_sweep.games(official):
+        game = alfworld_sweep.compiled(files)
+        pair = alfworld_sweep.Pair(game, alfworld_recheck.NativeReference(game))
+        lines.append(alfworld_sweep.walked(files.place, pair))
+    sweep.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert alfworld_recheck.main([str(official), str(sweep)]) == 0
+    altered = {**lines[0], "digest": "something else"}
+    sweep.write_text("".join(json.dumps(line) + "\n" for line in (altered, lines[1])))
+    assert alfworld_recheck.main([str(official), str(sweep)]) == 1
+    assert [line["game"] for line in alfworld_sweep.results(sweep)] == [lines[1]["game"]]
+    assert len(alfworld_sweep.results(tmp_path / "sweep.jsonl.before")) == 2
