@@ -77,6 +77,16 @@ def test_one_may_go_without_a_reflector(run_folder: Path, tmp_path: Path, finder
     assert all(stride.reflection is None for stride in walked.strides)
 
 
+def test_half_as_large_it_answers_alike(run_folder: Path, tmp_path: Path, agent: Agent, finder: Finder) -> None:
+    for name, half in (("full", False), ("half", True)):
+        export(run_folder, "sft", 0, tmp_path / name, half)
+    full, half = ((tmp_path / name / "policy/model.safetensors").stat().st_size for name in ("full", "half"))
+    assert half < 0.6 * full
+    assert json.loads((tmp_path / "half/policy/reflectrl.json").read_text())["base"] == ""  # not where it was made
+    first, second = (dict(one.walk(finder, QUESTION).ranking) for one in (agent, Agent.load(tmp_path / "half")))
+    assert first == pytest.approx(second, abs=0.02)
+
+
 def test_export_by_the_command_line(run_folder: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["export-agent", str(run_folder), "--arm", "sft", "--out", str(tmp_path / "mine")]
     assert main(words) == 0 and main(words) == 0  # an agent that is there is replaced

@@ -25,17 +25,19 @@ class ExportAgent:
     """Which players (`reflectrl list arms`)."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Which training."""
+    half: bool = False
+    """Store the weights in 16 bits: half as large; they are computed with in 32."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Write the folder, and say what it holds."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, ('--out', '--arm', '--seed'))}")
+            raise UserError(f"unknown option {option!r}{suggestion(option, ('--out', '--arm', '--seed', '--half'))}")
         import transformers
 
         from reflectrl.serve.export import export
 
         transformers.utils.logging.disable_progress_bar()
-        card = export(self.run, self.arm, self.seed, self.out)
+        card = export(self.run, self.arm, self.seed, self.out, self.half)
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")

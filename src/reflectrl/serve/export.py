@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.envs import make
 from reflectrl.envs.autoexplore.env import AutoExploreEnv
 from reflectrl.learn.checkpoint import write_folder
+from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import ARMS, chosen
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.players import load_models
@@ -18,10 +20,13 @@ from reflectrl.serve.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, Wa
 from reflectrl.types import UserError
 
 
-def export(run: Path, arm: str, seed: int, out: Path) -> Card:
+def export(run: Path, arm: str, seed: int, out: Path, half: bool = False) -> Card:
     """Write the players of an arm into a folder that `Agent.load` reads; an agent that is there is replaced.
 
     Adapters are written as such and need their backbone, under the name that the run knew it by.
+
+    Args:
+        half: store weights in 16 bits.
 
     Raises:
         UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
@@ -37,7 +42,7 @@ def export(run: Path, arm: str, seed: int, out: Path) -> Card:
     def fill(folder: Path) -> None:
         for name, lm in zip((POLICY, REFLECTOR), models, strict=True):
             if lm is not None:
-                lm.save(folder / name)
+                _written(lm, half).save(folder / name)
         write_card(folder, card)
 
     try:
@@ -45,6 +50,13 @@ def export(run: Path, arm: str, seed: int, out: Path) -> Card:
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     return card
+
+
+def _written(lm: LanguageModel, half: bool) -> LanguageModel:
+    """A model as it is to be written: one that needs no other does not say where it came from."""
+    if half:
+        lm.model.half()
+    return lm if lm.adapter else replace(lm, base="")
 
 
 def _recipe(run: Path) -> Recipe:
