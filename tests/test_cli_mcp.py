@@ -24,13 +24,13 @@ def repo(tmp_path: Path) -> Path:
     return make_project(tmp_path / "project")
 
 
-def ask(repo: Path, conversation: Callable[[Any], Awaitable[None]], *program: str) -> str:
+def ask(repo: Path, conversation: Callable[[Any], Awaitable[None]], *program: str, by: str = "--search") -> str:
     """Start a server for a repository, talk with it, and return what it wrote to stderr."""
     import anyio
     from mcp.client import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    words = [*(program or ("-m", "reflectrl")), "mcp", "--repo", str(repo)]
+    words = [*(program or ("-m", "reflectrl")), "mcp", "--repo", str(repo), *filter(None, [by])]
     server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ), cwd=repo.parent)
     errors = repo.parent / "stderr.txt"
 
@@ -254,3 +254,13 @@ def test_without_the_extra(repo: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1 and "pip install reflectrl[mcp]" in done.stderr
+
+
+@needs_mcp
+def test_the_agent_that_ships_answers_unless_told_otherwise(repo: Path) -> None:
+    async def conversation(client: Any) -> None:
+        found = await client.call_tool("locate", {"question": QUESTION})
+        assert found.structured_content["method"] == "agent"
+        assert {"config.toml", "net/retry.py"} == {each["path"] for each in found.structured_content["files"]}
+
+    assert "found by the agent" in ask(repo, conversation, by="")
