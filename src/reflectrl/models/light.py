@@ -81,9 +81,6 @@ class LightTokenizer:
         self._tokenizer = Tokenizer.from_file(str(path))
         self.eos_token_id: int = self.get_vocab()[end]
 
-    def __len__(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
     def get_vocab(self) -> dict[str, int]:
         """Token → number."""
         return self._tokenizer.get_vocab()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from reflectrl.envs.autoexplore.commands import Command, Walk
 from reflectrl.envs.autoexplore.finder import Finder
-from reflectrl.envs.autoexplore.kinds import by_kind, kind_of
+from reflectrl.envs.autoexplore.kinds import kind_of
 from reflectrl.envs.autoexplore.names import shown
 from reflectrl.envs.autoexplore.words import spoken
 
@@ -59,8 +59,8 @@ def _of_file(walk: Walk, question: str, path: str) -> str:
     """The kind of file that answers, and whether this is the first of them that was found."""
     kind = kind_of(path)
     said = f"The answer is in {kind}."
-    alike = by_kind(walk.found_with(path)).get(kind)
-    if alike is not None:
+    alike = [one for one in walk.found_with(path) if kind_of(one) == kind]
+    if alike:
         return f"{said} It comes first there." if alike[0] == path else said
     shared = _shared(question, path.rpartition("/")[2])
     return f"{said} Its name shares {', '.join(shared)} with the question." if shared else said

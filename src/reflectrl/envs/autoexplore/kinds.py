@@ -8,12 +8,11 @@ the kinds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from reflectrl.envs.autoexplore.outline import LANGUAGES
 
-CODE, DOCS, NEWS, OTHER = KINDS = ("code", "docs", "news", "other")
+CODE, DOCS, NEWS, OTHER = ("code", "docs", "news", "other")
 _TEXTS = frozenset({"", ".rst", ".rest", ".md", ".markdown", ".mdx", ".rmd", ".txt", ".adoc", ".html", ".htm", ".tex"})
 _DOCS = frozenset({"doc", "docs", "documentation", "manual"})
 _NEWS = re.compile(r"change|history|news|release|whatsnew", re.IGNORECASE)
@@ -28,11 +27,3 @@ def kind_of(path: str) -> str:
     if suffix in _TEXTS - {""} or pure.stem.lower() == "readme" or _DOCS & {part.lower() for part in pure.parts[:-1]}:
         return DOCS
     return CODE if suffix[1:] in LANGUAGES else OTHER
-
-
-def by_kind(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Paths by their kind, in the given order; kinds of which there is none are left out."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        found.setdefault(kind_of(path), []).append(path)
-    return {kind: found[kind] for kind in KINDS if kind in found}
