@@ -98,8 +98,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_nothing_is_sent_written_or_started(repo: Path, agent_folder: Path) -> None:
-    words = ["locate", QUESTION, "--repo", str(repo), "--model", str(agent_folder)]
+@pytest.mark.parametrize("shipped", [False, True])  # loaded by transformers, and without
+def test_nothing_is_sent_written_or_started(repo: Path, agent_folder: Path, shipped: bool) -> None:
+    folder = card.SHIPPED if shipped else agent_folder
+    words = ["locate", QUESTION, "--repo", str(repo), "--model", str(folder)]
     done = subprocess.run(
         [sys.executable, "-B", "-c", WITNESS, *words],
         capture_output=True,
