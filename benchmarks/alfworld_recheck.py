@@ -38,14 +38,14 @@ class NativeReference:
         return getattr(self._house, name)
 
 
-def differing(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The games of which the native engine does not say what the lines' digests stand for."""
+def compared(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
+    """(game, whether the native engine says what its line's digest stands for) of the lines' games in a folder."""
     digests = {line["game"]: line["digest"] for line in lines}
     for files in games(source):
         if files.place in digests:
             game = compiled(files)
-            if walked(files.place, Pair(game, NativeReference(game)))["digest"] != digests[files.place]:
-                yield files.place
+            said = walked(files.place, Pair(game, NativeReference(game)))["digest"]
+            yield files.place, said == digests[files.place]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -55,10 +55,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("sweep", type=Path, metavar="FILE", help="results of alfworld_sweep")
     asked = parser.parse_args(words)
     lines = results(asked.sweep)
-    again = set(differing(asked.source, lines))
+    same = dict(compared(asked.source, lines))
+    if not lines or len(same) < len(lines):
+        parser.error(f"{asked.sweep} has {len(lines):,} games, of which {len(same):,} are in {asked.source}")
+    again = {place for place, equal in same.items() if not equal}
     for place in sorted(again):
         print(f"{place}: to be compared again")
-    print(f"{len(lines) - len(again):,} of {len(lines):,} games as the reference has them")
+    print(f"{len(same) - len(again):,} of {len(same):,} games as the reference has them")
     if again:
         asked.sweep.replace(asked.sweep.with_name(f"{asked.sweep.name}.before"))
         asked.sweep.write_text("".join(json.dumps(line) + "\n" for line in lines if line["game"] not in again))

@@ -91,3 +91,7 @@ def test_what_the_reference_said_is_compared_without_it(official: Path, tmp_path
     assert alfworld_recheck.main([str(official), str(sweep)]) == 1
     assert [line["game"] for line in alfworld_sweep.results(sweep)] == [lines[1]["game"]]
     assert len(alfworld_sweep.results(tmp_path / "sweep.jsonl.before")) == 2
+    for missing in ("nowhere.jsonl", "others.jsonl"):  # nothing was compared, so nothing is said to be equal
+        (tmp_path / "others.jsonl").write_text(json.dumps({**lines[0], "game": "train/another/one"}) + "\n")
+        with pytest.raises(SystemExit):
+            alfworld_recheck.main([str(official), str(tmp_path / missing)])

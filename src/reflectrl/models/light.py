@@ -29,7 +29,6 @@ ORDINARY: dict[str, Any] = {
     "quantization_config": None,
 }
 """What `config.json` has to say, or leave out where the value is None."""
-FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 
 
 def load_light(folder: Path, context: int) -> LanguageModel | None:
@@ -42,13 +41,15 @@ def load_light(folder: Path, context: int) -> LanguageModel | None:
         UserError: the weights were trained with another tokenizer.
     """
     try:
-        config, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (FILES[0], FILES[2]))
-        if not _ordinary(folder, config, about):
+        config, about = (
+            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+        )
+        if not _ordinary(config, about):
             return None
         tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
         model = LightLlama(config)
-        saved = load_file(folder / "model.safetensors")
-        model.load_state_dict({name: weight.float() for name, weight in saved.items()})
+        saved = load_file(folder / "model.safetensors")  # without the head, which is the embedding
+        model.load_state_dict({"lm_head.weight": saved["model.embed_tokens.weight"], **saved})
     except Exception:  # many kinds; whatever is wrong with it, `load_model` says it better
         return None
     check_card(folder, tokenizer)
@@ -56,11 +57,10 @@ def load_light(folder: Path, context: int) -> LanguageModel | None:
     return LanguageModel(model, tokenizer, min(context, model.positions), None, str(folder))
 
 
-def _ordinary(folder: Path, config: dict[str, Any], about: dict[str, Any]) -> bool:
+def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
     rope = config.get("rope_parameters") or {}
     return (
-        all((folder / name).is_file() for name in FILES)
-        and all(config.get(key) == value for key, value in ORDINARY.items())
+        all(config.get(key) == value for key, value in ORDINARY.items())
         and rope.get("rope_type") == "default"
         and about.get("bos_token") is None
         and about.get("eos_token") is not None
@@ -121,10 +121,6 @@ class LightLlama(nn.Module):
     def get_output_embeddings(self) -> nn.Module:
         """(V, D), the same weights."""
         return self.lm_head
-
-    def load_state_dict(self, weights: dict[str, Tensor], *_: Any, **__: Any) -> Any:  # type: ignore[override]
-        """As saved, that is without the head, which is the embedding."""
-        return super().load_state_dict({"lm_head.weight": weights["model.embed_tokens.weight"], **weights})
 
 
 class _Core(nn.Module):

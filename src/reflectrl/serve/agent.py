@@ -95,23 +95,27 @@ def default_agent() -> Agent | None:
 
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
-    """Policy and reflector: two models, or two adapters on one backbone."""
+    """Policy and reflector; without the transformers library where that will do."""
     from reflectrl.models.light import load_light
 
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
-    place = folder / REFLECTOR
-    light = load_light(folder / POLICY, context)
-    speaker = load_light(place, context) if light is not None and place.is_dir() else None
-    if light is not None and (speaker is not None or not place.is_dir()):
-        return light, speaker
+    places = [place for place in (folder / POLICY, folder / REFLECTOR) if place.is_dir()]
+    light = [lm for lm in (load_light(place, context) for place in places) if lm is not None]
+    if len(light) == len(places):
+        return light[0], light[1] if len(light) > 1 else None
+    return _by_transformers(folder, context)
+
+
+def _by_transformers(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
+    """Policy and reflector: two models, or two adapters on one backbone."""
     from transformers.utils.logging import disable_progress_bar
 
     from reflectrl.config import ModelConfig
     from reflectrl.models.load import load_model, second_player
 
     disable_progress_bar()
-    config = ModelConfig(context=context)
+    config, place = ModelConfig(context=context), folder / REFLECTOR
     policy = load_model(folder / POLICY, config, POLICY)
     if not place.is_dir():
         return policy, None

@@ -188,11 +188,9 @@ class AutoExploreEnv(TextEnv):
         """
         if self.actions == "paper":
             raise NotImplementedError("the paper's actions have no search")
-        commands = self._walk.commands()
-        first = next((action for action, command in commands.items() if command.verb == "id"), None)
-        return list(commands).index(
-            first or next(action for action in ("search", "ls", *commands) if action in commands)
-        )
+        actions = self.legal_actions()
+        first = next((action for action in actions if action.startswith("id ")), "")
+        return actions.index(next((action for action in (first, "search", "ls") if action in actions), actions[-1]))
 
     def _best(self) -> str:
         """The first command of a shortest way to a file that answers."""

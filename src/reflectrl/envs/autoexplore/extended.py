@@ -9,7 +9,6 @@ reached. All outputs are history, which only grows; the folder that one is in is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,8 +45,6 @@ class ExtendedWalk:
         """Entries of the present folder that were shown: 0 before `ls`."""
         self.labels: dict[str, str] = {}
         """Path → label, of the files that were shown."""
-        self._of_kind = Counter[str]()
-        """How many of a kind have labels."""
         self._together: tuple[tuple[str, ...], ...] = ()
         """What each page of hits showed."""
         self.looked: frozenset[tuple[str, str]] = frozenset()
@@ -163,8 +160,8 @@ class ExtendedWalk:
     def _label(self, path: str) -> str:
         if path not in self.labels:
             kind = kind_of(path)
-            self._of_kind[kind] += 1
-            self.labels[path] = f"{kind} {self._of_kind[kind]}"
+            before = sum(label.startswith(kind) for label in self.labels.values())
+            self.labels[path] = f"{kind} {before + 1}"
         return self.labels[path]
 
     # ---- the way to a file -----------------------------------------------------------------------------------------
@@ -236,5 +233,4 @@ class ExtendedWalk:
         self.folder, self._listed, labels, self.looked, self.searched, self._found, *texts = state
         self._together, self._history = texts
         self.labels = dict(labels)
-        self._of_kind = Counter(map(kind_of, labels))
         self._legal = {}
