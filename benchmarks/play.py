@@ -2,33 +2,39 @@
 
     python -m benchmarks.play --workloads taxi alfworld --sizes 4x256 --batches 1 16 --threads 1
 
-Both read the same observations, decode reflections of the same natural lengths by sampling (the policy then reads the
-recorded text), and score the same actions. Nothing is remembered: every seat's prompts are computed. A tick is a step
-of all episodes of the batch. What the engine keeps between steps must be there when a tick is timed, so the tick before
-each timed one is played too, unmeasured.
+Both read the same observations, write reflections of the same natural lengths, and score the same actions. Weights are
+random, so what a model would write is noise: the engine samples and then takes the recorded reflection's token, which
+is what its drafts have to guess. (Hugging Face's `generate` writes what it samples.) Nothing is remembered: every
+seat's prompts are computed. A tick is a step of all episodes of the batch. What the engine keeps between steps must be
+there when a tick is timed, so the tick before each timed one is played too, unmeasured; and drafts know the reflections
+of the same episodes' earlier steps and of `BEFORE` other episodes, as in a run that began a little while ago.
 
 `predicted` is the ratio of the floating-point operations that torch counts in both, `reached` the share of it that the
 clock shows; `mfu` is the share of the GEMM rate measured in the same run; `model` and `env` are shares of the engine's
-time, the rest being Python; tokens are per step.
+time, the rest being Python; tokens are per step, wrong guesses included; `per pass` is how many tokens of a reflection
+a pass of the engine gives.
 """
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from reflectrl.models.engine import Written, generate
+from reflectrl.models.drafts import END, Drafts, spelled
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
+from reflectrl.models.prefix import Prefix
 from reflectrl.models.tally import Tally
+from reflectrl.models.writing import Written, draw, generate
 from reflectrl.players.base import Seat
 from reflectrl.players.policy import Policy
 from reflectrl.players.reflector import Reflector
@@ -37,7 +43,7 @@ from reflectrl.types import Episode, Sampling, Step, Turn
 from .measure import count_flops, counted, gemm_rate, growth, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick
 from .settings import Settings, main, note
-from .workloads import Workload, bench_model, records, reflection_lengths, workload
+from .workloads import Workload, bench_model, records, reflection_ids, workload
 
 SHARES = (0.2, 0.5, 0.8)
 """Where in the episodes the timed ticks lie, as shares of the shortest."""
@@ -49,16 +55,56 @@ HEAVY = 2e12
 """Operations of a plain tick beyond which the tick in the middle stands for all, and is played once."""
 
 
-class NaturalReflector(Reflector):
-    """Writes as many tokens as each seat's recorded reflection has, whatever they are."""
+BEFORE = 16
+"""Other episodes whose reflections drafts know."""
 
-    lengths: Sequence[int] = ()
+
+@dataclass
+class Script:
+    """What a seat is to write, in the place of its generator of random numbers, which only is consulted."""
+
+    generator: np.random.Generator
+    tokens: Iterator[int]
+
+
+def draw_as_written(logits_BV: Tensor, sampling: Sampling, scripts: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Sample as always, then take the scripts' next tokens."""
+    _, logprobs_B = draw(logits_BV, sampling, [script.generator for script in scripts])
+    return torch.tensor([next(script.tokens) for script in scripts]), logprobs_B
+
+
+class ScriptedReflector(Reflector):
+    """Writes the recorded reflections, or as much of them as `limits` allow."""
+
+    texts: Sequence[Ids] = ()
+    limits: Sequence[int] = ()
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
         return [self._turn(one) for one in self._write([self._prompt(seat) for seat in seats], seats)]
 
-    def _generate(self, prompts: Sequence[Ids], rows: slice, *rest: Any) -> list[Written]:
-        return generate(self.lm, prompts, self.lengths[rows], self.sampling, *rest)
+    def _generate(
+        self,
+        prompts: Sequence[Ids],
+        rows: slice,
+        generators: Sequence[np.random.Generator],
+        prefixes: Sequence[Prefix],
+    ) -> list[Written]:
+        scripts: Any = [Script(*one) for one in zip(generators, map(iter, self.texts[rows]), strict=True)]
+        limits = self.limits[rows]
+        return generate(self.lm, prompts, limits, self.sampling, scripts, prefixes, self.drafts, draw_as_written)
+
+    def rehearse(self, seat: Seat, text: Ids) -> None:
+        """Let drafts learn a reflection as they would have by writing it, without the model."""
+        assert self.drafts is not None, "there are no drafts"
+        prompt, whole, written = spelled(self._prompt(seat)), spelled(text[:-1]), 0
+        while written <= len(whole):
+            draft = self.drafts.draft(prompt, whole[:written], len(whole) - written)
+            held = sum(
+                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft.tokens, whole[written:], strict=False))
+            )
+            self.drafts.check(draft, held)
+            written += held + 1
+        self.drafts.learn(whole + END)
 
 
 @dataclass
@@ -81,19 +127,17 @@ class TimedModel(LanguageModel):
 
 
 def instrumented(lm: LanguageModel) -> TimedModel:
-    """The same model with a clock, a tally of its own, and no end-of-text, so that random weights do not stop early."""
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.eos_token = None
-    return TimedModel(**(vars(lm) | {"tokenizer": tokenizer, "tally": Tally()}))
+    """The same model with a clock and a tally of its own."""
+    return TimedModel(**(vars(lm) | {"tally": Tally()}))
 
 
 class EnginePair:
     """The engine's players on the seats of recorded episodes."""
 
-    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload) -> None:
+    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, drafts: bool = True) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
         self.policy = Policy(self.models[0], Sampling(1.0), memory=0, cache=KEPT)
-        self.reflector = NaturalReflector(self.models[1], 128, Sampling(1.0), cache=KEPT)
+        self.reflector = ScriptedReflector(self.models[1], 128, Sampling(1.0), cache=KEPT, drafts=drafts)
         self.env = work.make_env()
 
     def seats(self, episodes: Sequence[Episode]) -> list[Seat]:
@@ -102,11 +146,28 @@ class EnginePair:
         pairs = enumerate(zip(episodes, first, strict=True))
         return [Seat(self.env, e.task, e.seed, np.random.default_rng(i), seen) for i, (e, seen) in pairs]
 
-    def tick(self, seats: Sequence[Seat], steps: Sequence[Step], lengths: Sequence[int]) -> None:
-        """One step of every seat; the policy reads the recorded reflections."""
+    def forget(self) -> None:
+        """Drafts are those of a reflector that has written nothing yet."""
+        if self.reflector.drafts is not None:
+            self.reflector.drafts = Drafts()
+
+    def rehearse(self, seats: Sequence[Seat], steps: Sequence[Step]) -> None:
+        """Let drafts learn what the reflector wrote in one step of every seat."""
+        if self.reflector.drafts is None:
+            return
+        self._show(seats, steps)
+        for seat, ids in zip(seats, self.reflector.texts, strict=True):
+            self.reflector.rehearse(seat, ids)
+
+    def _show(self, seats: Sequence[Seat], steps: Sequence[Step]) -> None:
         for seat, step in zip(seats, steps, strict=True):
             seat.observation, seat.turns = step.observation, []
-        self.reflector.lengths = lengths
+        self.reflector.texts = reflection_ids(self.models[1], [step.reflection or "" for step in steps])
+
+    def tick(self, seats: Sequence[Seat], steps: Sequence[Step], limit: int | None = None) -> None:
+        """One step of every seat: the reflector writes at most `limit` tokens, the policy reads the whole text."""
+        self._show(seats, steps)
+        self.reflector.limits = [min(len(ids), limit or len(ids)) for ids in self.reflector.texts]
         self.reflector.turns(seats)
         for seat, step in zip(seats, steps, strict=True):
             seat.turns = [step.turns[0]]
@@ -116,22 +177,23 @@ class EnginePair:
 class Cell:
     """One row of the table: a workload, a model size, a batch."""
 
-    def __init__(self, size: str, name: str, batch: int, **model: Any) -> None:
+    def __init__(self, size: str, name: str, batch: int, drafts: bool = True, **model: Any) -> None:
         self.size, self.work = size, workload(name)
         self.lm, other = (bench_model(size, self.work, seed=seed, **model) for seed in (0, 1))
         start = time.perf_counter()
-        self.episodes = records(self.work, batch)
-        self.env_seconds = (time.perf_counter() - start) / sum(len(episode.steps) for episode in self.episodes)
+        self.episodes, self.before = records(self.work, batch), records(self.work, BEFORE, first=batch)
+        everything = [*self.episodes, *self.before]
+        self.env_seconds = (time.perf_counter() - start) / sum(len(episode.steps) for episode in everything)
         shortest = min(len(episode.steps) for episode in self.episodes)
         self.ticks = sorted({max(1, int(share * shortest)) for share in SHARES})
-        self.engine = EnginePair(self.lm, other, self.work)
+        self.engine = EnginePair(self.lm, other, self.work, drafts)
         self.plain = PlainPair(self.lm, other)
 
     def steps(self, tick: int) -> list[Step]:
         return [episode.steps[tick] for episode in self.episodes]
 
     def lengths(self, tick: int) -> list[int]:
-        return reflection_lengths(self.lm, [step.reflection or "" for step in self.steps(tick)])
+        return list(map(len, reflection_ids(self.lm, [step.reflection or "" for step in self.steps(tick)])))
 
     def plain_tick(self, tick: int) -> None:
         steps = self.steps(tick)
@@ -144,12 +206,18 @@ class Cell:
 
     def engine_ticks(self, measure: Callable[[Callable[[], None]], float]) -> float:
         """The same for the engine; the tick before each timed one is played without it."""
-        total = 0.0
+        self.engine.forget()
+        for episode in self.before:
+            for step in episode.steps:
+                self.engine.rehearse(self.engine.seats([episode]), [step])
+        total, rehearsed = 0.0, 0
         for tick in self.ticks:
-            seats = self.engine.seats(self.episodes)
-            self.engine.tick(seats, self.steps(tick - 1), [1] * len(seats))
-            steps, lengths = self.steps(tick), self.lengths(tick)
-            total += measure(lambda seats=seats, steps=steps, lengths=lengths: self.engine.tick(seats, steps, lengths))
+            seats, steps = self.engine.seats(self.episodes), self.steps(tick)
+            for index in range(rehearsed, tick):
+                self.engine.rehearse(seats, self.steps(index))
+            rehearsed = tick + 1
+            self.engine.tick(seats, self.steps(tick - 1), limit=1)
+            total += measure(lambda seats=seats, steps=steps: self.engine.tick(seats, steps))
         return total
 
     def row(self, repetitions: int) -> dict[str, Any]:
@@ -182,6 +250,7 @@ class Cell:
             "read": watch.read / every,
             "plain written": plain_watch.written / every,
             "written": watch.written / every,
+            "per pass": watch.written / max(1, watch.written - watch.drafted),
             "plain MiB": plain_watch.peak / 2**20,
             "MiB": watch.peak / 2**20,
         }
@@ -216,7 +285,7 @@ class Watch:
 
     def __init__(self, models: Sequence[TimedModel]) -> None:
         self.models = models
-        self.peak = self.read = self.written = 0
+        self.peak = self.read = self.written = self.drafted = 0
         self.model_seconds = 0.0
 
     def __call__(self, tick: Callable[[], None]) -> float:
@@ -226,6 +295,7 @@ class Watch:
         for model, (tally, seconds) in zip(self.models, before, strict=True):
             new = model.tally.since(tally)
             self.read, self.written = self.read + new.encoded, self.written + new.decoded
+            self.drafted += new.drafted
             self.model_seconds += model.seconds - seconds
         return taken[0]
 
@@ -252,7 +322,8 @@ def body(lm: LanguageModel) -> int:
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
-    return [note(Cell(*cell, **made).row(settings.repetitions)) for cell in settings.cells()]
+    drafts = settings.drafts == "on"
+    return [note(Cell(*cell, drafts, **made).row(settings.repetitions)) for cell in settings.cells()]
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class Settings:
     """Their weights."""
     mixed_play: Literal["on", "off"] = "off"
     """Whether the engine plays with matrix products in bfloat16."""
+    drafts: Literal["on", "off"] = "on"
+    """Whether the engine's reflector guesses at what it writes."""
 
     def cells(self) -> list[tuple[str, str, int]]:
         """(size, workload, batch) of every row."""

@@ -20,6 +20,7 @@ from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.envs.taxi.world import ACTIONS, STANDARD, Ride
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.models.packing import Ids
 from reflectrl.models.scratch import make_model, train_tokenizer
 from reflectrl.prompts import policy_prompt, reflection_completion
 from reflectrl.teach.trajectories import Lesson, teach
@@ -27,8 +28,8 @@ from reflectrl.types import Episode, Task, UserError, named_seed
 
 from .household import LISTED, Household
 
-TASKS = 64
-"""Tasks of a workload: as many as the largest batch."""
+TASKS = 80
+"""Tasks of a workload: as many as the largest batch, and some to be played before."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def workload(name: str, horizon: int = 0) -> Workload:
     raise UserError(f"unknown workload {name!r}; there are taxi, taxi-history and alfworld")
 
 
-def records(workload: Workload, episodes: int, seed: int = 0) -> list[Episode]:
+def records(workload: Workload, episodes: int, seed: int = 0, first: int = 0) -> list[Episode]:
     """Recorded episodes: at every step the analyst's reflection, the expert's choice and the expert as target.
 
-    The tasks are taken in order, and again from the first when they run out.
+    The tasks are taken in order from number `first` on, and again from the beginning when they run out.
     """
-    env = workload.make_env()
-    tasks = (workload.tasks[i % len(workload.tasks)] for i in range(episodes))
-    return [teach(env, Lesson(task, named_seed(seed, "records", i), "trajectory")) for i, task in enumerate(tasks)]
+    env, numbers = workload.make_env(), range(first, first + episodes)
+    tasks = ((i, workload.tasks[i % len(workload.tasks)]) for i in numbers)
+    return [teach(env, Lesson(task, named_seed(seed, "records", i), "trajectory")) for i, task in tasks]
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
@@ -178,6 +179,11 @@ def _texts(made: Workload) -> Iterator[str]:
             yield f"{prompt.rest} {labels[step.action]}"
 
 
+def reflection_ids(lm: LanguageModel, reflections: Sequence[str]) -> list[Ids]:
+    """The tokens that a reflector writes for each of these, end-of-text included."""
+    return [(*lm.encode(reflection_completion(text)), lm.tokenizer.eos_token_id) for text in reflections]
+
+
 def reflection_lengths(lm: LanguageModel, reflections: Sequence[str]) -> list[int]:
-    """Tokens that a reflector decodes to write each of these, end-of-text included."""
-    return [len(lm.encode(reflection_completion(text))) + 1 for text in reflections]
+    """How many these are."""
+    return [len(ids) for ids in reflection_ids(lm, reflections)]

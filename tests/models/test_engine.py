@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.engine import choice_logits, draw, generate, last_hidden, nucleus
+from reflectrl.models.engine import choice_logits, last_hidden
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.writing import draw, generate, nucleus
 from reflectrl.types import Sampling
 
 TEXTS = ["|T: | : |\nReflection: The taxi moved west.\nActions: 1: south; 2: north\nChoice: 1"]

@@ -1,6 +1,8 @@
 """Forward passes of our own against Hugging Face's: block by block, through the attention interface, in training."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,21 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from reflectrl.models import forward
-from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
-from reflectrl.models.engine import generate, packed_hidden, read
+from reflectrl.models.attention import (
+    CachedAttention,
+    InPlaceAttention,
+    PackedAttention,
+    SteppingAttention,
+    WritingAttention,
+)
+from reflectrl.models.engine import packed_hidden, read
 from reflectrl.models.forward import hidden_states
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import fuse_activations
 from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
 from reflectrl.models.prefix import Prefix
 from reflectrl.models.through import through_transformers
+from reflectrl.models.writing import generate
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -228,12 +237,12 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
     torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("attention", [InPlaceAttention, partial(SteppingAttention, device=torch.device("cpu"))])
 @settings(max_examples=30, deadline=None)
-@given(
-    held=st.lists(st.integers(1, 12), min_size=1, max_size=6),
-    leaving=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=3, max_size=6),
-)
-def test_rows_that_leave_take_nothing_with_them(held: list[int], leaving: list[list[bool]]) -> None:
+@given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
+def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
+    attention: Callable[..., WritingAttention], data: st.DataObject, held: list[int]
+) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
     prefixes = []
@@ -242,24 +251,32 @@ def test_rows_that_leave_take_nothing_with_them(held: list[int], leaving: list[l
         prefix.append(0, key, 2 * key)
         prefix.hold((0,) * len(key))
         prefixes.append(prefix)
-    attend, rows = SteppingAttention(prefixes, len(leaving), torch.device("cpu")), list(range(len(held)))
-    for goes in leaving:
-        attend.advance(torch.float32)
-        new, query = torch.randn(2, len(rows), 1, 4, generator=generator)
-        for i, row in enumerate(rows):
-            keys[row] = torch.cat([keys[row], new[i][None]])
-        found = attend(0, query, new, 2 * new)
-        assert attend.pairs == sum(len(keys[row]) for row in rows)
-        for i, row in enumerate(rows):
-            seen = torch.ones(1, len(keys[row])).bool()
-            expected = by_hand(query[i][None], keys[row], 2 * keys[row], seen)
-            torch.testing.assert_close(found[i][None], expected, atol=1e-5, rtol=0)
-        stay = [i for i, row in enumerate(rows) if not goes[row]]
-        if not stay:
-            break
-        attend.select(torch.tensor(stay))
+    attend, rows, kept = attention(prefixes, 20), list(range(len(held))), [1] * len(held)
+    for _ in range(5):
+        stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
+        attend.keep(kept, stay)
         rows = [rows[i] for i in stay]
-    assert [len(prefix.ids) for prefix in prefixes] == held, "the prefixes stay as they were"
+        if not rows:
+            break
+        counts = [data.draw(st.integers(1, 4)) for _ in rows]
+        places = attend.advance(counts)
+        new, query = torch.randn(2, sum(counts), 1, 4, generator=generator)
+        found = attend(0, query, new, 2 * new)
+        assert attend.pairs == int(places.sum()) + len(places)
+        for row, start, count in zip(rows, accumulate(counts, initial=0), counts, strict=False):
+            own = slice(start, start + count)
+            assert places[own].tolist() == list(range(len(keys[row]), len(keys[row]) + count))
+            keys[row] = torch.cat([keys[row], new[own]])
+            seen = torch.ones(count, len(keys[row])).tril(len(keys[row]) - count).bool()
+            expected = by_hand(query[own], keys[row], 2 * keys[row], seen)
+            torch.testing.assert_close(found[own], expected, atol=1e-5, rtol=0)
+        kept = [data.draw(st.integers(1, count)) for count in counts]
+        for row, count, keeps in zip(rows, counts, kept, strict=True):
+            keys[row] = keys[row][: len(keys[row]) - count + keeps]
+    attend.keep(kept[: len(rows)], [])
+    for prefix, key, length in zip(prefixes, keys, held, strict=True):
+        assert len(prefix.ids) == length
+        assert torch.equal(prefix.layer(0)[0][0].transpose(0, 1), key[:length]), "the prefixes stay as they were"
 
 
 @families

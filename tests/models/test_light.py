@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.engine import generate, packed_hidden, tokenize
+from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.labels import find_labels
 from reflectrl.models.light import load_light
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.packing import pack
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.writing import generate
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
 

@@ -18,11 +18,12 @@ from reflectrl.learn.batch import make_batch
 from reflectrl.learn.online import learn
 from reflectrl.learn.sft import choice_examples, evaluate_loss, reflection_examples, train_sft
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.engine import generate, last_hidden
+from reflectrl.models.engine import last_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.writing import generate
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import lessons, teach

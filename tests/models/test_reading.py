@@ -9,10 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.models.engine import CUT, REUSE, choice_logits, generate, last_hidden, read, tokenize
+from reflectrl.models.engine import CUT, REUSE, choice_logits, last_hidden, read, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, apart, pack, shared_length
 from reflectrl.models.prefix import Prefix
+from reflectrl.models.writing import generate
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs import make
-from reflectrl.models.engine import generate, tokenize
+from reflectrl.models.engine import tokenize
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.writing import generate
 from reflectrl.players import Reflector, Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Observation, Sampling, UserError

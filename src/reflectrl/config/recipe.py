@@ -245,6 +245,9 @@ class PlayConfig:
     cache_mib: Natural = 4096
     """Most memory (MiB) per player for keys and values of histories kept between steps; 0 encodes all anew. A call
     takes up to 2048 more."""
+    drafts: bool = True
+    """Guess at reflections from those written before, and let the model check several tokens in one pass: faster, with
+    the same result but for rounding."""
     shuffle_labels: bool = False
     """List the actions in a random order at every step, in SFT, RL and evaluation."""
 

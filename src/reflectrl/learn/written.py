@@ -11,8 +11,8 @@ import numpy as np
 
 from reflectrl.learn.completions import prompt_ids
 from reflectrl.learn.sft import Example
-from reflectrl.models.engine import generate
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.writing import generate
 from reflectrl.samples.sample import Sample
 from reflectrl.types import Sampling
 

@@ -1,8 +1,7 @@
-"""The engine: reading, scoring and writing for one player, on prompts that are lists of token ids.
+"""The engine: reading and scoring for one player, on prompts that are lists of token ids (`writing.py` writes).
 
 Tokens of all rows lie one behind another, so nothing is padded. A prompt that continues what its episode's `Prefix`
-holds is read from there on. A row's result does not depend on the company it is computed in, and each row draws its
-randomness from a generator of its own.
+holds is read from there on. A row's result does not depend on the company it is computed in.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.attention import CachedAttention, PackedAttention, SteppingAttention
+from reflectrl.models.attention import CachedAttention, PackedAttention
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Block, Ids, Packing, apart, portions
 from reflectrl.models.prefix import Prefix
 from reflectrl.prompts import Prompt
-from reflectrl.types import Sampling, UserError
+from reflectrl.types import UserError
 
 CUT = 4
 """A history that does not fit is cut by multiples of a quarter of the context."""
 
 REUSE = 16
 """Fewer kept tokens than this are not worth continuing from."""
-
-Written = tuple[Ids, tuple[float, ...]]
-"""New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
 
 def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
@@ -53,9 +49,6 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
     piece = max(1, lm.context // CUT)
     excess = max(0, len(history) - room)
     return tuple(start + history[-(-excess // piece) * piece :] + rest)
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def packed_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
@@ -114,102 +107,3 @@ def choice_logits(
     """
     hidden_PD = last_hidden(lm, apart(prompts)) if prefixes is None else read(lm, prompts, prefixes)
     return lm.logits(hidden_PD, torch.tensor(label_ids, device=lm.device)).float()
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def generate(
-    lm: LanguageModel,
-    prompts: Sequence[Ids],
-    max_new_tokens: int | Sequence[int],
-    sampling: Sampling,
-    generators: Sequence[np.random.Generator],
-    prefixes: Sequence[Prefix] | None = None,
-) -> list[Written]:
-    """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
-
-    Args:
-        prefixes: what each prompt's episode has kept; they hold the prompts afterwards, not what is written.
-    """
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    prefixes = [Prefix() for _ in prompts] if prefixes is None else prefixes
-    writer = _Writer(lm, prefixes, limits)
-    hidden_PD = read(lm, prompts, prefixes)
-    while True:
-        chosen = draw(lm.logits(hidden_PD).float(), sampling, [generators[i] for i in writer.rows])
-        if not writer.keep(*chosen):
-            return writer.finished()
-        hidden_PD = writer.step()
-
-
-def draw(logits_BV: Tensor, sampling: Sampling, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
-    """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
-    if sampling.greedy:
-        logp_BV = logits_BV.log_softmax(-1)
-        tokens = logp_BV.argmax(-1)
-        return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-    logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
-    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
-    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
-    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
-    tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
-    tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
-    return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-
-
-def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of tokens whose probability reaches `top_p`; the others become -inf."""
-    if top_p >= 1:
-        return logits_BV
-    ordered, index = logits_BV.sort(-1, descending=True)
-    probability = ordered.softmax(-1)
-    ordered = ordered.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
-    return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
-
-
-class _Writer:
-    """The rows that are being continued."""
-
-    def __init__(self, lm: LanguageModel, prefixes: Sequence[Prefix], limits: Sequence[int]) -> None:
-        self.lm, self.prefixes, self.limits = lm, prefixes, limits
-        self.rows = list(range(len(prefixes)))
-        self.new: list[list[int]] = [[] for _ in self.rows]
-        self.logprobs: list[list[float]] = [[] for _ in self.rows]
-        self._attend: SteppingAttention | None = None
-
-    def keep(self, tokens_R: Tensor, logprobs_R: Tensor) -> bool:
-        """Record one token per running row; rows that are done leave. Returns whether any still runs."""
-        end, stay = self.lm.tokenizer.eos_token_id, []
-        drawn = zip(self.rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True)
-        for slot, (row, token, logprob) in enumerate(drawn):
-            if token != end:
-                self.new[row].append(token)
-                self.logprobs[row].append(logprob)
-                if len(self.new[row]) < self.limits[row]:
-                    stay.append(slot)
-        self.tokens_R = tokens_R
-        if len(stay) < len(self.rows):
-            self.rows = [self.rows[slot] for slot in stay]
-            self._leave(torch.tensor(stay, dtype=torch.long, device=tokens_R.device))
-        return bool(self.rows)
-
-    def _leave(self, stay: Tensor) -> None:
-        self.tokens_R = self.tokens_R[stay]
-        if self._attend is not None and len(stay):
-            self._attend.select(stay)
-
-    def step(self) -> Tensor:
-        """Hidden state (R, D) of each running row after its latest token."""
-        if self._attend is None:
-            running = [self.prefixes[row] for row in self.rows]
-            self._attend = SteppingAttention(running, max(self.limits), self.lm.device)
-        self._attend.advance(self.lm.dtype)
-        hidden_RD = self.lm.hidden(self.tokens_R, self._attend.lengths - 1, self._attend)
-        self.lm.tally.decoded += len(self.rows)
-        self.lm.tally.pairs += self._attend.pairs
-        return hidden_RD
-
-    def finished(self) -> list[Written]:
-        return [(tuple(ids), tuple(lps)) for ids, lps in zip(self.new, self.logprobs, strict=True)]

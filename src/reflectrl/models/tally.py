@@ -12,7 +12,8 @@ class Tally:
     Attributes:
         passes: forward passes.
         encoded: prompt tokens that went through the model.
-        decoded: tokens that went through it one by one, while writing.
+        decoded: tokens that went through it while writing, wrong guesses included.
+        drafted: those of them that were guesses.
         reused: prompt tokens that did not, because their keys and values were kept or shared.
         pairs: query-key pairs of attention, per layer and head.
         logits: entries of the language-model head that were computed.
@@ -21,6 +22,7 @@ class Tally:
     passes: int = 0
     encoded: int = 0
     decoded: int = 0
+    drafted: int = 0
     reused: int = 0
     pairs: int = 0
     logits: int = 0

@@ -66,7 +66,7 @@ def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """The reflector that speaks through a model, as the recipe has it."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
-    return Reflector(lm, play.reflection_tokens, sampling, play.memory, play.cache_mib * 2**20)
+    return Reflector(lm, play.reflection_tokens, sampling, play.memory, play.cache_mib * 2**20, play.drafts)
 
 
 def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: str | None) -> Models:

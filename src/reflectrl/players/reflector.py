@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reflectrl.models.engine import Written, generate, tokenize
+from reflectrl.models.drafts import Drafts
+from reflectrl.models.engine import tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
 from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
+from reflectrl.models.writing import Written, generate
 from reflectrl.players.base import Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Sampling, Turn
@@ -25,6 +27,7 @@ class Reflector:
         memory: how many greedy reflections are kept (the least recently used are forgotten); 0 writes even equal ones
             one by one.
         cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
+        drafts: whether what was written before helps to write (faster, with the same result).
     """
 
     def __init__(
@@ -34,9 +37,11 @@ class Reflector:
         sampling: Sampling = Sampling(temperature=0.0),  # noqa: B008  (frozen)
         memory: int = 50_000,
         cache: int = CACHE,
+        drafts: bool = True,
     ) -> None:
         self.lm, self.max_new_tokens, self.sampling, self.memory = lm, max_new_tokens, sampling, memory
         self.pool = PrefixPool(lm.token_bytes, cache)
+        self.drafts = Drafts() if drafts else None
         self._known: OrderedDict[Ids, Written] = OrderedDict()
         self.asked = 0
         self.remembered = 0
@@ -74,7 +79,7 @@ class Reflector:
         generators: Sequence[np.random.Generator],
         prefixes: Sequence[Prefix],
     ) -> list[Written]:
-        return generate(self.lm, prompts, self.max_new_tokens, self.sampling, generators, prefixes)
+        return generate(self.lm, prompts, self.max_new_tokens, self.sampling, generators, prefixes, self.drafts)
 
     def _learn(self, new: Mapping[Ids, Seat]) -> dict[Ids, Written]:
         found = dict(zip(new, self._write(list(new), list(new.values())), strict=True))
