@@ -94,7 +94,9 @@ class TestWriting:
         drawn = torch.tensor([logp for one in found for logp in one.logprobs])
         ends = [i for i, token in enumerate(targets_N.tolist()) if token == lm.tokenizer.eos_token_id]
         assert len(drawn) + len(ends) == len(batch) and ends
-        assert not torch.equal(batch.old_logp_N, now_N)  # they are those of writing
+        said = [torch.tensor(one.logprobs) for one in found]
+        ours = [row[: len(one)] for row, one in zip(batch.old_logp_N.split(lengths_of(rows)), said, strict=True)]
+        assert all(map(torch.equal, ours, said)), "they are those of writing, to the bit"
 
     def test_end_of_text_belongs_to_what_ended_by_itself(self, tiny: Tiny) -> None:
         lm = tiny()

@@ -123,6 +123,28 @@ def test_block_by_block_is_the_same_as_through_transformers(family: str) -> None
     assert close(gradients(core, walked), gradients(core, led))
 
 
+@every_family
+@settings(max_examples=10, deadline=None)
+@given(
+    wanted=st.sets(st.integers(0, 77), min_size=1, max_size=20),
+    texts=st.lists(st.lists(st.integers(2, 5), min_size=2, max_size=5).map(tuple), max_size=4),
+)
+def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
+    family: str, wanted: set[int], texts: list[Ids]
+) -> None:
+    core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
+    if texts:
+        trie = make_trie(texts)
+        path = packing.paths[1]
+        packing.blocks.append(Block(trie.ids, sum(n for _, n in path), path, trie))
+    length = sum(len(block.ids) for block in packing.blocks)
+    at = torch.tensor(sorted(index % length for index in wanted)).unique()
+    found = hidden_states(core, *arguments(packing), at)
+    expected = hidden_states(core, *arguments(packing))[at]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert close(gradients(core, found), gradients(core, expected))
+
+
 @pytest.mark.parametrize("family", OTHERS)
 def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pair: Pair) -> None:
     core = model_of(family)

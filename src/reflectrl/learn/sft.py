@@ -190,11 +190,11 @@ def _losses(
     have in common once. No token is padding.
     """
     packing = share([row.ids[:-1] for row in rows])
-    hidden_ND = packed_hidden(lm, packing)
     places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
-    targets_N = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
-    logits_NV = lm.logits(hidden_ND[places]).float()
-    nll = completion_nll(logits_NV, targets_N) * len(targets_N)
+    hidden_ND = packed_hidden(lm, packing, None if text else places)
+    targets_M = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
+    logits_MV = lm.logits(hidden_ND[places] if text else hidden_ND).float()
+    nll = completion_nll(logits_MV, targets_M) * len(targets_M)
     return nll, _text_loss(lm, packing, hidden_ND) if text else nll.new_zeros(())
 
 

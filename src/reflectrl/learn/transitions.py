@@ -42,10 +42,11 @@ def step_features(data: Dataset) -> StepFeatures:
     for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
         answers = [_answer(steps, i) for i in part]
         packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
-        hidden_MD = packed_hidden(lm, packing).cpu()
-        for k, (i, answer) in enumerate(zip(part, answers, strict=True)):
-            places = packing.places(k)
-            states[i], actions[i] = hidden_MD[places[-1 - len(answer)]], hidden_MD[places[-1]]
+        spelled = [packing.places(k) for k in range(len(part))]
+        before = [places[-1 - len(answer)] for places, answer in zip(spelled, answers, strict=True)]
+        hidden_MD = packed_hidden(lm, packing, [*before, *(places[-1] for places in spelled)]).cpu()
+        for k, i in enumerate(part):
+            states[i], actions[i] = hidden_MD[k], hidden_MD[len(part) + k]
     return StepFeatures(torch.stack(states), torch.stack(actions))
 
 

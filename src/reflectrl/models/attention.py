@@ -19,7 +19,11 @@ from reflectrl.models.packing import Packing, Trie
 from reflectrl.models.prefix import Prefix, gather
 
 Attend = Callable[..., Tensor]
-"""(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0) -> (N, H · D); H is a multiple of G."""
+"""(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, asking = None) -> (N, H · D).
+
+H is a multiple of G. Where only some tokens ask, `asking` (A,) are their indices, ascending, and the queries and the
+result are theirs.
+"""
 
 
 def sdpa(
@@ -39,20 +43,33 @@ def sdpa(
     return out[0].transpose(0, 1).flatten(1)
 
 
-def visible(new: int, before: int, like: Tensor, trie: Trie | None = None) -> Tensor | None:
+def visible(
+    new: int, before: int, like: Tensor, trie: Trie | None = None, asking: Tensor | None = None
+) -> Tensor | None:
     """Additive mask (S, before + S): all that is before the block, and in it each token's own past.
 
-    None where none is needed: a single token sees everything.
+    None where none is needed: the last token of a run sees everything.
 
     Args:
         trie: how the tokens of the block branch; None for one run of tokens.
+        asking: the rows of the mask that are wanted; None for all.
     """
-    if new == 1:
+    if new == 1 or (trie is None and asking is not None and asking.tolist() == [new - 1]):
         return None
     own = torch.ones(new, new, dtype=torch.bool).tril() if trie is None else torch.from_numpy(trie.ancestors())
-    mask = like.new_zeros(new, before + new)
+    own = own if asking is None else own[asking]
+    mask = like.new_zeros(len(own), before + new)
     mask[:, before:].masked_fill_(~own.to(like.device), -torch.inf)
     return mask
+
+
+def by_block(lengths: Sequence[int], asking: Tensor | None) -> list[Tensor | None]:
+    """Which tokens of each block ask, by their places in it; None for all of them."""
+    if asking is None:
+        return [None] * len(lengths)
+    indices, ends = asking.cpu(), torch.tensor(lengths).cumsum(0)
+    parts = indices.tensor_split(torch.searchsorted(indices, ends)[:-1])
+    return [part - end + length for part, end, length in zip(parts, ends, lengths, strict=True)]
 
 
 class PackedAttention:
@@ -69,19 +86,31 @@ class PackedAttention:
         return sum(n * block.start + n * (n + 1) // 2 for n, block in zip(self.lengths, self.blocks, strict=True))
 
     def __call__(
-        self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0.0
+        self,
+        layer: int,
+        query_NHD: Tensor,
+        key_NGD: Tensor,
+        value_NGD: Tensor,
+        dropout: float = 0.0,
+        asking: Tensor | None = None,
     ) -> Tensor:
-        queries = query_NHD.split(self.lengths)
+        own = by_block(self.lengths, asking)
+        queries = query_NHD.split([n if some is None else len(some) for n, some in zip(self.lengths, own, strict=True)])
         keys = [key.transpose(0, 1)[None] for key in key_NGD.split(self.lengths)]
         values = [value.transpose(0, 1)[None] for value in value_NGD.split(self.lengths)]
         masks = self._masks or self._make_masks(query_NHD)
         outs = []
-        for i, (block, query, mask) in enumerate(zip(self.blocks, queries, masks, strict=True)):
+        for i, (block, query, some, mask) in enumerate(zip(self.blocks, queries, own, masks, strict=True)):
+            if not len(query):
+                continue
             key, value = keys[i], values[i]
             if block.context:
                 key = torch.cat([*(keys[b][:, :, :n] for b, n in block.context), key], 2)
                 value = torch.cat([*(values[b][:, :, :n] for b, n in block.context), value], 2)
-            outs.append(sdpa(query, key, value, mask, mask is None and len(query) > 1, dropout))
+            if some is not None:
+                mask = visible(self.lengths[i], block.start, query.detach(), block.trie, some)
+            causal = mask is None and some is None and len(query) > 1
+            outs.append(sdpa(query, key, value, mask, causal, dropout))
         return torch.cat(outs)
 
     def _make_masks(self, like: Tensor) -> list[Tensor | None]:
@@ -110,20 +139,28 @@ class CachedAttention:
         self.pairs = 0
 
     def __call__(
-        self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0.0
+        self,
+        layer: int,
+        query_NHD: Tensor,
+        key_NGD: Tensor,
+        value_NGD: Tensor,
+        dropout: float = 0.0,
+        asking: Tensor | None = None,
     ) -> Tensor:
         outs = []
+        own, taken = by_block(self.lengths, asking), 0
         spans = pairwise(accumulate(self.lengths, initial=0))
-        for row, (prefix, (start, end)) in enumerate(zip(self.prefixes, spans, strict=True)):
+        for row, (prefix, some, (start, end)) in enumerate(zip(self.prefixes, own, spans, strict=True)):
             key, value = prefix.append(layer, key_NGD[start:end], value_NGD[start:end])
-            query = query_NHD[start:end]
+            new, before, trie = end - start, key.shape[2] - (end - start), self.tries[row]
             if layer == 0:
-                before = key.shape[2] - len(query)
-                plain = not before and self.tries[row] is None
-                self._masks[row] = None if plain else visible(len(query), before, query, self.tries[row])
-                self.pairs += len(query) * before + len(query) * (len(query) + 1) // 2
-            mask = self._masks[row]
-            outs.append(sdpa(query, key, value, mask, mask is None and len(query) > 1, dropout))
+                self._masks[row] = None if not before and trie is None else visible(new, before, query_NHD, trie)
+                self.pairs += new * before + new * (new + 1) // 2
+            query = query_NHD[taken : taken + (new if some is None else len(some))]
+            taken += len(query)
+            mask = self._masks[row] if some is None else visible(new, before, query, trie, some)
+            if len(query):
+                outs.append(sdpa(query, key, value, mask, mask is None and some is None and len(query) > 1, dropout))
         return torch.cat(outs)
 
 
@@ -147,8 +184,8 @@ class WritingAttention(Protocol):
         """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
         ...
 
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0) -> Tensor:
-        """Attention (N, H · D) of the tokens of the pass; see `Attend`."""
+    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
+        """Attention (N, H · D) of the tokens of the pass, all of which ask; see `Attend`."""
         ...
 
 
@@ -189,7 +226,7 @@ class InPlaceAttention:
         self.prefixes = [self.prefixes[row] for row in stay]
         self.prompts, self.lengths = [self.prompts[row] for row in stay], [self.lengths[row] for row in stay]
 
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0) -> Tensor:
+    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         out = self.attend(layer, query_NHD, key_NGD, value_NGD)
         self.pairs = self.attend.pairs
         return out
@@ -220,7 +257,7 @@ class SteppingAttention:
         self.pairs = int(self._places_N.sum()) + len(rows_N)
         return self._places_N
 
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float = 0) -> Tensor:
+    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         if layer == len(self._layers):
             self._layers.append(gather(self.prefixes, layer, self.room))
         keys, values = self._layers[layer]

@@ -62,11 +62,10 @@ def text_logits(
         for trie, start, path in zip(tries, starts, packing.paths, strict=True)
         if trie.ids
     ]
-    hidden_ND = packed_hidden(lm, replace(packing, blocks=[*packing.blocks, *branches]))
-    ends = packing.ends()
-    firsts = np.cumsum([sum(len(block.ids) for block in packing.blocks), *(len(trie.ids) for trie in tries)])
-    hidden_PD = hidden_ND[torch.tensor(ends, device=lm.device)]
-    return _logits(lm, hidden_ND, ends, firsts, tries, texts, scoring), hidden_PD
+    first, nodes = sum(len(block.ids) for block in packing.blocks), sum(len(trie.ids) for trie in tries)
+    at = [*packing.ends(), *range(first, first + nodes)]
+    hidden_MD = packed_hidden(lm, replace(packing, blocks=[*packing.blocks, *branches]), at)
+    return _logits(lm, hidden_MD, tries, texts, scoring), hidden_MD[: len(tries)]
 
 
 @torch.no_grad()
@@ -88,34 +87,30 @@ def cached_text_logits(
     for prompt, prefix, trie in zip(prompts, prefixes, tries, strict=True):
         prefix.reserve(len(prompt) + len(trie.ids))
     attend = CachedAttention([p for prefix in prefixes for p in (prefix, prefix)], lengths, [row.trie for row in rows])
-    hidden_ND = encode(lm, rows, attend)
+    firsts = [int(first) for first in np.cumsum([0, *lengths])[1::2]]
+    nodes = [first + node for first, trie in zip(firsts, tries, strict=True) for node in range(len(trie.ids))]
+    hidden_MD = encode(lm, rows, attend, [*(first - 1 for first in firsts), *nodes])
     for prompt, prefix in zip(prompts, prefixes, strict=True):
         prefix.hold(prompt)
     lm.tally.reused += sum(kept)
-    firsts = np.cumsum([0, *lengths])[1::2]
-    return _logits(lm, hidden_ND, [int(first) - 1 for first in firsts], firsts, tries, texts, scoring)
+    return _logits(lm, hidden_MD, tries, texts, scoring)
 
 
 def _logits(
-    lm: LanguageModel,
-    hidden_ND: Tensor,
-    ends: Sequence[int],
-    firsts: Sequence[int] | np.ndarray,
-    tries: Sequence[Trie],
-    texts: Sequence[Texts],
-    scoring: Scoring,
+    lm: LanguageModel, hidden_MD: Tensor, tries: Sequence[Trie], texts: Sequence[Texts], scoring: Scoring
 ) -> Tensor:
-    """Logits (P, A) from hidden states: of prompt p at `ends[p]`, of its trie's nodes from `firsts[p]` on."""
+    """Logits (P, A) from hidden states: those after the P prompts, then those of all tries' nodes, trie by trie."""
+    firsts = np.cumsum([len(tries), *(len(trie.ids) for trie in tries)])
     edges: dict[tuple[int, int], int] = {}  # (where the token is predicted, token) -> its number
     spelled: list[tuple[int, int, int]] = []  # (prompt, action, edge)
-    for p, (end, first, trie, one) in enumerate(zip(ends, firsts, tries, texts, strict=False)):
+    for p, (first, trie, one) in enumerate(zip(firsts, tries, texts, strict=False)):
         for a, (path, ids) in enumerate(zip(trie.paths, one.ids, strict=True)):
-            for source, token in zip([end, *(int(first) + node for node in path)], ids, strict=True):
+            for source, token in zip([p, *(int(first) + node for node in path)], ids, strict=True):
                 spelled.append((p, a, edges.setdefault((source, token), len(edges))))
     sources, tokens = (torch.tensor(column, device=lm.device) for column in zip(*edges, strict=True))
     rows, where = sources.unique(return_inverse=True)
     score = _allowed_logp if scoring == "trie" else _token_logp
-    logp_E = score(lm, hidden_ND[rows], where, tokens)
+    logp_E = score(lm, hidden_MD[rows], where, tokens)
     most = max(len(one.ids) for one in texts)
     prompt, action, edge = torch.tensor(spelled, device=lm.device).T
     flat = logp_E.new_zeros(len(texts) * most).index_add(0, prompt * most + action, logp_E[edge])

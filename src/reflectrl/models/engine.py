@@ -7,6 +7,7 @@ holds is read from there on. A row's result does not depend on the company it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -51,26 +52,36 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
     return tuple(start + history[-(-excess // piece) * piece :] + rest)
 
 
-def packed_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
-    """Hidden states (N, D) of all tokens of a packing, in the order of its blocks; gradients flow."""
+def packed_hidden(lm: LanguageModel, packing: Packing, at: Sequence[int] | None = None) -> Tensor:
+    """Hidden states (N, D) of the tokens of a packing, in the order of its blocks; gradients flow.
+
+    Args:
+        at: only these tokens' are asked for, in this order.
+    """
     alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
     lm.tally.reused += sum(n for path in packing.paths for _, n in path) - alone
-    return encode(lm, packing.blocks, PackedAttention(packing))
+    return encode(lm, packing.blocks, PackedAttention(packing), at)
 
 
-def encode(lm: LanguageModel, blocks: Sequence[Block], attend: PackedAttention | CachedAttention) -> Tensor:
-    """Hidden states (N, D) of all tokens of some blocks, in one forward pass."""
+def encode(
+    lm: LanguageModel,
+    blocks: Sequence[Block],
+    attend: PackedAttention | CachedAttention,
+    at: Sequence[int] | None = None,
+) -> Tensor:
+    """Hidden states (N, D) of the tokens of some blocks, in one forward pass: of all, or of those `at` some indices."""
     ids = torch.tensor([token for block in blocks for token in block.ids], device=lm.device)
     places = torch.from_numpy(np.concatenate([block.places() for block in blocks]))
-    hidden_ND = lm.hidden(ids, places.to(lm.device), attend)
+    wanted, order = (None, None) if at is None else torch.tensor(at).unique(return_inverse=True)
+    hidden_WD = lm.hidden(ids, places.to(lm.device), attend, None if wanted is None else wanted.to(lm.device))
     lm.tally.encoded += len(ids)
     lm.tally.pairs += attend.pairs
-    return hidden_ND
+    return hidden_WD if order is None else hidden_WD[order.to(lm.device)]
 
 
 def last_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
     """Hidden state (P, D) at the last token of each prompt of a packing; gradients flow."""
-    return packed_hidden(lm, packing)[torch.tensor(packing.ends(), device=lm.device)]
+    return packed_hidden(lm, packing, packing.ends())
 
 
 @torch.no_grad()
@@ -92,10 +103,10 @@ def _continue(lm: LanguageModel, prompts: Sequence[Ids], kept: Sequence[int], pr
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.reserve(len(prompt))
     lengths = [len(block.ids) for block in blocks]
-    hidden_ND = encode(lm, blocks, CachedAttention(prefixes, lengths))
+    hidden_PD = encode(lm, blocks, CachedAttention(prefixes, lengths), [end - 1 for end in accumulate(lengths)])
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.hold(prompt)
-    return hidden_ND[torch.tensor(lengths, device=lm.device).cumsum(0) - 1]
+    return hidden_PD
 
 
 def choice_logits(

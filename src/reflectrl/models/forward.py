@@ -18,20 +18,25 @@ from torch.nn import functional
 from reflectrl.models.attention import Attend
 
 
-def hidden_states(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+def hidden_states(
+    core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None
+) -> Tensor:
     """Hidden states of the last layer, (N, D), after the final norm.
 
     Args:
         core: a Hugging Face causal language model, its linear layers wrapped by adapters or not.
         attend: knows which tokens belong together.
+        wanted: indices (W,), ascending, of the tokens whose hidden states are asked for, (W, D): in the last layer the
+            others give keys and values only.
     """
     walk = _walk_of(core)
     with _float32_attention(attend, ids_N.device) as careful:
         if walk is not None and not (core.training and _has_dropout(core)):
-            return walk(core.base_model, ids_N, positions_N, careful)
+            return walk(core.base_model, ids_N, positions_N, careful, wanted)
         from reflectrl.models.through import through_transformers  # the library is slow to import
 
-        return through_transformers(core, ids_N, positions_N, careful)
+        hidden_ND = through_transformers(core, ids_N, positions_N, careful)
+        return hidden_ND if wanted is None else hidden_ND[wanted]
 
 
 @contextlib.contextmanager
@@ -41,9 +46,9 @@ def _float32_attention(attend: Attend, device: torch.device) -> Iterator[Attend]
         yield attend
         return
 
-    def careful(layer: int, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
+    def careful(layer: int, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            return attend(layer, query.float(), key.float(), value.float(), dropout)
+            return attend(layer, query.float(), key.float(), value.float(), *rest)
 
     yield careful
 
@@ -51,7 +56,11 @@ def _float32_attention(attend: Attend, device: torch.device) -> Iterator[Attend]
 # ---- block by block --------------------------------------------------------------------------------------------------
 
 
-def _walk_of(core: Any) -> Callable[[Any, Tensor, Tensor, Attend], Tensor] | None:
+Walk = Callable[..., Tensor]
+"""(the layers, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D)."""
+
+
+def _walk_of(core: Any) -> Walk | None:
     config = core.config
     if config.model_type == "gpt2":
         plain = config.scale_attn_weights and not config.scale_attn_by_inverse_layer_idx
@@ -65,19 +74,22 @@ def _has_dropout(core: nn.Module) -> bool:
     return any(getattr(core.config, name, 0.0) for name in names)
 
 
-def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
     """Radford et al. 2019: learned positions, norm before each half, fused projections."""
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
-        heads = (len(ids_N), block.attn.num_heads, block.attn.head_dim)
+        heads = (-1, block.attn.num_heads, block.attn.head_dim)
         query, key, value = _linear(block.attn.c_attn, _layer_norm(block.ln_1, x_ND)).split(x_ND.shape[1], dim=-1)
-        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads))
+        asking = wanted if i == len(base.h) - 1 else None
+        if asking is not None:
+            query, x_ND = query[asking], x_ND[asking]
+        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, asking)
         x_ND = x_ND + _linear(block.attn.c_proj, mixed_ND)
         x_ND = x_ND + _linear(block.mlp.c_proj, block.mlp.act(_linear(block.mlp.c_fc, _layer_norm(block.ln_2, x_ND))))
     return base.ln_f(x_ND)
 
 
-def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
     """Touvron et al. 2023 and relatives: rotary positions, RMS norm, gated MLP; Qwen 3 also norms queries and keys."""
     x_ND = base.embed_tokens(ids_N)
     cos_1ND, sin_1ND = base.rotary_emb(x_ND[None], positions_N[None])
@@ -92,7 +104,10 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -
         if hasattr(own, "q_norm"):
             query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
         query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
-        x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value))
+        asking = wanted if i == len(base.layers) - 1 else None
+        if asking is not None:
+            query, x_ND = query[asking], x_ND[asking]
+        x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value, 0.0, asking))
         h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
         mlp = layer.mlp
         x_ND = x_ND + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, h_ND)) * _linear(mlp.up_proj, h_ND))

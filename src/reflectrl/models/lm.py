@@ -154,16 +154,17 @@ class LanguageModel:
         with torch.inference_mode(), autocast(self.device, self.mixed_play):
             yield
 
-    def hidden(self, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
         """Hidden states of the last layer, (N, D), of tokens that lie one behind another.
 
         Args:
             positions_N: place of each token in its own sequence.
             attend: attention, which knows what the sequences are.
+            wanted: indices (W,), ascending, where only these tokens' hidden states (W, D) are asked for.
         """
         self.activate()
         self.tally.passes += 1
-        return hidden_states(self.core, ids_N, positions_N, attend)
+        return hidden_states(self.core, ids_N, positions_N, attend, wanted)
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
         """Logits (N, V), or only the rows of the LM head asked for, (N, A): the rest of the head is never computed."""
