@@ -215,6 +215,10 @@ def test_a_fused_gelu_is_the_same_function() -> None:
         torch.testing.assert_close(hidden_states(core, *arguments(packing)), before, atol=1e-5, rtol=0)
         x = torch.linspace(-6, 6, 500)
         torch.testing.assert_close(fused(x), written(x), atol=1e-6, rtol=0)
+    learned = x.clone().requires_grad_()
+    torch.testing.assert_close(fused(learned), written(x), atol=1e-6, rtol=0)
+    fused(learned).sum().backward()
+    assert learned.grad is not None, "and has a gradient"
     exact = configured("gpt2", activation_function="gelu")
     fuse_activations(exact)
     torch.testing.assert_close(exact.transformer.h[0].mlp.act(x), torch.nn.functional.gelu(x), atol=1e-6, rtol=0)

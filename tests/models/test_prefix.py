@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reflectrl.models.packing import Ids, shared_length
-from reflectrl.models.prefix import ROUNDING, Prefix, PrefixPool, gather
+from reflectrl.models.prefix import ROUNDING, SLACK, Prefix, PrefixPool, gather
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
@@ -160,7 +160,7 @@ def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
 @pytest.mark.parametrize("limit", [0, 1, 3, 100])
 def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) -> None:
     games = [Game() for _ in range(7)]
-    pool = PrefixPool(TOKEN, limit=0, working=limit * (10 + ROUNDING) * TOKEN)
+    pool = PrefixPool(TOKEN, limit=0, working=limit * (10 + 10 // SLACK + ROUNDING) * TOKEN)
     parts = [rows for rows, _ in pool.parts(games, [10] * 7, [True] * 7)]
     assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
     assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)

@@ -85,23 +85,26 @@ def last_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
 
 
 @torch.no_grad()
-def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix]) -> Tensor:
+def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix], room: int = 0) -> Tensor:
     """Hidden state (P, D) at the last token of each prompt; what its prefix already holds is not encoded again.
 
     Afterwards each prefix holds its whole prompt.
+
+    Args:
+        room: so many tokens are going to be written behind each prompt.
     """
     kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
     lm.tally.reused += sum(kept)
     parts = portions(lengths, lm.pass_tokens)
+    for prefix, prompt in zip(prefixes, prompts, strict=True):
+        prefix.reserve(len(prompt) + room)
     return torch.cat([_continue(lm, prompts[rows], kept[rows], prefixes[rows]) for rows in parts])
 
 
 def _continue(lm: LanguageModel, prompts: Sequence[Ids], kept: Sequence[int], prefixes: Sequence[Prefix]) -> Tensor:
     """One forward pass over what prompts have beyond the first `kept` tokens."""
     blocks = [Block(prompt[start:], start) for prompt, start in zip(prompts, kept, strict=True)]
-    for prefix, prompt in zip(prefixes, prompts, strict=True):
-        prefix.reserve(len(prompt))
     lengths = [len(block.ids) for block in blocks]
     hidden_PD = encode(lm, blocks, CachedAttention(prefixes, lengths), [end - 1 for end in accumulate(lengths)])
     for prefix, prompt in zip(prefixes, prompts, strict=True):

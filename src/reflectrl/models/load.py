@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
@@ -18,6 +19,9 @@ from reflectrl.config import ModelConfig
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
+
+GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
+"""GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -149,11 +153,24 @@ def bitsandbytes() -> Any:
         raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
 
 
+class TanhGELU(nn.GELU):
+    """GPT-2's GELU, fused; in play on CPUs as x · sigmoid(2u), which is the same in half the time."""
+
+    def __init__(self) -> None:
+        super().__init__(approximate="tanh")
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or input.device.type != "cpu" or input.dtype != torch.float32:
+            return super().forward(input)
+        twice_u = input.square().mul_(2 * GELU_CUBE * GELU_LINEAR).add_(2 * GELU_LINEAR).mul_(input)
+        return twice_u.sigmoid_().mul_(input)
+
+
 def fuse_activations(core: nn.Module) -> None:
     """Replace GPT-2's hand-written GELU by the fused function of the same formula."""
     for module in core.modules():
         if isinstance(getattr(module, "act", None), NewGELUActivation):
-            module.act = nn.GELU(approximate="tanh")
+            module.act = TanhGELU()
 
 
 def _align(model: Any) -> None:

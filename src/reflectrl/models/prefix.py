@@ -14,6 +14,9 @@ from reflectrl.models.packing import Ids, portions, shared_length
 ROUNDING = 64
 """Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
 
+SLACK = 4
+"""Buffers that must grow take a quarter more than they need, lest they be copied at every step of an episode."""
+
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps, unless told otherwise."""
 
@@ -60,7 +63,7 @@ class Prefix:
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many tokens in all: buffers that must grow take that size at once."""
-        self.reserved = -(-tokens // ROUNDING) * ROUNDING
+        self.reserved = _rounded(tokens)
 
     def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
         """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
@@ -72,7 +75,7 @@ class Prefix:
         start = self._filled[layer]
         end = start + key_TGD.shape[0]
         if end > self._keys[layer].shape[2]:
-            size = max(self.reserved, -(-end // ROUNDING) * ROUNDING)
+            size = max(self.reserved, _rounded(end + end // SLACK if start else end))
             self._keys[layer] = _grown(self._keys[layer], start, size)
             self._values[layer] = _grown(self._values[layer], start, size)
         key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
@@ -101,6 +104,10 @@ class Prefix:
     def clear(self) -> None:
         """Forget everything and give the memory back."""
         self.__init__()  # type: ignore[misc]
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // ROUNDING) * ROUNDING
 
 
 def _grown(old: Tensor, filled: int, size: int) -> Tensor:
@@ -139,7 +146,7 @@ class PrefixPool:
             tokens: how many tokens each may come to hold in this call, copies counted.
             growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
         """
-        needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
+        needs = [(count + count // SLACK + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
             chosen = zip(episodes[rows], growing[rows], strict=True)
             prefixes = [self._of.setdefault(e, Prefix()) if wanted else Prefix() for e, wanted in chosen]

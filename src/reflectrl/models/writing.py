@@ -77,8 +77,9 @@ def generate(
     prefixes = [Prefix() for _ in prompts] if prefixes is None else prefixes
     end = lm.tokenizer.eos_token_id
     rows = writing = [_Row(*one, end) for one in zip(prompts, limits, generators, strict=True)]
-    hidden_ND = read(lm, prompts, prefixes)
-    attend = writing_attention(prefixes, max(limits, default=0), lm.device)
+    room = max(limits, default=0)
+    hidden_ND = read(lm, prompts, prefixes, room)
+    attend = writing_attention(prefixes, room, lm.device)
     while writing:
         _draw(lm.logits(hidden_ND).float(), writing, sampling, draw)
         if drafts is not None:

@@ -65,7 +65,8 @@ class Reflector:
     def _write(self, prompts: Sequence[Ids], seats: Sequence[Seat]) -> list[Written]:
         """A continuation of each prompt, by each seat's own generator (from which greedy decoding draws nothing)."""
         growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
-        needed = [2 * (len(ids) + self.max_new_tokens) for ids in prompts]  # while writing, a copy of each is held
+        copies = 1 if self.lm.device.type == "cpu" else 2  # elsewhere, writing takes a copy of what is held
+        needed = [copies * (len(ids) + self.max_new_tokens) for ids in prompts]
         written: list[Written] = []
         for rows, prefixes in self.pool.parts(seats, needed, growing):
             with self.lm.playing():
