@@ -250,7 +250,7 @@ class Cell:
             "read": watch.read / every,
             "plain written": plain_watch.written / every,
             "written": watch.written / every,
-            "per pass": watch.written / max(1, watch.written - watch.drafted),
+            "per pass": plain_watch.written / max(1, watch.written - watch.drafted),
             "plain MiB": plain_watch.peak / 2**20,
             "MiB": watch.peak / 2**20,
         }

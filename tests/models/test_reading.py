@@ -1,6 +1,7 @@
 """Reading with kept prefixes against whole forward passes, tokens counted; and what is cut from prompts too long."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.models.drafts import Drafts
 from reflectrl.models.engine import CUT, REUSE, choice_logits, last_hidden, read, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, apart, pack, shared_length
-from reflectrl.models.prefix import Prefix
+from reflectrl.models.prefix import ROUNDING, Prefix
 from reflectrl.models.writing import generate
 from reflectrl.prompts import Prompt
 from reflectrl.types import Sampling, UserError
@@ -222,3 +224,30 @@ def test_a_cut_update_is_packed_between_the_cuts(pair: Pair) -> None:
     read_whole = len(lm.encode(lines(59))) // (lm.context // CUT) + 1
     suffixes = sum(len(lm.encode(f"Now it is {day}. Go.")) for day in range(1, 60))
     assert sum(len(block.ids) for block in packing.blocks) <= read_whole * lm.context + suffixes
+
+
+# ---- in bfloat16 -----------------------------------------------------------------------------------------------------
+
+
+@both
+def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
+    pair: Pair, family: str, adapters: bool
+) -> None:
+    lm, rng = pair(family, adapters)[0], np.random.default_rng(5)
+    mixed = replace(lm, mixed_play="on")
+    prompts = [some(rng, length) for length in (3, 40, 25)]
+    prefixes = [Prefix() for _ in prompts]
+    generators = [np.random.default_rng(i) for i in range(3)]
+    for _ in range(3):
+        prompts = [prompt[:-3] + some(rng, 9) for prompt in prompts]
+        with mixed.playing():
+            written = generate(mixed, prompts, 4, Sampling(), generators, prefixes, Drafts())
+            chosen_PA = choice_logits(mixed, prompts, LABELS, prefixes).log_softmax(-1)
+        for prompt, (ids, logprobs), row_A in zip(prompts, written, chosen_PA, strict=True):
+            logp_TV = plain_logp(lm, prompt + ids)[len(prompt) - 1 :]
+            expected = [float(logp_TV[i, token]) for i, token in enumerate(ids)]
+            assert logprobs == pytest.approx(expected, abs=0.1)
+            torch.testing.assert_close(row_A, logp_TV[0, LABELS].log_softmax(-1), atol=0.1, rtol=0)
+    kept = sum(-(-len(prompt) // ROUNDING) * ROUNDING for prompt in prompts)
+    assert mixed.token_bytes == lm.token_bytes // 2
+    assert sum(prefix.nbytes for prefix in prefixes) <= 1.25 * kept * mixed.token_bytes + ROUNDING * lm.token_bytes

@@ -30,7 +30,7 @@ def hidden_states(
             others give keys and values only.
     """
     walk = _walk_of(core)
-    with _float32_attention(attend, ids_N.device) as careful:
+    with _careful_attention(attend, ids_N.device) as careful:
         if walk is not None and not (core.training and _has_dropout(core)):
             return walk(core.base_model, ids_N, positions_N, careful, wanted)
         from reflectrl.models.through import through_transformers  # the library is slow to import
@@ -40,15 +40,18 @@ def hidden_states(
 
 
 @contextlib.contextmanager
-def _float32_attention(attend: Attend, device: torch.device) -> Iterator[Attend]:
-    """On CPUs, torch's fused attention is slower backwards in bfloat16 than in float32, so autocast leaves it alone."""
+def _careful_attention(attend: Attend, device: torch.device) -> Iterator[Attend]:
+    """Under autocast on CPUs, attention has one precision: bfloat16 in play; float32 in learning, since torch's fused
+    attention is slower backwards in bfloat16.
+    """
     if device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         yield attend
         return
+    dtype = torch.float32 if torch.is_grad_enabled() else torch.get_autocast_dtype("cpu")
 
     def careful(layer: int, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            return attend(layer, query.float(), key.float(), value.float(), *rest)
+            return attend(layer, query.to(dtype), key.to(dtype), value.to(dtype), *rest)
 
     yield careful
 

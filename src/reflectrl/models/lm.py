@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from reflectrl.models.attention import Attend
 from reflectrl.models.forward import hidden_states
-from reflectrl.models.precision import Mixed, autocast
+from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.models.tally import Tally
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
@@ -105,11 +105,12 @@ class LanguageModel:
 
     @property
     def token_bytes(self) -> int:
-        """Memory of one token's keys and values in all layers."""
+        """Memory of one token's keys and values in all layers, as play keeps them."""
         config = self.core.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads  # type: ignore[union-attr]
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads  # type: ignore
-        return 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize  # type: ignore
+        kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
+        return 2 * config.num_hidden_layers * heads * width * kept.itemsize  # type: ignore
 
     @property
     def hidden_size(self) -> int:

@@ -1,7 +1,7 @@
 """Mixed precision for training: matrix products in bfloat16 where the hardware has it, everything delicate in float32.
 
-On CPUs, attention stays in float32 (`forward.py`): about twice as fast as float32 throughout, where autocast alone
-gains nothing.
+On CPUs, attention stays in float32 while learning (`forward.py`): about twice as fast as float32 throughout, where
+autocast alone gains nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     return any(supported() for supported in known if supported is not None)
 
 
+def is_mixed(device: torch.device, mixed: Mixed) -> bool:
+    """Whether matrix products are computed in bfloat16."""
+    return mixed == "on" or (mixed == "auto" and has_fast_bfloat16(device))
+
+
 def autocast(device: torch.device, mixed: Mixed) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a training forward pass runs: bfloat16 autocast, or nothing."""
-    wanted = mixed == "on" or (mixed == "auto" and has_fast_bfloat16(device))
-    return torch.autocast(device.type, torch.bfloat16) if wanted else contextlib.nullcontext()
+    """The context in which a forward pass runs: bfloat16 autocast, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16) if is_mixed(device, mixed) else contextlib.nullcontext()
