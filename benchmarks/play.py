@@ -45,9 +45,6 @@ from .plain import PlainPair, Tokens, play_tick
 from .settings import Settings, main, note
 from .workloads import Workload, bench_model, records, reflection_ids, workload
 
-SHARES = (0.2, 0.5, 0.8)
-"""Where in the episodes the timed ticks lie, as shares of the shortest."""
-
 KEPT = 7 * 2**30
 """Bytes of keys and values that each player may keep: all that 64 long episodes need at the smaller sizes."""
 
@@ -177,7 +174,7 @@ class EnginePair:
 class Cell:
     """One row of the table: a workload, a model size, a batch."""
 
-    def __init__(self, size: str, name: str, batch: int, drafts: bool = True, **model: Any) -> None:
+    def __init__(self, size: str, name: str, batch: int, drafts: bool, shares: Sequence[float], **model: Any) -> None:
         self.size, self.work = size, workload(name)
         self.lm, other = (bench_model(size, self.work, seed=seed, **model) for seed in (0, 1))
         start = time.perf_counter()
@@ -185,7 +182,7 @@ class Cell:
         everything = [*self.episodes, *self.before]
         self.env_seconds = (time.perf_counter() - start) / sum(len(episode.steps) for episode in everything)
         shortest = min(len(episode.steps) for episode in self.episodes)
-        self.ticks = sorted({max(1, int(share * shortest)) for share in SHARES})
+        self.ticks = sorted({max(1, int(share * shortest)) for share in shares})
         self.engine = EnginePair(self.lm, other, self.work, drafts)
         self.plain = PlainPair(self.lm, other)
 
@@ -323,7 +320,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
     drafts = settings.drafts == "on"
-    return [note(Cell(*cell, drafts, **made).row(settings.repetitions)) for cell in settings.cells()]
+    return [note(Cell(*cell, drafts, settings.shares, **made).row(settings.repetitions)) for cell in settings.cells()]
 
 
 if __name__ == "__main__":

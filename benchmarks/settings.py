@@ -37,6 +37,8 @@ class Settings:
     """Whether the engine plays with matrix products in bfloat16."""
     drafts: Literal["on", "off"] = "on"
     """Whether the engine's reflector guesses at what it writes."""
+    shares: tuple[float, ...] = (0.2, 0.5, 0.8)
+    """Where in the episodes the timed steps of play lie, as shares of the shortest."""
 
     def cells(self) -> list[tuple[str, str, int]]:
         """(size, workload, batch) of every row."""

@@ -1,6 +1,7 @@
 """Each program measures both sides on a tiny model, and the two sides do the same work."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,10 +13,16 @@ TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repe
 
 
 def test_play_reads_less_and_writes_as_much_as_the_plain_side() -> None:
-    [row] = play.rows(TINY)
+    [row] = play.rows(replace(TINY, drafts="off"))
     assert row["read"] < row["plain read"] / 2
     assert row["written"] == row["plain written"] - 1  # the last token drawn is never read again
     assert 0 < row["model"] < 1 and row["predicted"] > 2
+
+
+def test_with_drafts_a_pass_of_play_writes_several_tokens_of_the_recorded_reflection() -> None:
+    [row] = play.rows(TINY)
+    assert row["read"] < row["plain read"] / 2
+    assert row["per pass"] > 2 and row["written"] >= row["plain written"] - 1
 
 
 def test_an_update_gives_the_plain_sides_gradient_from_fewer_tokens() -> None:

@@ -52,6 +52,10 @@ class Bench:
     """Their weights."""
     mixed_play: Literal["on", "off"] = "off"
     """Whether the engine plays with matrix products in bfloat16 (the plain side does not)."""
+    drafts: Literal["on", "off"] = "on"
+    """Whether the engine's reflector guesses at what it writes."""
+    shares: tuple[float, ...] = (0.2, 0.5, 0.8)
+    """Where in the episodes the timed steps of play lie; later ones have longer histories."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -83,6 +87,8 @@ class Bench:
         for name, least in (("repetitions", self.repetitions), ("batches", min(self.batches, default=0))):
             if least < 1:
                 raise UserError(f"bench: {name} must be at least 1")
+        if not self.shares or not all(0 <= share < 1 for share in self.shares):
+            raise UserError("bench: shares must lie between 0 and 1")
 
 
 def _programs() -> str:
