@@ -172,6 +172,20 @@ def test_their_own_forward_pass_still_works_after_ours() -> None:
         torch.testing.assert_close(core(torch.tensor([prompts[1]])).logits, before, atol=1e-5, rtol=0)
 
 
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 10), bias=st.booleans(), large=st.booleans(), seed=st.integers(0, 99))
+def test_a_product_is_the_same_whichever_way_round_it_is_computed(
+    rows: int, bias: bool, large: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, weight = (torch.randn(n, 32, generator=generator) for n in (rows, forward.LARGE // 32 if large else 20))
+    added = torch.randn(len(weight), generator=generator) if bias else None
+    with torch.no_grad():
+        found = forward.product(x, weight, added)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, added), atol=1e-4, rtol=1e-5)
+
+
 # ---- dropout and activations -----------------------------------------------------------------------------------------
 
 DROPOUTS = {"gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop")} | dict.fromkeys(FAMILIES[1:], ("attention_dropout",))

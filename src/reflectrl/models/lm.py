@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.forward import hidden_states
+from reflectrl.models.forward import hidden_states, product
 from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.models.tally import Tally
 from reflectrl.plugins import one_line
@@ -172,7 +172,8 @@ class LanguageModel:
         head = self.core.get_output_embeddings()  # type: ignore[operator]
         self.tally.logits += len(hidden_ND) * (head.weight.shape[0] if rows is None else len(rows))
         if rows is None:
-            logits: Tensor = head(hidden_ND)
+            plain = type(head) is nn.Linear
+            logits: Tensor = product(hidden_ND, head.weight, head.bias) if plain else head(hidden_ND)
         else:
             bias = None if getattr(head, "bias", None) is None else head.bias[rows]
             logits = torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
