@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
-from transformers.activations import NewGELUActivation
+from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
@@ -167,9 +167,9 @@ class TanhGELU(nn.GELU):
 
 
 def fuse_activations(core: nn.Module) -> None:
-    """Replace GPT-2's hand-written GELU by the fused function of the same formula."""
+    """Replace GPT-2's GELU, written out or not, by a faster function of the same formula."""
     for module in core.modules():
-        if isinstance(getattr(module, "act", None), NewGELUActivation):
+        if isinstance(getattr(module, "act", None), NewGELUActivation | GELUTanh):
             module.act = TanhGELU()
 
 
