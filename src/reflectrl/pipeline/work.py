@@ -23,7 +23,7 @@ class Work:
         return players
 
     def done(self) -> dict[str, Any]:
-        """By role: tokens read, reused and written, prompts asked and remembered, and the most bytes kept."""
+        """By role: tokens read, reused, written and guessed, prompts asked and remembered, and the most bytes kept."""
         return {role: self._of(role) for role in self.before}
 
     def _of(self, role: str) -> dict[str, int]:
@@ -35,6 +35,7 @@ class Work:
             "read": tally.encoded,
             "reused": tally.reused,
             "written": tally.decoded,
+            "guessed": tally.drafted,
             "asked": asked,
             "remembered": remembered,
             "kept_bytes": max((player.pool.peak for player in players), default=0),
