@@ -34,7 +34,9 @@ def jobs_of(number: int) -> list[Job]:
 
 def row(size: str, settings: Settings) -> dict[str, Any]:
     """Both ways, rollout by rollout."""
-    policy_lm, reflector_lm = (instrumented(bench_model(size, workload("taxi"), seed=seed)) for seed in (0, 1))
+    policy_lm, reflector_lm = (
+        instrumented(bench_model(size, workload("taxi"), seed=seed), endless=True) for seed in (0, 1)
+    )
     steps = 0
 
     def play(memory: int) -> tuple[float, Policy, Reflector]:

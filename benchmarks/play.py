@@ -17,6 +17,7 @@ a pass of the engine gives.
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,9 +124,13 @@ class TimedModel(LanguageModel):
         return out
 
 
-def instrumented(lm: LanguageModel) -> TimedModel:
-    """The same model with a clock and a tally of its own."""
-    return TimedModel(**(vars(lm) | {"tally": Tally()}))
+def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
+    """The same model with a clock and a tally of its own; an endless one never says that a text ends."""
+    changes: dict[str, Any] = {"tally": Tally()}
+    if endless:
+        changes["tokenizer"] = copy.deepcopy(lm.tokenizer)
+        changes["tokenizer"].eos_token = None
+    return TimedModel(**(vars(lm) | changes))
 
 
 class EnginePair:

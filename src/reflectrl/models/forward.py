@@ -130,7 +130,7 @@ def _linear(module: Any, x_ND: Tensor) -> Tensor:
 
 
 def product(x_ND: Tensor, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
-    """X Wᵀ + bias, (N, O), as `functional.linear` has it.
+    """The product x Wᵀ + bias, (N, O), as `functional.linear` has it.
 
     A handful of rows times a matrix that no cache holds is turned round: W xᵀ takes MKL up to five times less than
     x Wᵀ, which is what writing with drafts does all the time.

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
-from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
@@ -22,6 +21,9 @@ from reflectrl.types import UserError
 
 GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
 """GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
+
+TANH_GELUS = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
+"""The library's classes of that function; which of them there are depends on its version."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -169,7 +171,7 @@ class TanhGELU(nn.GELU):
 def fuse_activations(core: nn.Module) -> None:
     """Replace GPT-2's GELU, written out or not, by a faster function of the same formula."""
     for module in core.modules():
-        if isinstance(getattr(module, "act", None), NewGELUActivation | GELUTanh):
+        if type(getattr(module, "act", None)).__name__ in TANH_GELUS:
             module.act = TanhGELU()
 
 

@@ -1,0 +1,107 @@
+"""Drafts on a trained reflector: whole episodes of a finished run with and without guesses, side by side.
+
+    python -m benchmarks.drafts runs/taxi --arm reflect-rl --episodes 32 --batches 1 16
+
+Validation tasks, greedy choices, reflections at the given temperature, and no memories, so that every reflection is
+written. The two sides must play the same episodes; `per pass` is how many tokens of a reflection a pass gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import tyro
+
+from reflectrl.config import load_recipe
+from reflectrl.envs import make
+from reflectrl.models.tally import Tally
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.players import load_models
+from reflectrl.players import Policy, Reflector
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Sampling, UserError
+
+from .measure import interleaved, report, timed
+from .settings import note
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured."""
+
+    run: tyro.conf.Positional[Path]
+    """A finished run folder."""
+    arm: str = "reflect-rl"
+    """One of its arms with a reflector."""
+    seed: int = 0
+    """One of its seeds."""
+    episodes: int = 32
+    """Validation episodes."""
+    batches: tuple[int, ...] = (1, 16)
+    """Episodes at a time."""
+    temperature: float = 0.0
+    """Of the reflections."""
+    repetitions: int = 2
+    """Interleaved repetitions; medians are shown."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def rows(asked: Asked) -> list[dict[str, Any]]:
+    """A row per batch size."""
+    recipe = load_recipe(asked.run / "recipe.toml")
+    models = load_models(recipe, RunFolder(asked.run), asked.seed, asked.arm)
+    if models is None or models[1] is None:
+        raise UserError(f"the arm {asked.arm!r} has no reflector")
+    policy_lm, reflector_lm = models
+    env = make(recipe.env)
+    tasks = env.tasks("validation")[: asked.episodes]
+
+    def play(batch: int, drafts: bool) -> tuple[float, list[Episode], Tally]:
+        reflector_lm.tally = Tally()
+        policy = Policy(policy_lm, Sampling(0.0), memory=0, scoring=recipe.play.scoring)
+        length, sampling = recipe.play.reflection_tokens, Sampling(asked.temperature)
+        reflector = Reflector(reflector_lm, length, sampling, memory=0, drafts=drafts)
+        played: list[Episode] = []
+        jobs = [Job(task, i) for i, task in enumerate(tasks)]
+        seconds = timed(lambda: played.extend(rollout(jobs, lambda: make(recipe.env), policy, reflector, batch)))
+        return seconds, sorted(played, key=lambda episode: episode.seed), reflector_lm.tally
+
+    return [note(_row(batch, play, asked.repetitions)) for batch in asked.batches]
+
+
+def _row(batch: int, play: Any, repetitions: int) -> dict[str, Any]:
+    seconds = interleaved(
+        {"off": lambda: play(batch, False)[0], "on": lambda: play(batch, True)[0]}, repetitions, False
+    )
+    (_, plain, spoken), (_, drafted, tally) = play(batch, False), play(batch, True)
+    steps, (off, on) = sum(len(episode.steps) for episode in plain), (median(seconds[side]) for side in ("off", "on"))
+    return {
+        "batch": batch,
+        "episodes": len(plain),
+        "the same": sum(map(same, plain, drafted)),
+        "steps/s without": steps / off,
+        "steps/s": steps / on,
+        "speed-up": off / on,
+        "written": spoken.decoded / steps,
+        "written and guessed": tally.decoded / steps,
+        "per pass": spoken.decoded / max(1, tally.decoded - tally.drafted),
+    }
+
+
+def same(one: Episode, other: Episode) -> bool:
+    """Whether two episodes have the same reflections and choices."""
+
+    def said(episode: Episode) -> Sequence[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]]:
+        return [(step.action, tuple((turn.text, turn.token_ids) for turn in step.turns)) for step in episode.steps]
+
+    return said(one) == said(other)
+
+
+if __name__ == "__main__":
+    settings = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
+    print(report(rows(replace(settings, run=settings.run.resolve())), settings.json), end="")
