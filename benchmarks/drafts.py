@@ -2,14 +2,15 @@
 
     python -m benchmarks.drafts runs/taxi --arm reflect-rl --episodes 32 --batches 1 16
 
-Validation tasks, greedy choices, reflections at the given temperature, and no memories, so that every reflection is
-written. The two sides must play the same episodes; `per pass` is how many tokens of a reflection a pass gives.
+Greedy choices, reflections at the given temperature, and no memories, so that every reflection is written. The two
+sides must play the same episodes; `per pass` is how many tokens of a reflection a pass gives.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,8 +40,10 @@ class Asked:
     """One of its arms with a reflector."""
     seed: int = 0
     """One of its seeds."""
+    split: str = "validation"
+    """Whose tasks are played."""
     episodes: int = 32
-    """Validation episodes."""
+    """How many of them, from the first on."""
     batches: tuple[int, ...] = (1, 16)
     """Episodes at a time."""
     temperature: float = 0.0
@@ -59,7 +62,7 @@ def rows(asked: Asked) -> list[dict[str, Any]]:
         raise UserError(f"the arm {asked.arm!r} has no reflector")
     policy_lm, reflector_lm = models
     env = make(recipe.env)
-    tasks = env.tasks("validation")[: asked.episodes]
+    tasks = env.tasks(asked.split)[: asked.episodes]
 
     def play(batch: int, drafts: bool) -> tuple[float, list[Episode], Tally]:
         reflector_lm.tally = Tally()
@@ -102,6 +105,16 @@ def same(one: Episode, other: Episode) -> bool:
     return said(one) == said(other)
 
 
+def main() -> int:
+    """Run from the command line; 2 where the run, arm or split is not there."""
+    asked = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
+    try:
+        print(report(rows(asked), asked.json), end="")
+    except UserError as error:
+        print(f"drafts: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    settings = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
-    print(report(rows(replace(settings, run=settings.run.resolve())), settings.json), end="")
+    sys.exit(main())
