@@ -9,8 +9,9 @@ sides must play the same episodes; `per pass` is how many tokens of a reflection
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,6 +55,15 @@ class Asked:
     """Print JSON instead of a table."""
 
 
+@dataclass(frozen=True)
+class Played:
+    """Episodes in the order of their seeds, and what the reflector computed for them."""
+
+    seconds: float
+    episodes: list[Episode]
+    tally: Tally
+
+
 def rows(asked: Asked) -> list[dict[str, Any]]:
     """A row per batch size."""
     recipe = load_recipe(asked.run / "recipe.toml")
@@ -64,7 +74,7 @@ def rows(asked: Asked) -> list[dict[str, Any]]:
     env = make(recipe.env)
     tasks = env.tasks(asked.split)[: asked.episodes]
 
-    def play(batch: int, drafts: bool) -> tuple[float, list[Episode], Tally]:
+    def play(batch: int, drafts: bool) -> Played:
         reflector_lm.tally = Tally()
         policy = Policy(policy_lm, Sampling(0.0), memory=0, scoring=recipe.play.scoring)
         length, sampling = recipe.play.reflection_tokens, Sampling(asked.temperature)
@@ -72,27 +82,32 @@ def rows(asked: Asked) -> list[dict[str, Any]]:
         played: list[Episode] = []
         jobs = [Job(task, i) for i, task in enumerate(tasks)]
         seconds = timed(lambda: played.extend(rollout(jobs, lambda: make(recipe.env), policy, reflector, batch)))
-        return seconds, sorted(played, key=lambda episode: episode.seed), reflector_lm.tally
+        return Played(seconds, sorted(played, key=lambda episode: episode.seed), reflector_lm.tally)
 
     return [note(_row(batch, play, asked.repetitions)) for batch in asked.batches]
 
 
-def _row(batch: int, play: Any, repetitions: int) -> dict[str, Any]:
-    seconds = interleaved(
-        {"off": lambda: play(batch, False)[0], "on": lambda: play(batch, True)[0]}, repetitions, False
-    )
-    (_, plain, spoken), (_, drafted, tally) = play(batch, False), play(batch, True)
-    steps, (off, on) = sum(len(episode.steps) for episode in plain), (median(seconds[side]) for side in ("off", "on"))
+def _row(batch: int, play: Callable[[int, bool], Played], repetitions: int) -> dict[str, Any]:
+    latest: dict[bool, Played] = {}
+
+    def timed_play(drafts: bool) -> float:
+        latest[drafts] = play(batch, drafts)
+        return latest[drafts].seconds
+
+    sides = {"off": partial(timed_play, False), "on": partial(timed_play, True)}
+    off, on = (median(seconds) for seconds in interleaved(sides, repetitions, False).values())
+    plain, drafted = latest[False], latest[True]
+    steps = sum(len(episode.steps) for episode in plain.episodes)
     return {
         "batch": batch,
-        "episodes": len(plain),
-        "the same": sum(map(same, plain, drafted)),
+        "episodes": len(plain.episodes),
+        "the same": sum(map(same, plain.episodes, drafted.episodes)),
         "steps/s without": steps / off,
         "steps/s": steps / on,
         "speed-up": off / on,
-        "written": spoken.decoded / steps,
-        "written and guessed": tally.decoded / steps,
-        "per pass": spoken.decoded / max(1, tally.decoded - tally.drafted),
+        "written": plain.tally.decoded / steps,
+        "written and guessed": drafted.tally.decoded / steps,
+        "per pass": plain.tally.decoded / max(1, drafted.tally.decoded - drafted.tally.drafted),
     }
 
 

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from reflectrl.models.drafts import END, Drafts, spelled
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids
+from reflectrl.models.packing import Ids, shared_length
 from reflectrl.models.prefix import Prefix
 from reflectrl.models.tally import Tally
 from reflectrl.models.writing import Written, draw, generate
@@ -51,7 +50,6 @@ KEPT = 7 * 2**30
 
 HEAVY = 2e12
 """Operations of a plain tick beyond which the tick in the middle stands for all, and is played once."""
-
 
 BEFORE = 16
 """Other episodes whose reflections drafts know."""
@@ -97,9 +95,7 @@ class ScriptedReflector(Reflector):
         prompt, whole, written = spelled(self._prompt(seat)), spelled(text[:-1]), 0
         while written <= len(whole):
             draft = self.drafts.draft(prompt, whole[:written], len(whole) - written)
-            held = sum(
-                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft.tokens, whole[written:], strict=False))
-            )
+            held = shared_length([*map(ord, draft.tokens)], text[written:-1])
             self.drafts.check(draft, held)
             written += held + 1
         self.drafts.learn(whole + END)
@@ -136,7 +132,7 @@ def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
 class EnginePair:
     """The engine's players on the seats of recorded episodes."""
 
-    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, drafts: bool = True) -> None:
+    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, drafts: bool) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
         self.policy = Policy(self.models[0], Sampling(1.0), memory=0, cache=KEPT)
         self.reflector = ScriptedReflector(self.models[1], 128, Sampling(1.0), cache=KEPT, drafts=drafts)

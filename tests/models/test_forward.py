@@ -277,7 +277,9 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
     torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("attention", [InPlaceAttention, partial(SteppingAttention, device=torch.device("cpu"))])
+@pytest.mark.parametrize(
+    "attention", [InPlaceAttention, partial(SteppingAttention, room=20, device=torch.device("cpu"))]
+)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
@@ -291,7 +293,7 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
         prefix.append(0, key, 2 * key)
         prefix.hold((0,) * len(key))
         prefixes.append(prefix)
-    attend, rows, kept = attention(prefixes, 20), list(range(len(held))), [1] * len(held)
+    attend, rows, kept = attention(prefixes), list(range(len(held))), [1] * len(held)
     for _ in range(5):
         stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
         attend.keep(kept, stay)

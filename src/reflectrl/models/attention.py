@@ -7,7 +7,7 @@ is as fast as a padded batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -19,10 +19,10 @@ from reflectrl.models.packing import Packing, Trie
 from reflectrl.models.prefix import Prefix, gather
 
 Attend = Callable[..., Tensor]
-"""(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, asking = None) -> (N, H · D).
+"""(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).
 
-H is a multiple of G. Where only some tokens ask, `asking` (A,) are their indices, ascending, and the queries and the
-result are theirs.
+H is a multiple of G. Where only some tokens' results are wanted, `wanted` (W,) are their indices, ascending, and the
+queries and the result are theirs.
 """
 
 
@@ -47,7 +47,7 @@ def sdpa(
 
 
 def visible(
-    new: int, before: int, like: Tensor, trie: Trie | None = None, asking: Tensor | None = None
+    new: int, before: int, like: Tensor, trie: Trie | None = None, wanted: Tensor | None = None
 ) -> Tensor | None:
     """Additive mask (S, before + S): all that is before the block, and in it each token's own past.
 
@@ -55,24 +55,29 @@ def visible(
 
     Args:
         trie: how the tokens of the block branch; None for one run of tokens.
-        asking: the rows of the mask that are wanted; None for all.
+        wanted: rows of the mask; None for all.
     """
-    if new == 1 or (trie is None and asking is not None and asking.tolist() == [new - 1]):
+    if new == 1 or (trie is None and wanted is not None and wanted.tolist() == [new - 1]):
         return None
     own = torch.ones(new, new, dtype=torch.bool).tril() if trie is None else torch.from_numpy(trie.ancestors())
-    own = own if asking is None else own[asking]
+    own = own if wanted is None else own[wanted]
     mask = like.new_zeros(len(own), before + new)
     mask[:, before:].masked_fill_(~own.to(like.device), -torch.inf)
     return mask
 
 
-def by_block(lengths: Sequence[int], asking: Tensor | None) -> list[Tensor | None]:
-    """Which tokens of each block ask, by their places in it; None for all of them."""
-    if asking is None:
-        return [None] * len(lengths)
-    indices, ends = asking.cpu(), torch.tensor(lengths).cumsum(0)
-    parts = indices.tensor_split(torch.searchsorted(indices, ends)[:-1])
-    return [part - end + length for part, end, length in zip(parts, ends, lengths, strict=True)]
+def by_block(
+    query_NHD: Tensor, lengths: Sequence[int], wanted: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The queries of each block, and whose they are by place in the block; None for all its tokens'."""
+    if wanted is None:
+        yield from ((query, None) for query in query_NHD.split(list(lengths)))
+        return
+    indices, ends = wanted.cpu(), torch.tensor(lengths).cumsum(0)
+    cuts = torch.searchsorted(indices, ends)[:-1]
+    starts = ends - torch.tensor(lengths)
+    parts = zip(query_NHD.tensor_split(cuts), indices.tensor_split(cuts), starts, strict=True)
+    yield from ((query, part - start) for query, part, start in parts)
 
 
 class PackedAttention:
@@ -95,15 +100,14 @@ class PackedAttention:
         key_NGD: Tensor,
         value_NGD: Tensor,
         dropout: float = 0.0,
-        asking: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        own = by_block(self.lengths, asking)
-        queries = query_NHD.split([n if some is None else len(some) for n, some in zip(self.lengths, own, strict=True)])
+        queries = by_block(query_NHD, self.lengths, wanted)
         keys = [key.transpose(0, 1)[None] for key in key_NGD.split(self.lengths)]
         values = [value.transpose(0, 1)[None] for value in value_NGD.split(self.lengths)]
         masks = self._masks or self._make_masks(query_NHD)
         outs = []
-        for i, (block, query, some, mask) in enumerate(zip(self.blocks, queries, own, masks, strict=True)):
+        for i, (block, (query, some), mask) in enumerate(zip(self.blocks, queries, masks, strict=True)):
             if not len(query):
                 continue
             key, value = keys[i], values[i]
@@ -148,22 +152,22 @@ class CachedAttention:
         key_NGD: Tensor,
         value_NGD: Tensor,
         dropout: float = 0.0,
-        asking: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         outs = []
-        own, taken = by_block(self.lengths, asking), 0
+        queries = by_block(query_NHD, self.lengths, wanted)
         spans = pairwise(accumulate(self.lengths, initial=0))
-        for row, (prefix, some, (start, end)) in enumerate(zip(self.prefixes, own, spans, strict=True)):
+        for row, (prefix, (query, some), (start, end)) in enumerate(zip(self.prefixes, queries, spans, strict=True)):
             key, value = prefix.append(layer, key_NGD[start:end], value_NGD[start:end])
             new, before, trie = end - start, key.shape[2] - (end - start), self.tries[row]
             if layer == 0:
                 self._masks[row] = None if not before and trie is None else visible(new, before, query_NHD, trie)
                 self.pairs += new * before + new * (new + 1) // 2
-            query = query_NHD[taken : taken + (new if some is None else len(some))]
-            taken += len(query)
+            if not len(query):
+                continue
             mask = self._masks[row] if some is None else visible(new, before, query, trie, some)
-            if len(query):
-                outs.append(sdpa(query, key, value, mask, mask is None and some is None and len(query) > 1, dropout))
+            causal = mask is None and some is None and new > 1
+            outs.append(sdpa(query, key, value, mask, causal, dropout))
         return torch.cat(outs)
 
 
@@ -172,12 +176,12 @@ class WritingAttention(Protocol):
 
     The last token of each row's prompt counts as the first such pass. The rows' prefixes hold their prompts before and
     afterwards.
-
-    Attributes:
-        pairs: query-key pairs of the latest pass.
     """
 
-    pairs: int
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs of the latest pass."""
+        ...
 
     def advance(self, counts: Sequence[int]) -> Tensor:
         """Begin a pass in which each row adds so many tokens; returns the places (N,) of these."""
@@ -188,7 +192,7 @@ class WritingAttention(Protocol):
         ...
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
-        """Attention (N, H · D) of the tokens of the pass, all of which ask; see `Attend`."""
+        """Attention (N, H · D) of all tokens of the pass; see `Attend`."""
         ...
 
 
@@ -199,7 +203,7 @@ def writing_attention(prefixes: Sequence[Prefix], room: int, device: torch.devic
         prefixes: one per row.
         room: most tokens that a row may add.
     """
-    return InPlaceAttention(prefixes, room) if device.type == "cpu" else SteppingAttention(prefixes, room, device)
+    return InPlaceAttention(prefixes) if device.type == "cpu" else SteppingAttention(prefixes, room, device)
 
 
 class InPlaceAttention:
@@ -208,16 +212,13 @@ class InPlaceAttention:
     On a CPU that costs a tenth more than one call for all rows, and saves copying and padding.
     """
 
-    def __init__(self, prefixes: Sequence[Prefix], room: int) -> None:
+    def __init__(self, prefixes: Sequence[Prefix]) -> None:
         self.prefixes = list(prefixes)
         self.prompts = [len(prefix.ids) for prefix in prefixes]
         self.lengths = [length - 1 for length in self.prompts]
-        self.pairs = 0
-        for prefix, length in zip(self.prefixes, self.prompts, strict=True):
-            prefix.reserve(length + room)
 
     def advance(self, counts: Sequence[int]) -> Tensor:
-        self.attend = CachedAttention(self.prefixes, counts)
+        self._attend = CachedAttention(self.prefixes, counts)
         return torch.cat([torch.arange(n, n + count) for n, count in zip(self.lengths, counts, strict=True)])
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
@@ -230,9 +231,12 @@ class InPlaceAttention:
         self.prompts, self.lengths = [self.prompts[row] for row in stay], [self.lengths[row] for row in stay]
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
-        out = self.attend(layer, query_NHD, key_NGD, value_NGD)
-        self.pairs = self.attend.pairs
-        return out
+        return self._attend(layer, query_NHD, key_NGD, value_NGD)
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs of the latest pass."""
+        return self._attend.pairs
 
 
 class SteppingAttention:

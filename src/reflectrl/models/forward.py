@@ -86,10 +86,10 @@ def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wa
     for i, block in enumerate(base.h):
         heads = (-1, block.attn.num_heads, block.attn.head_dim)
         query, key, value = _linear(block.attn.c_attn, _layer_norm(block.ln_1, x_ND)).split(x_ND.shape[1], dim=-1)
-        asking = wanted if i == len(base.h) - 1 else None
-        if asking is not None:
-            query, x_ND = query[asking], x_ND[asking]
-        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, asking)
+        some = wanted if i == len(base.h) - 1 else None
+        if some is not None:
+            query, x_ND = query[some], x_ND[some]
+        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, some)
         x_ND = x_ND + _linear(block.attn.c_proj, mixed_ND)
         x_ND = x_ND + _linear(block.mlp.c_proj, block.mlp.act(_linear(block.mlp.c_fc, _layer_norm(block.ln_2, x_ND))))
     return base.ln_f(x_ND)
@@ -110,10 +110,10 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, w
         if hasattr(own, "q_norm"):
             query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
         query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
-        asking = wanted if i == len(base.layers) - 1 else None
-        if asking is not None:
-            query, x_ND = query[asking], x_ND[asking]
-        x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value, 0.0, asking))
+        some = wanted if i == len(base.layers) - 1 else None
+        if some is not None:
+            query, x_ND = query[some], x_ND[some]
+        x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value, 0.0, some))
         h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
         mlp = layer.mlp
         x_ND = x_ND + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, h_ND)) * _linear(mlp.up_proj, h_ND))
