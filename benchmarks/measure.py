@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import re
@@ -20,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from reflectrl.models.memory import release_memory
 
 # ---- speed ---------------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ def growth(function: Callable[[], Any]) -> int:
     if not CLEAR.exists():
         function()
         return 0
-    getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)  # glibc's
+    release_memory()
     CLEAR.write_text("5", encoding="ascii")
     before = _status_bytes("VmRSS")
     function()

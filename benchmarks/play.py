@@ -40,7 +40,7 @@ from reflectrl.players.policy import Policy
 from reflectrl.players.reflector import Reflector
 from reflectrl.types import Episode, Sampling, Step, Turn
 
-from .measure import count_flops, counted, gemm_rate, growth, interleaved, timed
+from .measure import count_flops, gemm_rate, growth, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick
 from .settings import Settings, main, note
 from .workloads import Workload, bench_model, records, reflection_ids, workload
@@ -263,39 +263,45 @@ def measured(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Seconds of every repetition and operations of one, by side; `once` counts them in the only repetition."""
     if not once:
-        flops = {name: ticks(count_flops) for name, (ticks, _) in sides.items()}
+        flops = {name: ticks(watch.count) for name, (ticks, watch) in sides.items()}
         runs = {name: partial(ticks, watch) for name, (ticks, watch) in sides.items()}
         return interleaved(runs, repetitions, warm_up=False), flops
     seconds, flops = {}, dict.fromkeys(sides, 0.0)
     for name, (ticks, watch) in sides.items():
 
         def clock(tick: Callable[[], None], name: str = name, watch: Watch = watch) -> float:
-            taken, count = counted(tick, watch)
-            flops[name] += count
-            return taken
+            taken: list[float] = []
+            flops[name] += watch.count(lambda: taken.append(watch(tick)))
+            return taken[0]
 
         seconds[name] = [ticks(clock)]
     return seconds, flops
 
 
 class Watch:
-    """Times ticks, and notes what they take: memory, and the models' seconds and tokens."""
+    """Times ticks and notes the models' seconds and tokens; in ticks of their own, counts operations and memory."""
 
     def __init__(self, models: Sequence[TimedModel]) -> None:
         self.models = models
         self.peak = self.read = self.written = self.drafted = 0
         self.model_seconds = 0.0
 
+    def count(self, tick: Callable[[], None]) -> int:
+        """Operations of a tick; the memory that it takes is noted. (Memory that is given back before costs time.)"""
+        found: list[int] = []
+        self.peak = max(self.peak, growth(lambda: found.append(count_flops(tick))))
+        return found[0]
+
     def __call__(self, tick: Callable[[], None]) -> float:
+        """Seconds of a tick."""
         before = [(model.tally.copy(), model.seconds) for model in self.models]
-        taken: list[float] = []
-        self.peak = max(self.peak, growth(lambda: taken.append(timed(tick))))
+        taken = timed(tick)
         for model, (tally, seconds) in zip(self.models, before, strict=True):
             new = model.tally.since(tally)
             self.read, self.written = self.read + new.encoded, self.written + new.decoded
             self.drafted += new.drafted
             self.model_seconds += model.seconds - seconds
-        return taken[0]
+        return taken
 
 
 class PlainWatch(Watch):

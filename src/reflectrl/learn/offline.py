@@ -31,13 +31,13 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.completions import Dataset
-from reflectrl.learn.memory import release_memory
 from reflectrl.learn.offline_cache import Appraisal
 from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.learn.preferences import Item, pairs, rankings, singles
 from reflectrl.learn.reference_value import split
 from reflectrl.learn.sampling import batches, scaled_steps
 from reflectrl.learn.transitions import logged_steps
+from reflectrl.models.memory import release_memory
 from reflectrl.types import UserError
 
 Log = Callable[[dict[str, float]], None]

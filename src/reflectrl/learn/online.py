@@ -35,10 +35,10 @@ from reflectrl.learn.losses import (
     reinforce_loss,
     value_loss,
 )
-from reflectrl.learn.memory import release_memory
 from reflectrl.learn.optim import clipped_step
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.value import ValueHead
+from reflectrl.models.memory import release_memory
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout

@@ -27,12 +27,12 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import entropy, explained_variance, normalise, ppo_loss, value_loss
-from reflectrl.learn.memory import release_memory
 from reflectrl.learn.optim import clipped_step
 from reflectrl.learn.text_batch import TextBatch, make_batch, token_logp
 from reflectrl.learn.value import ValueHead
 from reflectrl.learn.written import write
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.memory import release_memory
 from reflectrl.samples.sample import Sample
 from reflectrl.types import Sampling, UserError, named_seed
 

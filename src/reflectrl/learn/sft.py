@@ -28,10 +28,10 @@ from reflectrl.learn.checkpoint import (
     without_prefix,
 )
 from reflectrl.learn.losses import completion_nll
-from reflectrl.learn.memory import release_memory
 from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.memory import release_memory
 from reflectrl.models.packing import Ids, Packing, apart, pack
 from reflectrl.players.policy import Policy
 from reflectrl.types import UserError, named_seed

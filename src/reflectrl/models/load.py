@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
+from reflectrl.models.memory import keep_memory
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -115,8 +116,10 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     fuse_activations(model)
-    if device.type == "cpu" and not quantised:
-        _align(model)
+    if device.type == "cpu":
+        keep_memory()
+        if not quantised:
+            _align(model)
     context, precisions = _context(model.config, config), (config.mixed_precision, config.mixed_play)
     return LanguageModel(model.eval(), tokenizer, context, None, source, *precisions)
 
