@@ -21,6 +21,7 @@ from reflectrl.config import SFTConfig
 from reflectrl.episodes import sft_policy, sft_reflection
 from reflectrl.learn.sft import Example, choice_examples, reflection_examples, train_sft
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.precision import has_fast_bfloat16
 from reflectrl.players.policy import Policy
 
 from .measure import count_flops, gemm_rate, interleaved
@@ -83,8 +84,9 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per cell and precision."""
-    return [note(row(*cell, precision, settings)) for cell in settings.cells() for precision in ("fp32", "bf16")]
+    """A row per cell and precision; bfloat16 only where the machine computes it, and does not imitate it."""
+    precisions = ("fp32", "bf16") if has_fast_bfloat16(torch.device(settings.device)) else ("fp32",)
+    return [note(row(*cell, precision, settings)) for cell in settings.cells() for precision in precisions]
 
 
 if __name__ == "__main__":
