@@ -29,9 +29,9 @@ from .plain_learning import trainer_sft
 from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
-STEPS = 4
+STEPS = 24
 TOKENS = 6_000
-"""Useful tokens of a training, at most: fewer steps are taken where a batch has many."""
+"""Useful tokens of a training: as many steps as it takes, up to `STEPS`, lest beginning and end count for much."""
 
 
 def examples_of(lm: LanguageModel, name: str, count: int) -> list[Example]:
