@@ -76,7 +76,7 @@ def train_online(
     groups = [{"params": policy.lm.parameters(), "lr": config.lr}]
     if use_critic:
         groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
-    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     curriculum = Curriculum(env.stages, config.curriculum, config.updates, config.gate)
     replay, old = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
     examined = evenly(env.tasks("validation"), config.eval_episodes)

@@ -76,7 +76,7 @@ def train_online_text(
     groups = [{"params": lm.parameters(), "lr": config.lr}]
     if critic is not None:
         groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
-    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     update, best, best_weights, scale = 0, tuple[float, ...](), lm.weights(), RunningScale()
 
     if state_folder is not None and (saved := load_state(state_folder)) is not None:

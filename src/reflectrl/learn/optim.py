@@ -1,7 +1,7 @@
 """Optimisers of SFT and offline learning: AdamW for every weight, or Muon for hidden matrices and AdamW for the rest.
 
 Paged AdamW (Dettmers et al. 2023, "QLoRA") is AdamW whose state moves to the CPU's memory where the GPU's is full.
-Muon (Jordan et al. 2024; `torch.optim.Muon`) orthogonalises the momentum of each matrix. Small models made from scratch
+Muon (Jordan et al. 2024; `muon.py`) orthogonalises the momentum of each matrix. Small models made from scratch
 learn their reflections with it in about half as many steps.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from reflectrl.config import OfflineConfig, SFTConfig
+from reflectrl.learn.muon import Muon
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import bitsandbytes
 
@@ -26,10 +27,10 @@ def make_optimizers(lm: LanguageModel, config: SFTConfig | OfflineConfig) -> lis
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
     chosen = {id(p) for p in hidden}
     rest = [p for p in lm.parameters() if id(p) not in chosen]
-    adamw = _paged if config.optimizer == "paged_adamw" else partial(torch.optim.AdamW, betas=(0.9, 0.95))
+    adamw = _paged if config.optimizer == "paged_adamw" else partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True)
     optimizers: list[torch.optim.Optimizer] = [adamw(rest, lr=config.lr, weight_decay=config.weight_decay)]
     if hidden:
-        optimizers.append(torch.optim.Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay))
+        optimizers.append(Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
