@@ -64,6 +64,14 @@ GAMES = {
     "hot, into the oven itself": make_game(Goal("mug", "microwave", "hot"), KITCHEN, [(mug(1), 3)], start=3),
     "cool": make_game(Goal("mug", "shelf", "cool"), KITCHEN, [(mug(1, "cool"), 0), (PEN, 2)]),
     "cool, two of them": make_game(Goal("mug", "microwave", "cool"), KITCHEN[:2], [(mug(1), 1), (mug(2), 0)]),
+    "hot, lying twice, where it does not fit": replace(
+        make_game(
+            Goal("mug", "microwave", "hot"),
+            [holder("microwave", 0, "", frozenset({"desklamp"}), 1), holder("fridge", 0, "", ALL, 2)],
+            [(mug(1), 0), (mug(2), 0)],
+        ),
+        inside=((0, 0), (0, 1), (1, 0)),
+    ),
     "two": make_game(Goal("mug", "drawer", count=2), ROOM, [(mug(1), 2), (mug(2), 1), (PEN, 3)], start=3),
     "two of three": make_game(Goal("mug", "drawer", count=2), ROOM[:3], [(mug(1), 0), (mug(2), 1), (mug(3), 2)]),
 }

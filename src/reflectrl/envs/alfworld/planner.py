@@ -200,7 +200,8 @@ class _Search:
         if held in self.wanted and not ready and self.ability in self.house.game.things[held].abilities:
             for index in self.tools:
                 yield self._step(state, (self.verb, held, index), done=state.done | {held})
-        anywhere = held == self.first_held and (not ready or held in self.doubled)
+        # what is ready goes to its goal, unless some other thing lies there already and is only to be prepared
+        anywhere = held == self.first_held and (not ready or bool(self.doubled))
         for index in self.places if anywhere else self.targets if ready else ():
             lying = state.lying | {(held, index)} if held in self.watched else state.lying
             yield self._step(state, ("put", held, index), held=None, lying=lying)
