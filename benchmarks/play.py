@@ -279,7 +279,7 @@ def measured(
 
 
 class Watch:
-    """Times ticks and notes the models' seconds and tokens; in ticks of their own, counts operations and memory."""
+    """Times ticks and notes the models' seconds and tokens; counts the operations of ticks and notes their memory."""
 
     def __init__(self, models: Sequence[TimedModel]) -> None:
         self.models = models

@@ -15,22 +15,22 @@ from reflectrl.models.precision import has_fast_bfloat16
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` (Jordan et al. 2024), on CPUs without fast bfloat16 in float32; the state is the same."""
+    """`torch.optim.Muon` (Jordan et al. 2024), on CPUs without fast bfloat16 in float32; the state is the same.
+
+    Learning rates are adjusted to shapes as in the original, which is torch's default.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step along the gradients; as torch's where its matrix products are fast."""
-        slow = any(p.device.type == "cpu" and not has_fast_bfloat16(p.device) for p in self._with_gradient())
-        if closure is not None or not slow:
+        device = self.param_groups[0]["params"][0].device
+        if closure is not None or device.type != "cpu" or has_fast_bfloat16(device):
             return super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     self._move(p, p.grad, group)
         return None
-
-    def _with_gradient(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
 
     def _move(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state = self.state[p]

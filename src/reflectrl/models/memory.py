@@ -1,7 +1,7 @@
 """What this process keeps of the machine's memory between computations on CPUs (glibc's allocator; others do nothing).
 
 Each forward pass takes and frees the same megabytes. Given back to the system, they come back page by page, which costs
-a tenth to a fifth of playing and learning; kept for good, batches of ever changing sizes leave the heap in pieces. So
+up to a sixth of playing and learning; kept for good, batches of ever changing sizes leave the heap in pieces. So
 freed memory is kept, and given back now and then.
 """
 
