@@ -10,12 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reflectrl.config import ModelConfig
+from reflectrl.models import lines
 from reflectrl.models.engine import tokenize
 from reflectrl.models.labels import candidates, find_labels
+from reflectrl.models.lines import encode_lines, splits_at_lines
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import make_model, save_scratch, train_tokenizer
 from reflectrl.prompts import Prompt, policy_prompt
@@ -165,6 +167,48 @@ def test_too_few_labels_are_told_in_one_line() -> None:
 def test_candidates_are_distinct() -> None:
     words = list(candidates())
     assert len(words) == len(set(words)) > 800
+
+
+# ---- line by line ----------------------------------------------------------------------------------------------------
+
+GROWING = st.lists(st.text(alphabet="aZ19 .,:;>-+|'\t\r\n_é\u0301界<end>", max_size=9), max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(sorted(TOKENIZERS)), texts=GROWING)
+def test_the_ids_of_a_text_are_those_of_its_lines(name: str, texts: Sequence[str]) -> None:
+    tokenizer = TOKENIZERS[name]
+    for count in range(len(texts) + 1):  # as a history grows
+        text = "\n".join(texts[:count])
+        assert encode_lines(tokenizer, text) == plain(tokenizer, text)
+
+
+@pytest.mark.parametrize(("name", "splits"), [("scratch", True), ("gpt2", True), ("qwen", True), ("llama", False)])
+def test_byte_level_tokenizers_encode_lines_apart_and_others_do_not(name: str, splits: bool) -> None:
+    assert splits_at_lines(TOKENIZERS[name]) is splits
+
+
+def test_a_token_that_takes_a_newline_along_forbids_it() -> None:
+    for token, splits in (("<x>", True), ("x\n", False)):
+        tokenizer = byte_level(GPT2)
+        tokenizer.add_tokens([token])
+        assert splits_at_lines(tokenizer) is splits
+    tokenizer = byte_level(GPT2)
+    tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
+    assert not splits_at_lines(tokenizer)
+    assert encode_lines(tokenizer, "a\n<x>b") == plain(tokenizer, "a\n<x>b")
+
+
+def test_a_line_is_encoded_once_and_remembering_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, asked = byte_level(GPT2), []
+    encode = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text, **named: asked.append(text) or encode(text, **named))
+    monkeypatch.setattr(lines, "MOST_LINES", 2)
+    assert encode_lines(tokenizer, "a\nb\na\nb") == encode("a\nb\na\nb")
+    assert asked == ["a\n", "b\n", "b"]
+    assert encode_lines(tokenizer, "b") == encode("b") and asked == ["a\n", "b\n", "b"]
+    encode_lines(tokenizer, "b\na\nb")
+    assert asked == ["a\n", "b\n", "b", "b\n", "a\n", "b"], "more than the bound: forgotten"
 
 
 # ---- prompts as tokens -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.attention import CachedAttention, PackedAttention
+from reflectrl.models.lines import encode_lines
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Block, Ids, Packing, apart, portions
 from reflectrl.models.prefix import Prefix
@@ -40,7 +41,8 @@ def tokenize(lm: LanguageModel, prompt: Prompt, reserve: int = 1) -> Ids:
     """
     bos = getattr(lm.tokenizer, "bos_token_id", None)
     start = [bos] if bos is not None and bos != lm.tokenizer.eos_token_id else []
-    history, rest = lm.encode(prompt.history) if prompt.history else [], lm.encode(prompt.rest)
+    history = encode_lines(lm.tokenizer, prompt.history) if prompt.history else []
+    rest = lm.encode(prompt.rest)
     room = lm.context - reserve - len(start) - len(rest)
     if room < 0:
         raise UserError(
