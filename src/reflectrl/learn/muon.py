@@ -1,5 +1,5 @@
-"""Muon where bfloat16 is not to be had: torch's computes its matrix products in bfloat16, which most CPUs imitate, a
-hundred times slower than float32.
+"""Muon where bfloat16 is slow: torch's computes its matrix products in bfloat16, which most CPUs imitate, a hundred
+times slower than float32.
 """
 
 from __future__ import annotations

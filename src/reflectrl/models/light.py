@@ -78,20 +78,20 @@ class LightTokenizer:
     bos_token_id = None
 
     def __init__(self, path: Path, end: str) -> None:
-        self._tokenizer = Tokenizer.from_file(str(path))
+        self.backend_tokenizer = Tokenizer.from_file(str(path))
         self.eos_token_id: int = self.get_vocab()[end]
 
     def get_vocab(self) -> dict[str, int]:
         """Token → number."""
-        return self._tokenizer.get_vocab()
+        return self.backend_tokenizer.get_vocab()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The tokens of a text."""
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of tokens."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
 class LightLlama(nn.Module):
