@@ -1,5 +1,7 @@
 """Forward passes of our own against Hugging Face's: block by block, through the attention interface, in training."""
 
+import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from reflectrl.models import forward
+from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     CachedAttention,
     InPlaceAttention,
@@ -143,6 +145,53 @@ def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
     expected = hidden_states(core, *arguments(packing))[at]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert close(gradients(core, found), gradients(core, expected))
+
+
+@families
+def test_in_parts_an_mlp_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
+    expected = hidden_states(core, *arguments(packing))
+    wanted = gradients(core, expected)
+    monkeypatch.setattr(forward, "PART", 7)
+    found = hidden_states(core, *arguments(packing))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert close(gradients(core, found), wanted)
+
+
+def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, (history,) = model_of("gpt2"), prompts_of([20])
+    packing = pack([(*history, token, 3) for token in range(5, 9)], least=1)
+    copies: list[weakref.ref[Tensor]] = []
+    join = attention.joined
+
+    def watched(parts: Sequence[Tensor]) -> Tensor:
+        whole = join(parts)
+        if len(parts) > 1:
+            copies.append(weakref.ref(whole))
+        return whole
+
+    monkeypatch.setattr(attention, "joined", watched)
+    found = hidden_states(core, *arguments(packing))
+    assert len(copies) == 2 * 2 * 3, "keys and values, two layers, three branches"
+    assert not any(copy() is not None for copy in copies)
+    grads = gradients(core, found)
+    assert len(copies) == 2 * 2 * 2 * 3, "made again"
+
+    monkeypatch.setattr(attention, "kept_in_parts", lambda *_: contextlib.nullcontext())
+    copies.clear()
+    kept = hidden_states(core, *arguments(packing))
+    assert all(copy() is not None for copy in copies), "autograd would keep them"
+    assert close(grads, gradients(core, kept))
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_branches_have_gradients_with_and_without_dropout(groups: int, dropout: float) -> None:
+    (history,) = prompts_of([20])
+    attend = PackedAttention(pack([(*history, token, 3) for token in range(5, 9)], least=1))
+    parts = [torch.randn(sum(attend.lengths), n, 8, requires_grad=True) for n in (4, groups, groups)]
+    attend(0, *parts, dropout).sum().backward()
+    assert all(part.grad is not None and bool(part.grad.isfinite().all()) for part in parts)
 
 
 @pytest.mark.parametrize("family", OTHERS)

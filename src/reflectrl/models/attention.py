@@ -7,9 +7,10 @@ is as fast as a padded batch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +81,31 @@ def by_block(
     yield from ((query, part - start) for query, part, start in parts)
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Keys or values (1, G, T, D) of several runs of tokens, one behind another."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
+
+
+def kept_in_parts(
+    wholes: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]
+) -> contextlib.AbstractContextManager[Any]:
+    """Within the block, autograd keeps the parts of `joined` tensors, and joins them again in the backward pass.
+
+    Contexts overlap: kept whole, their copies would be a quarter of a long episode's update. (With dropout torch keeps
+    other shapes of them, which stay as they are.)
+    """
+    if not torch.is_grad_enabled() or all(len(some) == 1 for some in parts):
+        return contextlib.nullcontext()
+    parts_of = {
+        (whole.data_ptr(), whole.shape): [part.detach() for part in some]
+        for whole, some in zip(wholes, parts, strict=True)
+    }
+    return torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: parts_of.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
+        lambda kept: joined(kept) if isinstance(kept, list) else kept,
+    )
+
+
 class PackedAttention:
     """Attention of a packing, through which gradients flow."""
 
@@ -110,14 +136,13 @@ class PackedAttention:
         for i, (block, (query, some), mask) in enumerate(zip(self.blocks, queries, masks, strict=True)):
             if not len(query):
                 continue
-            key, value = keys[i], values[i]
-            if block.context:
-                key = torch.cat([*(keys[b][:, :, :n] for b, n in block.context), key], 2)
-                value = torch.cat([*(values[b][:, :, :n] for b, n in block.context), value], 2)
+            parts = [[*(of[b][:, :, :n] for b, n in block.context), of[i]] for of in (keys, values)]
+            key, value = map(joined, parts)
             if some is not None:
                 mask = visible(self.lengths[i], block.start, query.detach(), block.trie, some)
             causal = mask is None and some is None and len(query) > 1
-            outs.append(sdpa(query, key, value, mask, causal, dropout))
+            with kept_in_parts((key, value), parts):
+                outs.append(sdpa(query, key, value, mask, causal, dropout))
         return torch.cat(outs)
 
     def _make_masks(self, like: Tensor) -> list[Tensor | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
+
+PART = 1024
+"""Tokens that go through an MLP at a time on CPUs. Its activations, the largest there are, stay below the size from
+which memory is mapped anew each time (`memory.py`), which can take longer than computing them."""
 
 HANDFUL, LARGE = 8, 2**20
 """Rows, and entries of a matrix (4 MiB), up to and from which a product is turned round (`product`)."""
@@ -91,8 +96,12 @@ def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wa
             query, x_ND = query[some], x_ND[some]
         mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, some)
         x_ND = x_ND + _linear(block.attn.c_proj, mixed_ND)
-        x_ND = x_ND + _linear(block.mlp.c_proj, block.mlp.act(_linear(block.mlp.c_fc, _layer_norm(block.ln_2, x_ND))))
+        x_ND = x_ND + _in_parts(partial(_gpt2_mlp, block), x_ND)
     return base.ln_f(x_ND)
+
+
+def _gpt2_mlp(block: Any, x_ND: Tensor) -> Tensor:
+    return _linear(block.mlp.c_proj, block.mlp.act(_linear(block.mlp.c_fc, _layer_norm(block.ln_2, x_ND))))
 
 
 def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
@@ -114,10 +123,20 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, w
         if some is not None:
             query, x_ND = query[some], x_ND[some]
         x_ND = x_ND + _linear(own.o_proj, attend(i, query, key, value, 0.0, some))
-        h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
-        mlp = layer.mlp
-        x_ND = x_ND + _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, h_ND)) * _linear(mlp.up_proj, h_ND))
+        x_ND = x_ND + _in_parts(partial(_llama_mlp, layer), x_ND)
     return _rms_norm(base.norm, x_ND)
+
+
+def _llama_mlp(layer: Any, x_ND: Tensor) -> Tensor:
+    mlp, h_ND = layer.mlp, _rms_norm(layer.post_attention_layernorm, x_ND)
+    return _linear(mlp.down_proj, mlp.act_fn(_linear(mlp.gate_proj, h_ND)) * _linear(mlp.up_proj, h_ND))
+
+
+def _in_parts(compute: Callable[[Tensor], Tensor], x_ND: Tensor) -> Tensor:
+    """`compute` of each token, some tokens at a time on CPUs: what is wide stays small."""
+    if len(x_ND) <= PART or x_ND.device.type != "cpu":
+        return compute(x_ND)
+    return torch.cat([compute(part) for part in x_ND.split(PART)])
 
 
 def _linear(module: Any, x_ND: Tensor) -> Tensor:
