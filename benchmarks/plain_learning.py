@@ -121,6 +121,7 @@ def trainer_sft(
     packing: bool = False,
     bf16: bool = False,
     learning_rate: float = 5e-5,
+    minibatch: int = 0,
 ) -> TrainerRun:
     """Train `lm` in place with `transformers.Trainer`: AdamW, shuffled rows, nothing saved and nothing reported.
 
@@ -129,6 +130,8 @@ def trainer_sft(
         packing: put the rows of a batch behind one another instead of padding them (`DataCollatorWithFlattening`;
             the attention mask keeps them apart).
         bf16: autocast to bfloat16.
+        minibatch: rows per forward and backward pass, a divisor of `batch_size`, whose gradients are accumulated; 0 for
+            all at once.
     """
     rows = [
         {"input_ids": list(ids), "attention_mask": [1] * len(ids), "labels": [-100] * start + list(ids[start:])}
@@ -141,7 +144,7 @@ def trainer_sft(
     with tempfile.TemporaryDirectory() as folder:
         trainer = _CountingTrainer(
             model=lm.model,
-            args=_arguments(folder, lm, batch_size, steps, bf16, learning_rate),
+            args=_arguments(folder, lm, batch_size, minibatch or batch_size, steps, bf16, learning_rate),
             train_dataset=rows,
             data_collator=DataCollatorWithFlattening() if packing else DataCollatorForSeq2Seq(lm.tokenizer),
             callbacks=[clock],
@@ -157,11 +160,12 @@ def trainer_sft(
 
 
 def _arguments(
-    folder: str, lm: LanguageModel, batch_size: int, steps: int, bf16: bool, learning_rate: float
+    folder: str, lm: LanguageModel, batch_size: int, minibatch: int, steps: int, bf16: bool, learning_rate: float
 ) -> TrainingArguments:
     return TrainingArguments(
         output_dir=folder,
-        per_device_train_batch_size=batch_size,
+        per_device_train_batch_size=minibatch,
+        gradient_accumulation_steps=batch_size // minibatch,
         max_steps=steps,
         learning_rate=learning_rate,
         bf16=bf16,

@@ -5,6 +5,7 @@
 Rows of the reflector and of the policy in turn, as they lie in the recorded episodes; a useful token is one that is not
 padding. Trainer runs as it is ("padded") and with its packing collator; `speed-up` is over the faster of the two.
 On CPUs that collator's attention is over all pairs of a batch's tokens: it is left out where these would take too much.
+Where the logits of a batch would, Trainer accumulates the gradients of as many rows as fit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from reflectrl.models.precision import has_fast_bfloat16
 from reflectrl.players.policy import Policy
 
 from .measure import count_flops, gemm_rate, interleaved
+from .plain import LOGITS_BYTES
 from .plain_learning import trainer_sft
 from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
@@ -57,6 +59,11 @@ def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps
     return time.perf_counter() - start
 
 
+def fitting(batch: int, logits_bytes: int) -> int:
+    """The greatest divisor of a batch whose rows' logits fit `LOGITS_BYTES`; at least one row."""
+    return max(n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or n * logits_bytes <= LOGITS_BYTES))
+
+
 def row(size: str, name: str, batch: int, precision: str, settings: Settings) -> dict[str, Any]:
     """One cell; the plain side and ours see every row once."""
     bf16 = precision == "bf16"
@@ -65,18 +72,20 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
     steps = max(1, min(STEPS, int(TOKENS / (mean * batch))))
     examples = examples_of(lm, name, batch * steps)
     tokens = sum(len(one.ids) for one in examples)
+    minibatch = fitting(batch, 4 * max(len(one.ids) for one in examples) * lm.core.config.vocab_size)
+    plain = partial(trainer_sft, lm, examples, batch, steps, bf16=bf16, minibatch=minibatch)
     runs = {
-        "padded": lambda: trainer_sft(lm, examples, batch, steps, bf16=bf16).seconds,
-        "packed": lambda: trainer_sft(lm, examples, batch, steps, packing=True, bf16=bf16).seconds,
+        "padded": lambda: plain().seconds,
+        "packed": lambda: plain(packing=True).seconds,
         "engine": partial(engine_sft, lm, examples, batch, steps),
     }
-    if 4 * lm.core.config.num_attention_heads * (mean * batch) ** 2 > SCORES_BYTES:
+    if 4 * lm.core.config.num_attention_heads * (mean * minibatch) ** 2 > SCORES_BYTES:
         del runs["packed"]
     rate = gemm_rate(torch.bfloat16 if bf16 else torch.float32, lm.device)
     flops = count_flops(runs["engine"])
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions, False).items()}
     speeds = {side: tokens / taken for side, taken in seconds.items()}
-    plain = max(speed for side, speed in speeds.items() if side != "engine")
+    best = max(speed for side, speed in speeds.items() if side != "engine")
     return {
         "size": size,
         "workload": name,
@@ -85,7 +94,7 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
         "padded tokens/s": speeds["padded"],
         "packed tokens/s": speeds.get("packed"),
         "tokens/s": speeds["engine"],
-        "speed-up": speeds["engine"] / plain,
+        "speed-up": speeds["engine"] / best,
         "mfu": flops / seconds["engine"] / rate,
     }
 

@@ -3,7 +3,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from benchmarks.plain import LOGITS_BYTES
 from benchmarks.plain_learning import trainer_sft, update_gradients
+from benchmarks.sft import fitting
 from benchmarks.workloads import records, workload
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import LanguageModel
@@ -75,6 +77,24 @@ def test_the_loss_is_on_completions_and_packing_does_not_change_it(tiny: Callabl
         nll += [-float(logp[t - 1, ids[t]]) for t in range(start, len(ids))]
     assert padded.loss == pytest.approx(sum(nll) / len(nll), rel=1e-4)
     assert packed.loss == pytest.approx(padded.loss, rel=1e-5)
+
+
+def test_accumulated_gradients_are_those_of_the_batch(tiny: Callable[..., LanguageModel]) -> None:
+    weights = []
+    for minibatch in (0, 2):
+        lm = tiny()
+        run = trainer_sft(lm, examples(lm), 8, 1, learning_rate=1e-2, minibatch=minibatch)
+        weights.append((run.tokens, run.loss, lm.weights()))
+    assert weights[0][0] == weights[1][0] and weights[0][1] == pytest.approx(weights[1][1], rel=1e-4)
+    for name, weight in weights[0][2].items():
+        torch.testing.assert_close(weights[1][2][name], weight, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "share", "rows"), [(16, 0.05, 16), (16, 0.2, 4), (16, 0.3, 2), (12, 0.2, 4), (64, 3.0, 1), (1, 0.1, 1)]
+)
+def test_as_many_rows_as_fit_go_through_at_a_time(batch: int, share: float, rows: int) -> None:
+    assert fitting(batch, int(share * LOGITS_BYTES)) == rows
 
 
 def test_each_training_has_its_own_precision(tiny: Callable[..., LanguageModel]) -> None:
