@@ -73,6 +73,19 @@ def test_buffers_grow_by_steps_and_are_given_back() -> None:
     assert extend(prefix, (1, 2)) == 0 and holds(prefix, (1, 2))
 
 
+def test_a_growing_prefix_has_room_for_some_more_steps() -> None:
+    prefix = Prefix(growing=True)
+    extend(prefix, (1,) * 4 * ROUNDING)
+    before = prefix.nbytes
+    assert before == 5 * ROUNDING * TOKEN and SLACK == 4
+    extend(prefix, (1,) * 5 * ROUNDING)
+    assert prefix.nbytes == before
+    extend(prefix, (1,) * (5 * ROUNDING + 1))
+    assert prefix.nbytes > before and holds(prefix, (1,) * (5 * ROUNDING + 1))
+    prefix.clear()
+    assert prefix.growing
+
+
 def test_a_pass_that_was_interrupted_leaves_nothing_behind() -> None:
     prefix = Prefix()
     extend(prefix, (1, 2, 3))

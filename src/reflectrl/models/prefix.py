@@ -15,7 +15,7 @@ ROUNDING = 64
 """Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
 
 SLACK = 4
-"""Buffers that must grow take a quarter more than they need, lest they be copied at every step of an episode."""
+"""Buffers of growing prefixes take a quarter more than they need, lest they be copied at every step of an episode."""
 
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps, unless told otherwise."""
@@ -30,12 +30,16 @@ class Prefix:
     What is kept is the longest part that the next prompt shares with the tokens written last, so it needs no telling
     where the history ends: state, reflection and actions are written over by what comes next.
 
+    Args:
+        growing: whether longer prompts of the same episode are going to follow.
+
     Attributes:
         ids: the tokens whose keys and values are held.
-        reserved: the number of tokens for which the next buffers have room.
+        reserved: the number of tokens for which the next buffers have room at least.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, growing: bool = False) -> None:
+        self.growing = growing
         self.ids: Ids = ()
         self.reserved = 0
         self._keys: list[Tensor] = []
@@ -63,7 +67,7 @@ class Prefix:
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many tokens in all: buffers that must grow take that size at once."""
-        self.reserved = _rounded(tokens)
+        self.reserved = tokens
 
     def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
         """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
@@ -75,7 +79,8 @@ class Prefix:
         start = self._filled[layer]
         end = start + key_TGD.shape[0]
         if end > self._keys[layer].shape[2]:
-            size = max(self.reserved, _rounded(end + end // SLACK if start else end))
+            needed = max(self.reserved, end)
+            size = _rounded(needed + needed // SLACK if self.growing else needed)
             self._keys[layer] = _grown(self._keys[layer], start, size)
             self._values[layer] = _grown(self._values[layer], start, size)
         key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
@@ -86,7 +91,7 @@ class Prefix:
 
     def copy(self) -> Prefix:
         """A prefix of its own with the same content."""
-        twin = Prefix()
+        twin = Prefix(self.growing)
         twin.ids, twin._filled = self.ids, list(self._filled)
         twin._keys, twin._values = [key.clone() for key in self._keys], [value.clone() for value in self._values]
         return twin
@@ -103,7 +108,7 @@ class Prefix:
 
     def clear(self) -> None:
         """Forget everything and give the memory back."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self.growing)  # type: ignore[misc]
 
 
 def _rounded(tokens: int) -> int:
@@ -149,7 +154,7 @@ class PrefixPool:
         needs = [(count + count // SLACK + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
             chosen = zip(episodes[rows], growing[rows], strict=True)
-            prefixes = [self._of.setdefault(e, Prefix()) if wanted else Prefix() for e, wanted in chosen]
+            prefixes = [self._of.setdefault(e, Prefix(growing=True)) if wanted else Prefix() for e, wanted in chosen]
             yield rows, prefixes
             passing = (p.nbytes for p, kept in zip(prefixes, growing[rows], strict=True) if not kept)
             self.peak = max(self.peak, self.nbytes + sum(passing))
