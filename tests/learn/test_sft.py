@@ -145,6 +145,21 @@ class TestLoss:
             for name, tensor in lms[0].weights().items():
                 torch.testing.assert_close(lm.weights()[name], tensor, atol=1e-5, rtol=0, msg=name)
 
+    @pytest.mark.parametrize("by_episode", [False, True])
+    @pytest.mark.parametrize("text_coef", [0.0, 0.5])
+    def test_a_batch_that_needs_too_much_memory_goes_in_several_passes(
+        self, tiny: Tiny, rows: list[ReflectionRow], monkeypatch: pytest.MonkeyPatch, by_episode: bool, text_coef: float
+    ) -> None:
+        config = replace(QUICK, batch_size=7, steps=2, lr=1e-3, by_episode=by_episode, text_coef=text_coef)
+        whole, parted, counted = tiny("llama"), tiny("llama"), tiny("llama")
+        logs = [train(whole, rows, config)]
+        monkeypatch.setattr("reflectrl.learn.sft.ACTIVATIONS", 1)
+        logs.append(train(parted, rows, config))
+        train(counted, rows, replace(config, accumulate=7))
+        assert whole.tally.passes < parted.tally.passes == counted.tally.passes
+        if not text_coef:  # the mean over the prompts' texts is one over what is packed together
+            assert logs[0] == [pytest.approx(log, rel=1e-6) for log in logs[1]]
+
     def test_evaluation_does_not_depend_on_the_batch_size(self, tiny: Tiny, rows: list[ReflectionRow]) -> None:
         lm = tiny()
         examples = reflection_examples(lm, rows)

@@ -100,8 +100,9 @@ class SFTConfig:
     """Rows of an episode are learned in the same step, which encodes their common history once: for long histories."""
     text_coef: NonNegative = 0.0
     """Weight of the loss on the prompts' own tokens: lets a model made from scratch learn the environment's text."""
-    accumulate: Count = 1
-    """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
+    accumulate: Natural = 0
+    """Micro-batches into which an optimiser step is cut (memory, not mathematics); 0: as many as keep the activations
+    of each within about 4 GiB."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
     """"adamw" for every weight, "paged_adamw" whose state may leave the GPU (reflectrl[qlora]), or "muon" for hidden
     matrices and AdamW for the rest (small models from scratch)."""

@@ -32,9 +32,12 @@ from reflectrl.learn.optim import make_optimizers, set_rate
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.memory import release_memory
-from reflectrl.models.packing import Ids, Packing, apart, pack
+from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
 from reflectrl.players.policy import Policy
 from reflectrl.types import UserError, named_seed
+
+ACTIVATIONS = 4 * 2**30
+"""About how many bytes of activations a pass keeps for its gradient; a batch that takes more goes in several passes."""
 
 Log = Callable[[dict[str, float]], None]
 
@@ -135,12 +138,11 @@ def train_sft(
         tokens = sum(len(row.ids) - row.start for row in rows)
         losses.append(0.0)
         with lm.training():
-            for part in np.array_split(np.arange(len(rows)), config.accumulate):
-                if len(part):
-                    nll, text = _losses(lm, [rows[i] for i in part], share, config.text_coef > 0)
-                    loss = nll / tokens + config.text_coef * text * len(part) / len(rows)
-                    loss.backward()
-                    losses[-1] += float(nll.detach()) / tokens
+            for part in _parts(rows, lm, config):
+                nll, text = _losses(lm, rows[part], share, config.text_coef > 0)
+                loss = nll / tokens + config.text_coef * text * len(rows[part]) / len(rows)
+                loss.backward()
+                losses[-1] += float(nll.detach()) / tokens
         torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
         for optimizer in optimizers:
             optimizer.step()
@@ -169,6 +171,19 @@ def schedule(step: int, config: SFTConfig) -> float:
         return step / warmup
     progress = (step - warmup) / max(1, config.steps - warmup)
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _parts(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
+    """Which rows of a batch go through the model together: as many as `ACTIVATIONS` allows, or as the user says."""
+    if config.accumulate:
+        return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
+    earlier: list[Ids] = [(), *(row.ids for row in rows)]
+    shared = [shared_length(*pair) if config.by_episode else 0 for pair in pairwise(earlier)]
+    sizes = []
+    for row, known in zip(rows, shared, strict=True):
+        scored = len(row.ids) - (known if config.text_coef else row.start)
+        sizes.append((len(row.ids) - known) * lm.activation_bytes + scored * lm.logits_bytes)
+    return portions(sizes, ACTIVATIONS)
 
 
 @torch.no_grad()

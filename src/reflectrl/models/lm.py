@@ -113,6 +113,16 @@ class LanguageModel:
         return 2 * config.num_hidden_layers * heads * width * kept.itemsize  # type: ignore
 
     @property
+    def activation_bytes(self) -> int:
+        """About how much memory a pass keeps of a token until its gradient is known: 20 vectors per layer."""
+        return 20 * self.hidden_size * self.core.config.num_hidden_layers * self.dtype.itemsize  # type: ignore
+
+    @property
+    def logits_bytes(self) -> int:
+        """About how much memory a scored token's logits take until its gradient is known, with softmax and gradient."""
+        return 3 * self.core.get_output_embeddings().weight.shape[0] * torch.float32.itemsize  # type: ignore[operator]
+
+    @property
     def hidden_size(self) -> int:
         return int(self.core.get_input_embeddings().weight.shape[1])  # type: ignore[operator]
 
