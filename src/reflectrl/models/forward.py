@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
+from reflectrl.models.precision import shortest_seconds
 
 PART = 1024
 """Tokens that go through an MLP at a time on CPUs. Its activations, the largest there are, stay below the size from
 which memory is mapped anew each time (`memory.py`), which can take longer than computing them."""
 
-HANDFUL, LARGE = 8, 2**20
-"""Rows, and entries of a matrix (4 MiB), up to and from which a product is turned round (`product`)."""
+LARGE = 2**20
+"""Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`product`)."""
 
 
 def hidden_states(
@@ -151,14 +152,32 @@ def _linear(module: Any, x_ND: Tensor) -> Tensor:
 def product(x_ND: Tensor, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
     """The product x Wᵀ + bias, (N, O), as `functional.linear` has it.
 
-    A handful of rows times a matrix that no cache holds is turned round: W xᵀ takes MKL up to five times less than
-    x Wᵀ, which is what writing with drafts does all the time.
+    A few rows times a matrix that no cache holds are turned round where W xᵀ takes MKL less than x Wᵀ; writing with
+    drafts computes such products all the time.
     """
-    handful = 1 < len(x_ND) <= HANDFUL and weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
-    if not handful or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    large = weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
+    if not large or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or len(x_ND) not in turned_rows():
         return functional.linear(x_ND, weight_OD, bias_O)
-    out_NO = torch.mm(weight_OD, x_ND.t()).t().contiguous()
+    out_NO = _turned(x_ND, weight_OD)
     return out_NO if bias_O is None else out_NO.add_(bias_O)
+
+
+def _turned(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
+    return torch.mm(weight_OD, x_ND.t()).t().contiguous()
+
+
+@lru_cache
+def turned_rows() -> range:
+    """The numbers of rows for which `product` turns a product round on this CPU.
+
+    MKL knows two kinds of processors, told apart by what two rows take, timed once. On an AMD EPYC, x Wᵀ takes up to
+    five times as long from two rows on. On an Intel Xeon it takes half as long for two, as long for six, and up to two
+    and a half times as long for 7 to 16.
+    """
+    x_ND, weight_OD = torch.ones(2, 1024), torch.ones(2 * LARGE // 1024, 1024)
+    plain = shortest_seconds(lambda: functional.linear(x_ND, weight_OD))
+    turned = shortest_seconds(lambda: _turned(x_ND, weight_OD))
+    return range(2, 9) if turned < plain else range(7, 17)
 
 
 def _layer_norm(norm: Any, x_ND: Tensor) -> Tensor:
