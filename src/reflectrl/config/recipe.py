@@ -56,7 +56,7 @@ class ModelConfig:
     mixed_precision: Literal["auto", "on", "off"] = "auto"
     """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
     mixed_play: Literal["auto", "on", "off"] = "off"
-    """The same for play: up to 1.4 times as fast; PPO's ratios are off by half a percent or so where it is unsure."""
+    """The same for play: 1.2 to 1.6 times as fast; PPO's ratios are off by half a percent or so where it is unsure."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code."""
 
