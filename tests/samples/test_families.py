@@ -81,6 +81,23 @@ class TestHHA:
             assert after.components == {"logit": before.reward}
         assert account.rewards == [pytest.approx(0.5125, abs=1e-4), pytest.approx(0.7109, abs=1e-4)]
 
+    @pytest.mark.parametrize("form", ["pairs", "rows"])
+    def test_training_records_with_an_answer_that_ends_in_a_colon_are_left_out(self, tmp_path: Path, form: str) -> None:
+        answers = [("Yes.", "No."), ("Here are three: ", "No."), ("Yes.", "These:"), ("So: yes", "No")]
+        said = "\n\nHuman: Hi.\n\nAssistant:"
+        pairs = [{"chosen": f"{said} {good}", "rejected": f"{said} {bad}"} for good, bad in answers]
+        turns = [["<|prompter|>Hi.", "<|assistant|>"]] * 2
+        rows = [{"prefix": turns, "suffix": both, "reward": [0.9, 0.1], "sft_index": 0, "meta": {}} for both in answers]
+        for split in ("train", "test"):
+            lines = "".join(json.dumps(row) + "\n" for row in (pairs if form == "pairs" else rows))
+            text_of(tmp_path / "hh" / f"{split}.jsonl", lines)
+        account, files = made("hha", tmp_path / "s", tmp_path / "hh", held_out=0.0)
+        assert [one.completion.strip() for one in files["train.jsonl"]] == ["Yes.", "No.", "So: yes", "No"]
+        assert len(files["test.jsonl"]) == 8, "what is judged stays whole"
+        assert [(reason, counted["count"]) for reason, counted in account.left_out.items()] == [
+            ("training records with an answer that ends in a colon", 2)
+        ]
+
     def test_an_empty_answer_is_a_bad_row(self, tmp_path: Path) -> None:
         said = "\n\nHuman: Hi.\n\nAssistant:"
         rows = [{"chosen": f"{said} Hello.", "rejected": said}, {"chosen": f"{said} a", "rejected": f"{said} b"}]

@@ -178,7 +178,9 @@ class TestSplits:
         questions = [Question(str(number), "r", "why?", ("a",), "docs") for number in range(count)]
         split = split_by_task(questions, 0)
         assert sorted(each.id for own in split.values() for each in own) == sorted(map(str, range(count)))
-        assert all(split.values()) and abs(len(split["test"]) - count / 5) <= 1
+        assert all(split.values())
+        for name, share in {"train": 0.7, "validation": 0.2, "test": 0.1}.items():
+            assert abs(len(split[name]) - count * share) < 1.5, name
 
     def test_too_few_tasks(self) -> None:
         with pytest.raises(UserError, match="2 questions cannot be split"):

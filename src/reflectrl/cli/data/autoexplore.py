@@ -52,7 +52,7 @@ class AutoExploreData(Data):
     commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
     """Ask about so many commits of each git clone, at most; each needs a copy of its parent's files."""
     split_by: Annotated[Literal["repository", "task"], tyro.conf.arg(metavar="WHAT")] = "repository"
-    """Divide repositories among training, validation and test; or questions, 7:1:2."""
+    """Divide repositories among training, validation and test; or questions, 7 : 2 : 1."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of everything that is drawn."""
     store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""

@@ -2,6 +2,9 @@
 
 Two forms are read: "chosen" and "rejected" dialogues in one piece, as in Anthropic/hh-rlhf (Bai et al. 2022,
 arXiv 2204.05862), and the "prefix", "suffix", "reward" rows that PRO (Song et al., AAAI 2024) made of them.
+
+Training records of which any answer ends in a colon are left out, since such answers break off ("Here are some ideas:");
+so did Leftover Lunch (Baheti et al., ICLR 2024). Files of the other splits are kept whole.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
         samples = _pair(row, name)
     else:
         raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: prefix, suffix; chosen, rejected)")
+    if source.split == "train" and any(sample.completion.rstrip().endswith(":") for sample in samples):
+        raise LeftOutError("training records with an answer that ends in a colon")
     first = dialogue.split(samples[0].prompt)[0][1]
     yield Entry(samples, source.fixed, first)
 

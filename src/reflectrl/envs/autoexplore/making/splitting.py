@@ -30,16 +30,17 @@ def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
 
 
 def split_by_task(questions: Sequence[Question], seed: int) -> dict[str, list[Question]]:
-    """Split → questions, 7 : 2 : 1 for training, test and validation, whatever repository they ask about.
+    """Split → questions, 7 : 2 : 1 for training, validation and test, whatever repository they ask about.
 
-    So does the paper (Reflect-RL, AutoExplore). What is learnt about a repository then helps on its other questions.
+    So does the paper (Reflect-RL, AutoExplore). The split by repository, which is ours, keeps two tenths for the test
+    instead: with few repositories a tenth of them would judge by the luck of one. What is learnt about a repository then helps on its other questions.
 
     Raises:
         UserError: there are fewer than three questions.
     """
     if len(questions) < FEWEST:
         raise UserError(f"{len(questions)} questions cannot be split into train, validation and test")
-    validation, test = max(1, round(len(questions) / 10)), max(1, round(len(questions) / 5))
+    validation, test = max(1, round(len(questions) / 5)), max(1, round(len(questions) / 10))
     sizes = {"train": len(questions) - validation - test, "validation": validation, "test": test}
     ordered = sorted(questions, key=lambda question: question.id)
     divided = divide(ordered, sizes, "autoexplore-tasks", seed)
