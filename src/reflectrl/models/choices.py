@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from reflectrl.models.attention import CachedAttention
 from reflectrl.models.engine import REUSE, encode, packed_hidden
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Block, Ids, Packing, Trie, make_trie
+from reflectrl.models.packing import Block, Ids, Packing, Trie, apart, make_trie
 from reflectrl.models.prefix import Prefix
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
@@ -76,6 +76,8 @@ def cached_text_logits(
 
     Afterwards each prefix holds its whole prompt, and no action.
     """
+    if not lm.shortcuts.packed:
+        return text_logits(lm, apart(prompts), texts, scoring)[0]
     tries = [make_trie(one.ids) for one in texts]
     kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     rows = [
@@ -130,7 +132,7 @@ def _divisors(texts: Sequence[Texts], scoring: Scoring, most: int, like: Tensor)
 def _token_logp(lm: LanguageModel, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
     """Log-probability (E,) of each token in the whole vocabulary after the row it follows."""
     total_R = torch.cat([_normaliser(lm, part_RD) for part_RD in hidden_RD.split(ROWS)])
-    return _pair_logits(lm, hidden_RD[where_E], tokens_E) - total_R[where_E]
+    return lm.token_logits(hidden_RD, where_E, tokens_E) - total_R[where_E]
 
 
 def _normaliser(lm: LanguageModel, hidden_RD: Tensor) -> Tensor:
@@ -144,17 +146,8 @@ def _normaliser(lm: LanguageModel, hidden_RD: Tensor) -> Tensor:
 
 def _allowed_logp(lm: LanguageModel, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
     """Log-probability (E,) of each token among those that are allowed after the same row."""
-    logits_E = _pair_logits(lm, hidden_RD[where_E], tokens_E)
+    logits_E = lm.token_logits(hidden_RD, where_E, tokens_E)
     highest = logits_E.detach().new_full((len(hidden_RD),), -torch.inf)
     highest = highest.scatter_reduce(0, where_E, logits_E.detach(), "amax")
     sums = torch.zeros_like(highest).index_add(0, where_E, (logits_E - highest[where_E]).exp())
     return logits_E - (sums.log() + highest)[where_E]
-
-
-def _pair_logits(lm: LanguageModel, hidden_ED: Tensor, tokens_E: Tensor) -> Tensor:
-    """The logit (E,) of one token after each hidden state."""
-    head = lm.core.get_output_embeddings()  # type: ignore[operator]
-    lm.tally.logits += len(tokens_E)
-    logits_E = (hidden_ED.float() * head.weight[tokens_E].float()).sum(-1)
-    bias = getattr(head, "bias", None)
-    return (logits_E if bias is None else logits_E + bias[tokens_E].float()) * lm.logit_scale

@@ -17,6 +17,7 @@ from reflectrl.models.attention import CachedAttention, PackedAttention
 from reflectrl.models.lines import encode_lines
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Block, Ids, Packing, apart, portions
+from reflectrl.models.plain import plain_hidden
 from reflectrl.models.prefix import Prefix
 from reflectrl.prompts import Prompt
 from reflectrl.types import UserError
@@ -60,9 +61,20 @@ def packed_hidden(lm: LanguageModel, packing: Packing, at: Sequence[int] | None 
     Args:
         at: only these tokens' are asked for, in this order.
     """
+    if not lm.shortcuts.packed:
+        return _plain(lm, packing, at)
     alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
     lm.tally.reused += sum(n for path in packing.paths for _, n in path) - alone
     return encode(lm, packing.blocks, PackedAttention(packing), at)
+
+
+def _plain(lm: LanguageModel, packing: Packing, at: Sequence[int] | None) -> Tensor:
+    """The same by the model's own forward pass, block by block, each with what stands before it."""
+    lm.activate()
+    lm.tally.passes += len(packing.blocks)
+    lm.tally.encoded += sum(block.start + len(block.ids) for block in packing.blocks)
+    hidden_ND = plain_hidden(lm.core, packing)
+    return hidden_ND if at is None else hidden_ND[torch.tensor(at, device=hidden_ND.device)]
 
 
 def encode(
@@ -90,11 +102,13 @@ def last_hidden(lm: LanguageModel, packing: Packing) -> Tensor:
 def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix], room: int = 0) -> Tensor:
     """Hidden state (P, D) at the last token of each prompt; what its prefix already holds is not encoded again.
 
-    Afterwards each prefix holds its whole prompt.
+    Afterwards each prefix holds its whole prompt (nothing where the model runs by its plain forward pass).
 
     Args:
         room: so many tokens are going to be written behind each prompt.
     """
+    if not lm.shortcuts.packed:
+        return last_hidden(lm, apart(prompts))
     kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
     lm.tally.reused += sum(kept)

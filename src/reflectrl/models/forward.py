@@ -28,7 +28,12 @@ LARGE = 2**20
 
 
 def hidden_states(
-    core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None
+    core: Any,
+    ids_N: Tensor,
+    positions_N: Tensor,
+    attend: Attend,
+    wanted: Tensor | None = None,
+    blocks: bool = True,
 ) -> Tensor:
     """Hidden states of the last layer, (N, D), after the final norm.
 
@@ -37,10 +42,11 @@ def hidden_states(
         attend: knows which tokens belong together.
         wanted: indices (W,), ascending, of the tokens whose hidden states are asked for, (W, D): in the last layer the
             others give keys and values only.
+        blocks: whether families that are known are walked through block by block.
     """
-    walk = _walk_of(core)
+    walk = _walk_of(core) if blocks else None
     with _careful_attention(attend, ids_N.device) as careful:
-        if walk is not None and not (core.training and _has_dropout(core)):
+        if walk is not None and not (core.training and drops(core)):
             return walk(core.base_model, ids_N, positions_N, careful, wanted)
         from reflectrl.models.through import through_transformers  # the library is slow to import
 
@@ -80,7 +86,12 @@ def _walk_of(core: Any) -> Walk | None:
     return _walk_llama if config.model_type in ("llama", "mistral", "qwen2", "qwen3") else None
 
 
-def _has_dropout(core: nn.Module) -> bool:
+def knows(core: Any) -> bool:
+    """Whether the engine has a way of its own through a model's blocks."""
+    return _walk_of(core) is not None
+
+
+def drops(core: Any) -> bool:
     """Whether the model's own layers drop anything (adapters' layers are called as they are, so theirs may)."""
     names = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
     return any(getattr(core.config, name, 0.0) for name in names)

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reflectrl.models import head
 from reflectrl.models.attention import Attend
-from reflectrl.models.forward import hidden_states, product
+from reflectrl.models.forward import hidden_states
+from reflectrl.models.plain import own_logits
 from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.models.tally import Tally
 from reflectrl.plugins import one_line
@@ -58,6 +60,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Shortcuts:
+    """What of the engine gives a model's own numbers, as `proof.py` finds out when the model is loaded.
+
+    Attributes:
+        packed: prompts one behind another, keys and values that are kept; otherwise the plain forward pass.
+        blocks: block by block, for the families that the engine knows; otherwise through the library's layers.
+        rows: only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
+        cache: in plain forward passes, the library's own cache while writing.
+    """
+
+    packed: bool = True
+    blocks: bool = True
+    rows: bool = True
+    cache: bool = True
+
+
 @dataclass
 class LanguageModel:
     """One player's language model.
@@ -69,6 +88,7 @@ class LanguageModel:
         base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
         mixed: whether `training` computes matrix products in bfloat16.
         mixed_play: the same for `playing`.
+        shortcuts: what of the engine is used.
         tally: what this player has computed.
     """
 
@@ -79,6 +99,7 @@ class LanguageModel:
     base: str = ""
     mixed: Mixed = "off"
     mixed_play: Mixed = "off"
+    shortcuts: Shortcuts = Shortcuts()
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -96,6 +117,12 @@ class LanguageModel:
         return self.core.get_input_embeddings().weight.dtype  # type: ignore[operator]
 
     @property
+    def _shape(self) -> Any:
+        """What the configuration says of the part that reads text."""
+        config: Any = self.core.config
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    @property
     def pass_tokens(self) -> int:
         """About how many tokens go through the model at a time, where it may choose.
 
@@ -106,16 +133,18 @@ class LanguageModel:
     @property
     def token_bytes(self) -> int:
         """Memory of one token's keys and values in all layers, as play keeps them."""
-        config = self.core.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads  # type: ignore[union-attr]
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads  # type: ignore
+        if not self.shortcuts.packed:
+            return 0  # nothing is kept
+        config = self._shape
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
-        return 2 * config.num_hidden_layers * heads * width * kept.itemsize  # type: ignore
+        return int(2 * config.num_hidden_layers * heads * width * kept.itemsize)
 
     @property
     def activation_bytes(self) -> int:
         """About how many bytes a pass keeps of a token for its gradient: 20 vectors per layer (measured: 14 to 16)."""
-        return 20 * self.hidden_size * self.core.config.num_hidden_layers * self.dtype.itemsize  # type: ignore
+        return 20 * self.hidden_size * int(self._shape.num_hidden_layers) * self.dtype.itemsize
 
     @property
     def logits_bytes(self) -> int:
@@ -175,27 +204,29 @@ class LanguageModel:
         """
         self.activate()
         self.tally.passes += 1
-        return hidden_states(self.core, ids_N, positions_N, attend, wanted)
+        return hidden_states(self.core, ids_N, positions_N, attend, wanted, self.shortcuts.blocks)
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V), or only the rows of the LM head asked for, (N, A): the rest of the head is never computed."""
-        head = self.core.get_output_embeddings()  # type: ignore[operator]
-        self.tally.logits += len(hidden_ND) * (head.weight.shape[0] if rows is None else len(rows))
-        if rows is None:
-            plain = type(head) is nn.Linear
-            logits: Tensor = product(hidden_ND, head.weight, head.bias) if plain else head(hidden_ND)
-        else:
-            bias = None if getattr(head, "bias", None) is None else head.bias[rows]
-            logits = torch.nn.functional.linear(hidden_ND, head.weight[rows], bias)
-        return logits if self.logit_scale == 1 else logits * self.logit_scale
+        """Logits (N, V), or only those of some tokens, (N, A); the head's other rows are computed only if they must."""
+        if not self.shortcuts.rows:
+            logits_NV = self._own_logits(hidden_ND)
+            return logits_NV if rows is None else logits_NV[:, rows]
+        logits = head.logits(self.core, hidden_ND, rows)
+        self.tally.logits += logits.numel()
+        return logits
 
-    @property
-    def logit_scale(self) -> float:
-        """By what some families multiply (Cohere) or divide (Granite) the head's output."""
-        config = self.core.config
-        return float(getattr(config, "logit_scale", None) or 1.0) / float(
-            getattr(config, "logits_scaling", None) or 1.0
-        )
+    def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
+        """Logits (E,), in float32, of single tokens: of `tokens_E` behind the hidden states `hidden_RD[where_E]`."""
+        if not self.shortcuts.rows:
+            return self._own_logits(hidden_RD).float()[where_E, tokens_E]
+        self.tally.logits += len(tokens_E)
+        return head.token_logits(self.core, hidden_RD[where_E], tokens_E)
+
+    def _own_logits(self, hidden_ND: Tensor) -> Tensor:
+        self.activate()
+        logits_NV = own_logits(self.core, hidden_ND)
+        self.tally.logits += logits_NV.numel()
+        return logits_NV
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)

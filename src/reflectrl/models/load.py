@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl.config import ModelConfig
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
+from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -85,7 +87,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     check_card(folder, first.tokenizer)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
-    return as_player(first, first.model, adapter)
+    return prove(as_player(first, first.model, adapter), str(folder))
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
@@ -120,8 +122,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         keep_memory()
         if not quantised:
             _align(model)
-    context, precisions = _context(model.config, config), (config.mixed_precision, config.mixed_play)
-    return LanguageModel(model.eval(), tokenizer, context, None, source, *precisions)
+    context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
+    lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions), source)
+    return lm if lm.shortcuts.packed else replace(lm, context=_context(model.config, config, False))
 
 
 def _quantised(config: ModelConfig, device: torch.device) -> dict[str, Any]:
@@ -196,7 +199,7 @@ def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageMo
 
     with _fitting(folder, owner.base):
         peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
-    return as_player(owner, peft, adapter)
+    return prove(as_player(owner, peft, adapter), str(folder))
 
 
 @contextmanager
@@ -208,10 +211,22 @@ def _fitting(folder: Path, base: str) -> Iterator[None]:
         raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
 
 
-def _context(model: Any, config: ModelConfig) -> int:
-    """The longest sequence: the recipe's, within the model's positions and within a sliding window if it has one.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What families call the most tokens that a sequence may have."""
 
-    A window counts places in the batch, padding included, so beyond it a row would depend on its company.
+WINDOWS = ("sliding_window", "attention_chunk_size")
+"""What families call the number of tokens beyond which some layers no longer look back."""
+
+
+def _context(model: Any, config: ModelConfig, packed: bool) -> int:
+    """The longest sequence: the recipe's, within the model's positions.
+
+    The engine (`packed`) also stays within windows, and where rotary positions depend on the length of what is read:
+    it knows of neither, and beyond them a row would depend on its company.
     """
-    limits = (getattr(model, name, None) for name in ("max_position_embeddings", "sliding_window"))
+    shape = model.get_text_config()
+    limits = [getattr(shape, name, None) for name in (*POSITIONS, *(WINDOWS if packed else ()))]
+    rope = getattr(shape, "rope_parameters", None) or {}
+    if packed and rope.get("rope_type") == "longrope":
+        limits.append(rope.get("original_max_position_embeddings"))
     return min([config.context, *(int(limit) for limit in limits if limit)])

@@ -12,6 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from reflectrl.models.attention import Attend
+from reflectrl.models.plain import body_of
 from reflectrl.types import UserError
 
 ATTENTION = "reflectrl"
@@ -38,12 +39,14 @@ def through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: 
 
     token = _attend.set(noted)
     try:
-        output = core.base_model(
+        output = body_of(core)(
             input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
         )
     finally:
         _attend.reset(token)
-    if layers != list(range(core.config.num_hidden_layers)):  # the library warns only, and goes on with its own
+    if layers != list(
+        range(core.config.get_text_config().num_hidden_layers)
+    ):  # the library warns only, and goes on with its own
         raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
 

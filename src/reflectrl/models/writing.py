@@ -19,6 +19,7 @@ from reflectrl.models.drafts import END, Draft, Drafts, spelled
 from reflectrl.models.engine import read
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
+from reflectrl.models.plain import Continuation
 from reflectrl.models.prefix import Prefix
 from reflectrl.types import Sampling
 
@@ -77,6 +78,8 @@ def generate(
     prefixes = [Prefix() for _ in prompts] if prefixes is None else prefixes
     end = lm.tokenizer.eos_token_id
     rows = writing = [_Row(*one, end) for one in zip(prompts, limits, generators, strict=True)]
+    if not lm.shortcuts.packed:
+        return [_write_plainly(lm, row, sampling, draw) for row in rows]
     room = max(limits, default=0)
     hidden_ND = read(lm, prompts, prefixes, room)
     attend = writing_attention(prefixes, room, lm.device)
@@ -90,6 +93,19 @@ def generate(
         if writing:
             hidden_ND = _advance(lm, attend, writing, drafts)
     return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
+
+
+def _write_plainly(lm: LanguageModel, row: _Row, sampling: Sampling, draw: Draw) -> Written:
+    """One text, token by token, by the model's own forward pass."""
+    lm.activate()
+    text, new = Continuation(lm.core, lm.shortcuts.cache), row.prompt
+    while not row.done:
+        hidden_D = text.add(new)
+        lm.tally.passes += 1
+        lm.tally.decoded += len(new)
+        _draw(lm.logits(hidden_D[None]).float(), [row], sampling, draw)
+        new = tuple(row.ids[-1:])
+    return tuple(row.ids), tuple(row.logprobs)
 
 
 class _Row:

@@ -3,7 +3,7 @@
 Two forms are read: "chosen" and "rejected" dialogues in one piece, as in Anthropic/hh-rlhf (Bai et al. 2022,
 arXiv 2204.05862), and the "prefix", "suffix", "reward" rows that PRO (Song et al., AAAI 2024) made of them.
 
-Training records of which any answer ends in a colon are left out, since such answers break off ("Here are some ideas:");
+Training records of which any answer ends in a colon are left out, since such answers break off ("Here are some:");
 so did Leftover Lunch (Baheti et al., ICLR 2024). Files of the other splits are kept whole.
 """
 

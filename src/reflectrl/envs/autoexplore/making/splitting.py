@@ -32,8 +32,8 @@ def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
 def split_by_task(questions: Sequence[Question], seed: int) -> dict[str, list[Question]]:
     """Split → questions, 7 : 2 : 1 for training, validation and test, whatever repository they ask about.
 
-    So does the paper (Reflect-RL, AutoExplore). The split by repository, which is ours, keeps two tenths for the test
-    instead: with few repositories a tenth of them would judge by the luck of one. What is learnt about a repository then helps on its other questions.
+    So does the paper (Reflect-RL, AutoExplore). What is learnt about a repository then helps on its other questions.
+    (The split by repository is ours and tests on two tenths: one tenth of a few repositories is one or two of them.)
 
     Raises:
         UserError: there are fewer than three questions.

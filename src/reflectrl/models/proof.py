@@ -1,0 +1,245 @@
+"""The engine proves itself on every model that is loaded, against the model's own forward pass.
+
+There are many families of models, and some do between their layers or behind their head what the engine does not know
+of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing prefixes,
+writing with drafts, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
+not taken with this model, and a line says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.models.choices import Texts, cached_text_logits, text_logits
+from reflectrl.models.drafts import Drafts
+from reflectrl.models.engine import packed_hidden, read
+from reflectrl.models.forward import drops, knows
+from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.packing import Ids, apart, pack
+from reflectrl.models.plain import attention, own_logits, plain_pass
+from reflectrl.models.prefix import Prefix
+from reflectrl.models.writing import generate
+from reflectrl.plugins import one_line
+from reflectrl.types import Sampling, UserError, named_seed
+
+FULL, HALF = 1e-4, 0.1
+"""The largest difference that counts as rounding, in float32 and in fewer bits: of hidden states relative to their
+length, of logits and log-probabilities (nats) relative to 1 + their size."""
+
+SPREADS = (1.0, 10.0, 50.0)
+"""Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
+soft cap would not show."""
+
+OPERATIONS = 2e10
+"""About how many multiplications the longest prompt may take: a small model is tried on much of its context."""
+
+SHORTEST, LONGEST = 48, 1024
+"""Tokens of that prompt, where the context allows."""
+
+WRITTEN = 6
+"""Tokens that are written behind a prompt."""
+
+logger = logging.getLogger("reflectrl")
+
+
+class _DifferentError(Exception):
+    """A way gives other numbers than the model's own forward pass."""
+
+
+class Way(NamedTuple):
+    """A way to compute: its shortcuts, what to say of it, and the library's attention where that one computes."""
+
+    shortcuts: Shortcuts
+    words: str = ""
+    attention: str = ""
+
+
+def prove(lm: LanguageModel, name: str) -> LanguageModel:
+    """The same model, told to take those shortcuts only that give the numbers of its own forward pass.
+
+    Args:
+        name: of the model, for the line that is logged where one is not taken.
+
+    Raises:
+        UserError: its own forward pass fails, or is not that of a causal language model.
+    """
+    with torch.inference_mode():
+        trial = _Trial(lm, name)
+        heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "logits are computed by its own head")]
+        lm = trial.first_exact(lm, heads, trial.try_head)
+        return trial.first_exact(lm, _bodies(lm), trial.try_body)
+
+
+def _bodies(lm: LanguageModel) -> list[Way]:
+    """The ways through a model's layers, the fastest first."""
+    core: Any = lm.core
+    known, own = lm.shortcuts, str(core.config._attn_implementation)
+    through, plain = replace(known, blocks=False), replace(known, packed=False)
+    ways = [Way(known)] if knows(core) else []
+    ways.append(Way(through, "its layers run through the library" if ways else ""))
+    for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", with no cache")):
+        for implementation in dict.fromkeys((own, "eager")):
+            words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
+            ways.append(Way(shortcuts, words, implementation))
+    return ways
+
+
+class _Trial:
+    """Prompts, and what the model's own forward pass makes of them with its attention written out."""
+
+    def __init__(self, lm: LanguageModel, name: str) -> None:
+        self.core: Any = lm.core
+        self.name = name
+        exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
+        self.limit = FULL if exact else HALF
+        self._known: dict[Ids, tuple[Tensor, Tensor]] = {}
+        rows = min(len(lm.tokenizer), self.core.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+        special = set(lm.tokenizer.all_special_ids)
+        usual = [token for token in range(rows) if token not in special] or list(range(rows))
+        room = max(8, lm.context - 2 * WRITTEN)
+        size = sum(p.numel() for p in lm.core.parameters())
+        length = min(room, max(SHORTEST, min(LONGEST, int(OPERATIONS / size))))
+        rng = np.random.default_rng(named_seed("proof"))
+        self.history = tuple(int(token) for token in rng.choice(usual, size=length))
+        self.end = int(lm.tokenizer.eos_token_id)
+        lm.activate()
+        self._refuse_unless_causal()
+
+    def _refuse_unless_causal(self) -> None:
+        part = self.history[: len(self.history) // 2]
+        try:
+            hidden_TD, logits_TV = self.expected(self.history)
+            own_TV = own_logits(self.core, hidden_TD)
+            early_TV = self.expected(part)[1]
+        except Exception as error:  # of any kind: it is somebody's code
+            raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
+        if _distance(own_TV, logits_TV) > self.limit:
+            raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
+        if _distance(logits_TV[: len(part)], early_TV) > self.limit:
+            raise UserError(f"model {self.name!r} reads ahead: it is no causal language model")
+
+    def expected(self, ids: Ids) -> tuple[Tensor, Tensor]:
+        """Hidden states (T, D) and logits (T, V) of one sequence."""
+        if ids not in self._known:
+            with attention(self.core, "eager"):
+                self._known[ids] = plain_pass(self.core, ids)[:2]
+        return self._known[ids]
+
+    def first_exact(
+        self, lm: LanguageModel, ways: Sequence[Way], check: Callable[[LanguageModel], None]
+    ) -> LanguageModel:
+        """The model with the first of the ways that gives its own numbers.
+
+        Raises:
+            UserError: none does.
+        """
+        doubt = ""
+        for way in ways:
+            tried = replace(lm, shortcuts=way.shortcuts)
+            if way.attention:
+                self.core.set_attn_implementation(way.attention)
+            try:
+                check(tried)
+            except Exception as error:  # of any kind: the engine meets code that it was not written for
+                doubt = doubt or (str(error) if isinstance(error, (_DifferentError, UserError)) else one_line(error))
+                continue
+            if way.words:
+                family = self.core.config.model_type
+                logger.warning("model %s (%s): %s (%s)", self.name, family, way.words, doubt[:200])
+            return tried
+        raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
+
+    def require(self, what: str, found: Tensor, wanted: Tensor) -> None:
+        """Raises _DifferentError where logits or log-probabilities differ by more than rounding."""
+        if not (distance := _distance(found, wanted)) <= self.limit:
+            raise _DifferentError(f"{what} differs by {distance:.2g}")
+
+    # ---- what is tried ---------------------------------------------------------------------------------------------
+
+    def try_head(self, lm: LanguageModel) -> None:
+        """Logits of all tokens, of some, and of pairs, from hidden states of several sizes."""
+        hidden_TD, logits_TV = (part[-8:] for part in self.expected(self.history))
+        rows = torch.linspace(0, logits_TV.shape[1] - 1, 5, device=lm.device).long()
+        for scale in (1.0, *(spread / max(1e-6, float(logits_TV.float().std())) for spread in SPREADS)):
+            scaled_TD = hidden_TD * scale
+            own_TV = own_logits(self.core, scaled_TD)
+            self.require("the head", lm.logits(scaled_TD), own_TV)
+            self.require("rows of the head", lm.logits(scaled_TD, rows), own_TV[:, rows])
+            where = torch.arange(5, device=lm.device)
+            self.require("a token's logit", lm.token_logits(scaled_TD, where, rows), own_TV[where, rows])
+
+    def try_body(self, lm: LanguageModel) -> None:
+        """Everything that play and learning do."""
+        prompts = self._prompts()
+        for tried in [lm, *([replace(lm, shortcuts=replace(lm.shortcuts, blocks=False))] if self._drops(lm) else [])]:
+            self._try_packed(tried, prompts)
+        self._try_growing(lm, prompts)
+        self._try_texts(lm, prompts)
+        self._try_writing(lm, prompts)
+
+    def _drops(self, lm: LanguageModel) -> bool:
+        """Whether learning, which drops, goes another way than play."""
+        return lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core)
+
+    def _prompts(self) -> list[Ids]:
+        """Prompts that share beginnings of several lengths, and one that shares none."""
+        history, back = self.history, self.history[::-1]
+        return [history[: -len(history) // 8], history, history[: len(history) // 2] + back[:7], back[:3]]
+
+    def _try_packed(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
+        for packing in (pack(prompts), apart(prompts)):
+            hidden_ND = packed_hidden(lm, packing)
+            for i, prompt in enumerate(prompts):
+                self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
+
+    def _try_growing(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
+        prefixes = [Prefix(growing=True) for _ in prompts]
+        earlier = [prompt[: len(prompt) * 2 // 3] + prompt[:2] for prompt in prompts]
+        for asked in (earlier, prompts):
+            hidden_PD = read(lm, asked, prefixes)
+            for hidden_D, prompt in zip(hidden_PD, asked, strict=True):
+                self._require_hidden("a growing prompt", hidden_D[None], prompt)
+
+    def _try_texts(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
+        a, b, c, d = (int(token) for token in self.history[:4])
+        texts = Texts(((a, self.end), (a, b, c, self.end), (d, self.end)), (1, 1, 1))
+        wanted_PA = torch.stack([self._nats(prompt, ids).sum() for prompt in prompts for ids in texts.ids]).view(-1, 3)
+        several = [texts] * len(prompts)
+        self.require("a text after a packed prompt", text_logits(lm, pack(prompts), several, "sum")[0], wanted_PA)
+        found_PA = cached_text_logits(lm, prompts, several, "sum", [Prefix() for _ in prompts])
+        self.require("a text after a growing prompt", found_PA, wanted_PA)
+
+    def _try_writing(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
+        asked, drafts = [prompts[0], prompts[-1]], Drafts()
+        for _ in range(2):  # the second time it guesses what it has written the first time
+            generators = [np.random.default_rng(0) for _ in asked]
+            written = generate(lm, asked, WRITTEN, Sampling(0.0), generators, drafts=drafts)
+            for prompt, (ids, nats) in zip(asked, written, strict=True):
+                if ids:
+                    self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())
+
+    def _nats(self, prompt: Ids, ids: Ids) -> Tensor:
+        """Log-probability (T,) of each of the tokens that follow a prompt."""
+        logp_TV = self.expected((*prompt, *ids[:-1]))[1][len(prompt) - 1 :].float().log_softmax(-1)
+        return logp_TV.gather(-1, torch.tensor(ids, device=logp_TV.device)[:, None])[:, 0]
+
+    def _require_hidden(self, what: str, found_TD: Tensor, prompt: Ids) -> None:
+        """Hidden states of a prompt's last tokens, and the logits that follow from them."""
+        hidden_TD, logits_TV = (part[-len(found_TD) :] for part in self.expected(prompt))
+        off = (found_TD - hidden_TD).float().norm(dim=-1) / hidden_TD.float().norm(dim=-1).clamp(min=1e-6)
+        if not (farthest := float(off.max())) <= self.limit:
+            raise _DifferentError(f"{what} differs by {farthest:.2g}")
+        self.require(what, own_logits(self.core, found_TD[-8:]), logits_TV[-8:])
+
+
+def _distance(found: Tensor, wanted: Tensor) -> float:
+    """The largest difference of logits, relative to 1 + their size; NaN where either has one."""
+    found, wanted = found.float(), wanted.float()
+    return float(((found - wanted).abs() / (1 + wanted.abs())).max())
