@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reflectrl.config import ModelConfig, RLConfig, SFTConfig, TeachConfig
+from reflectrl.config import ModelConfig, RLConfig, SFTConfig
 from reflectrl.envs import make
 from reflectrl.episodes import sft_policy, sft_reflection
 from reflectrl.learn.batch import make_batch
@@ -26,19 +26,11 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.models.writing import generate
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
-from reflectrl.teach import lessons, teach
 from reflectrl.types import Episode, Sampling, UserError
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
 ENV = {"name": "frozenlake"}
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "vocab": 400, "context": 256}
-
-
-@pytest.fixture(scope="module")
-def taught() -> list[Episode]:
-    env = make(ENV)
-    tasks = env.tasks("train")[:6]
-    return [teach(env, lesson) for lesson in lessons(tasks, TeachConfig(), 0)]
 
 
 @pytest.fixture(scope="module")

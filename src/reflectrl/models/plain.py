@@ -39,9 +39,11 @@ def plain_pass(core: Any, ids: Sequence[int], **options: Any) -> tuple[Tensor, T
 
 def body_of(core: Any) -> nn.Module:
     """The part of a causal language model that its forward pass calls for hidden states of text."""
-    found = core.get_decoder()
-    body: nn.Module = core.model if found is core else found
-    return body
+    embeddings = core.get_input_embeddings()
+    for found in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
+        if found is not core and any(module is embeddings for module in found.modules()):
+            return found
+    return core.model
 
 
 def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:

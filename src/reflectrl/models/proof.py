@@ -22,7 +22,7 @@ from reflectrl.models.drafts import Drafts
 from reflectrl.models.engine import packed_hidden, read
 from reflectrl.models.forward import drops, knows
 from reflectrl.models.lm import LanguageModel, Shortcuts
-from reflectrl.models.packing import Ids, apart, pack
+from reflectrl.models.packing import Ids, pack
 from reflectrl.models.plain import attention, own_logits, plain_pass
 from reflectrl.models.prefix import Prefix
 from reflectrl.models.writing import generate
@@ -37,11 +37,11 @@ SPREADS = (1.0, 10.0, 50.0)
 """Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
 soft cap would not show."""
 
-OPERATIONS = 2e10
+OPERATIONS = 1e9
 """About how many multiplications the longest prompt may take: a small model is tried on much of its context."""
 
-SHORTEST, LONGEST = 48, 1024
-"""Tokens of that prompt, where the context allows."""
+SHORT, LONG = 40, 512
+"""Tokens of the shortest history, and of the longest, where the context allows."""
 
 WRITTEN = 6
 """Tokens that are written behind a prompt."""
@@ -54,7 +54,7 @@ class _DifferentError(Exception):
 
 
 class Way(NamedTuple):
-    """A way to compute: its shortcuts, what to say of it, and the library's attention where that one computes."""
+    """A way to compute: its shortcuts, what to say where it is taken, and the library's attention if that computes."""
 
     shortcuts: Shortcuts
     words: str = ""
@@ -72,9 +72,16 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     """
     with torch.inference_mode():
         trial = _Trial(lm, name)
-        heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "logits are computed by its own head")]
-        lm = trial.first_exact(lm, heads, trial.try_head)
-        return trial.first_exact(lm, _bodies(lm), trial.try_body)
+        lm = trial.first_exact(lm, _heads(lm), trial.try_head)
+        lm = trial.first_exact(lm, _bodies(lm), trial.try_body)
+    if trial.said:
+        logger.warning("model %s (%s): %s", name, trial.core.config.model_type, "; ".join(trial.said))
+    return lm
+
+
+def _heads(lm: LanguageModel) -> list[Way]:
+    own = replace(lm.shortcuts, rows=False)
+    return [Way(lm.shortcuts), Way(own, "choices take the whole of its own head")]
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:
@@ -84,7 +91,7 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     through, plain = replace(known, blocks=False), replace(known, packed=False)
     ways = [Way(known)] if knows(core) else []
     ways.append(Way(through, "its layers run through the library" if ways else ""))
-    for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", with no cache")):
+    for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((own, "eager")):
             words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
             ways.append(Way(shortcuts, words, implementation))
@@ -99,37 +106,42 @@ class _Trial:
         self.name = name
         exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
         self.limit = FULL if exact else HALF
+        self.said: list[str] = []
         self._known: dict[Ids, tuple[Tensor, Tensor]] = {}
         rows = min(len(lm.tokenizer), self.core.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
         special = set(lm.tokenizer.all_special_ids)
         usual = [token for token in range(rows) if token not in special] or list(range(rows))
-        room = max(8, lm.context - 2 * WRITTEN)
-        size = sum(p.numel() for p in lm.core.parameters())
-        length = min(room, max(SHORTEST, min(LONGEST, int(OPERATIONS / size))))
+        room = max(SHORT // 2, lm.context - 2 * WRITTEN)
+        affordable = int(OPERATIONS / sum(p.numel() for p in self.core.parameters()))
         rng = np.random.default_rng(named_seed("proof"))
-        self.history = tuple(int(token) for token in rng.choice(usual, size=length))
+        drawn = rng.choice(usual, size=min(room, max(SHORT + 8, min(LONG, affordable)))).tolist()
+        self.long: Ids = tuple(drawn)
+        self.branch: Ids = (*self.long[: min(SHORT, room - 8)], *self.long[5:0:-1])
+        self.tiny: Ids = self.long[7:4:-1]
         self.end = int(lm.tokenizer.eos_token_id)
         lm.activate()
         self._refuse_unless_causal()
 
     def _refuse_unless_causal(self) -> None:
-        part = self.history[: len(self.history) // 2]
+        early = self.branch[:-2]
         try:
-            hidden_TD, logits_TV = self.expected(self.history)
+            early_TV = self.expected(early)[1]
+            hidden_TD, logits_TV = self.expected((*self.branch, *self.tiny[:2]))
             own_TV = own_logits(self.core, hidden_TD)
-            early_TV = self.expected(part)[1]
         except Exception as error:  # of any kind: it is somebody's code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
-        if _distance(own_TV, logits_TV) > self.limit:
+        if not _distance(own_TV, logits_TV) <= self.limit:
             raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
-        if _distance(logits_TV[: len(part)], early_TV) > self.limit:
+        if not _distance(logits_TV[: len(early)], early_TV) <= self.limit:
             raise UserError(f"model {self.name!r} reads ahead: it is no causal language model")
 
     def expected(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """Hidden states (T, D) and logits (T, V) of one sequence."""
-        if ids not in self._known:
-            with attention(self.core, "eager"):
-                self._known[ids] = plain_pass(self.core, ids)[:2]
+        """Hidden states (T, D) and logits (T, V) of one sequence; those of a longer one that begins with it will do."""
+        for known, (hidden_TD, logits_TV) in self._known.items():
+            if known[: len(ids)] == ids:
+                return hidden_TD[: len(ids)], logits_TV[: len(ids)]
+        with attention(self.core, "eager"):
+            self._known[ids] = plain_pass(self.core, ids)[:2]
         return self._known[ids]
 
     def first_exact(
@@ -151,8 +163,7 @@ class _Trial:
                 doubt = doubt or (str(error) if isinstance(error, (_DifferentError, UserError)) else one_line(error))
                 continue
             if way.words:
-                family = self.core.config.model_type
-                logger.warning("model %s (%s): %s (%s)", self.name, family, way.words, doubt[:200])
+                self.said.append(f"{way.words} ({doubt[:100]})")
             return tried
         raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
 
@@ -164,64 +175,55 @@ class _Trial:
     # ---- what is tried ---------------------------------------------------------------------------------------------
 
     def try_head(self, lm: LanguageModel) -> None:
-        """Logits of all tokens, of some, and of pairs, from hidden states of several sizes."""
-        hidden_TD, logits_TV = (part[-8:] for part in self.expected(self.history))
+        """Logits of all tokens, of some, and of one each, from hidden states of several sizes."""
+        hidden_TD, logits_TV = (part[-2:] for part in self.expected(self.branch))
         rows = torch.linspace(0, logits_TV.shape[1] - 1, 5, device=lm.device).long()
+        where = torch.arange(5, device=lm.device) % 2
         for scale in (1.0, *(spread / max(1e-6, float(logits_TV.float().std())) for spread in SPREADS)):
             scaled_TD = hidden_TD * scale
             own_TV = own_logits(self.core, scaled_TD)
             self.require("the head", lm.logits(scaled_TD), own_TV)
-            self.require("rows of the head", lm.logits(scaled_TD, rows), own_TV[:, rows])
-            where = torch.arange(5, device=lm.device)
-            self.require("a token's logit", lm.token_logits(scaled_TD, where, rows), own_TV[where, rows])
+            self.require("some rows of the head", lm.logits(scaled_TD, rows), own_TV[:, rows])
+            self.require("a row of the head", lm.token_logits(scaled_TD, where, rows), own_TV[where, rows])
 
     def try_body(self, lm: LanguageModel) -> None:
         """Everything that play and learning do."""
-        prompts = self._prompts()
-        for tried in [lm, *([replace(lm, shortcuts=replace(lm.shortcuts, blocks=False))] if self._drops(lm) else [])]:
-            self._try_packed(tried, prompts)
-        self._try_growing(lm, prompts)
-        self._try_texts(lm, prompts)
-        self._try_writing(lm, prompts)
+        self._try_packed(lm)
+        if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
+            self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
+        self._try_growing(lm)
+        self._try_texts(lm)
+        self._try_writing(lm)
 
-    def _drops(self, lm: LanguageModel) -> bool:
-        """Whether learning, which drops, goes another way than play."""
-        return lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core)
+    def _try_packed(self, lm: LanguageModel) -> None:
+        prompts = [self.long, self.branch, self.long[: -len(self.long) // 8], self.tiny]
+        packing = pack(prompts)
+        hidden_ND = packed_hidden(lm, packing)
+        for i, prompt in enumerate(prompts):
+            self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
 
-    def _prompts(self) -> list[Ids]:
-        """Prompts that share beginnings of several lengths, and one that shares none."""
-        history, back = self.history, self.history[::-1]
-        return [history[: -len(history) // 8], history, history[: len(history) // 2] + back[:7], back[:3]]
-
-    def _try_packed(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
-        for packing in (pack(prompts), apart(prompts)):
-            hidden_ND = packed_hidden(lm, packing)
-            for i, prompt in enumerate(prompts):
-                self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
-
-    def _try_growing(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
+    def _try_growing(self, lm: LanguageModel) -> None:
+        prompts = [self.long, self.branch]
         prefixes = [Prefix(growing=True) for _ in prompts]
-        earlier = [prompt[: len(prompt) * 2 // 3] + prompt[:2] for prompt in prompts]
-        for asked in (earlier, prompts):
-            hidden_PD = read(lm, asked, prefixes)
-            for hidden_D, prompt in zip(hidden_PD, asked, strict=True):
-                self._require_hidden("a growing prompt", hidden_D[None], prompt)
+        read(lm, [prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], prefixes)
+        for hidden_D, prompt in zip(read(lm, prompts, prefixes), prompts, strict=True):
+            self._require_hidden("a growing prompt", hidden_D[None], prompt)
 
-    def _try_texts(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
-        a, b, c, d = (int(token) for token in self.history[:4])
-        texts = Texts(((a, self.end), (a, b, c, self.end), (d, self.end)), (1, 1, 1))
-        wanted_PA = torch.stack([self._nats(prompt, ids).sum() for prompt in prompts for ids in texts.ids]).view(-1, 3)
-        several = [texts] * len(prompts)
-        self.require("a text after a packed prompt", text_logits(lm, pack(prompts), several, "sum")[0], wanted_PA)
-        found_PA = cached_text_logits(lm, prompts, several, "sum", [Prefix() for _ in prompts])
+    def _try_texts(self, lm: LanguageModel) -> None:
+        first, second = self.tiny[:2]
+        texts = Texts(((first, self.end), (first, second, self.end)), (1, 2))
+        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
+        found_PA = text_logits(lm, pack([self.branch]), [texts], "sum")[0]
+        self.require("a text after a packed prompt", found_PA, wanted_PA)
+        found_PA = cached_text_logits(lm, [self.branch], [texts], "sum", [Prefix()])
         self.require("a text after a growing prompt", found_PA, wanted_PA)
 
-    def _try_writing(self, lm: LanguageModel, prompts: Sequence[Ids]) -> None:
-        asked, drafts = [prompts[0], prompts[-1]], Drafts()
+    def _try_writing(self, lm: LanguageModel) -> None:
+        prompts, drafts = [self.branch, self.tiny], Drafts()
         for _ in range(2):  # the second time it guesses what it has written the first time
-            generators = [np.random.default_rng(0) for _ in asked]
-            written = generate(lm, asked, WRITTEN, Sampling(0.0), generators, drafts=drafts)
-            for prompt, (ids, nats) in zip(asked, written, strict=True):
+            generators = [np.random.default_rng(0) for _ in prompts]
+            written = generate(lm, prompts, WRITTEN, Sampling(0.0), generators, drafts=drafts)
+            for prompt, (ids, nats) in zip(prompts, written, strict=True):
                 if ids:
                     self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())
 
@@ -231,12 +233,12 @@ class _Trial:
         return logp_TV.gather(-1, torch.tensor(ids, device=logp_TV.device)[:, None])[:, 0]
 
     def _require_hidden(self, what: str, found_TD: Tensor, prompt: Ids) -> None:
-        """Hidden states of a prompt's last tokens, and the logits that follow from them."""
+        """Hidden states of a prompt's last tokens, and the logits that follow from the last of them."""
         hidden_TD, logits_TV = (part[-len(found_TD) :] for part in self.expected(prompt))
         off = (found_TD - hidden_TD).float().norm(dim=-1) / hidden_TD.float().norm(dim=-1).clamp(min=1e-6)
         if not (farthest := float(off.max())) <= self.limit:
             raise _DifferentError(f"{what} differs by {farthest:.2g}")
-        self.require(what, own_logits(self.core, found_TD[-8:]), logits_TV[-8:])
+        self.require(what, own_logits(self.core, found_TD[-1:]), logits_TV[-1:])
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:

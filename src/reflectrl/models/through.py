@@ -64,8 +64,7 @@ def use_our_attention(core: Any) -> None:
 
 
 def _own_attention(family: str) -> UserError:
-    about = f"models of the family {family!r} bring attention of their own, which cannot be packed"
-    return UserError(f"{about}; use one of another family (gpt2, llama, mistral, qwen, phi, gemma ...)")
+    return UserError(f"models of the family {family!r} bring attention of their own, which cannot be packed")
 
 
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:

@@ -1,0 +1,172 @@
+"""Tiny models of every family of causal language models that the library has, with random weights large enough for
+whatever sets a family apart to show in its numbers.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+Options = dict[str, Any]
+
+VOCAB, POSITIONS = 60, 96
+SHAPE: Options = {
+    "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "intermediate_size": 48, "head_dim": 16, "max_position_embeddings": POSITIONS, "bos_token_id": 0, "eos_token_id": 1,
+    "pad_token_id": 1, "moe_intermediate_size": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "shared_expert_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 16, "first_k_dense_replace": 1, "n_shared_experts": 1,
+}  # fmt: skip
+LATENT: Options = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16,
+    "qk_head_dim": 16, "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
+INDEXED: Options = {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 64}
+STATES: Options = {
+    "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 8,
+    "mamba_expand": 2, "mamba_d_ssm": 64, "state_size": 8, "n_groups": 1, "chunk_size": 8, "expand": 2,
+    "mamba_head_dim": 8, "mamba_num_heads": 8, "shared_intermediate_size": 16,
+}  # fmt: skip
+LINEAR: Options = {
+    "num_hidden_layers": 4, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}  # fmt: skip
+DECODER: Options = {
+    "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 48, "encoder_layers": 1,
+    "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+}  # fmt: skip
+MASKED: Options = {"is_decoder": True, "max_position_embeddings": POSITIONS + 8}
+
+# fmt: off
+OPTIONS: dict[str, Options] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "minicpm3", "axk1", "axk2"), LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), INDEXED),
+    **dict.fromkeys(("falcon_h1", "nemotron_h"), STATES),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), LINEAR),
+    **dict.fromkeys(
+        ("bart", "mbart", "marian", "pegasus", "mvp", "plbart", "bigbird_pegasus", "blenderbot", "blenderbot-small"),
+        DECODER,
+    ),
+    **dict.fromkeys(
+        (
+            "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "ernie", "megatron-bert", "rembert",
+            "roberta", "roberta-prelayernorm", "roformer", "xlm-roberta", "xlm-roberta-xl",
+        ),
+        MASKED,
+    ),
+    "electra": {**MASKED, "embedding_size": 16},
+    "codegen": {"rotary_dim": 8, "num_attention_heads": 4, "head_dim": None},
+    "diffllama": {"num_key_value_heads": 2},
+    "falcon": {"head_dim": None},
+    "gemma3n_text": {
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "laurel_rank": 4, "num_hidden_layers": 4,
+        "num_kv_shared_layers": 1, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "activation_sparsity_pattern": [0.0] * 4, "intermediate_size": [48] * 4, "final_logit_softcapping": 5.0,
+    },
+    "gemma4_text": {
+        "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 0,
+        "global_head_dim": 16, "final_logit_softcapping": 5.0,
+    },
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 8, "head_dim": None},
+    "gptj": {"rotary_dim": 8, "head_dim": None},
+    "jamba": {
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4,
+    },
+    "xlm": {"causal": True},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "longcat_flash": {
+        **LATENT, "num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 1,
+        "moe_topk": 2,
+    },
+    "modernbert-decoder": {"cls_token_id": 0, "sep_token_id": 1, "num_key_value_heads": 2},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16},
+}
+# fmt: on
+
+UNFIT = {
+    "bailing_hybrid", "bamba", "blt", "cohere_compass_text", "cpmant", "dbrx", "dots3_note", "dots3_note_text",
+    "emu3", "gemma3", "gemma3n", "gemma4", "gemma4_assistant", "gemma4_unified", "gemma4_unified_assistant", "git",
+    "got_ocr2", "granitemoehybrid", "hy_v4", "kimi_linear", "lfm3", "llama4", "mamba2", "mllama", "moshi",
+    "moss_transcribe_diarize", "musicgen", "musicgen_melody", "phi4_multimodal", "prophetnet", "qwen3_5",
+    "qwen3_5_moe", "qwen4_exp", "qwen4_exp_text", "reformer", "roc_bert", "whisper", "xlnet", "xlstm", "xmod",
+    "zamba", "zamba2", "zaya",
+}  # fmt: skip
+"""Families that read pictures or sound as well, or of which these options make no small text model."""
+
+VARIANTS: dict[str, tuple[str, Options]] = {
+    "cohere-scaled": ("cohere", {"logit_scale": 0.5}),
+    "falcon-alibi": ("falcon", {"alibi": True}),
+    "falcon-new": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 1}),
+    "falcon_h1-multipliers": ("falcon_h1", {"lm_head_multiplier": 3.0, "embedding_multiplier": 2.0}),
+    "gemma-no-window": ("gemma", {"num_key_value_heads": 2}),
+    "gemma2-windowed": ("gemma2", {"sliding_window": 8, "final_logit_softcapping": 3.0}),
+    "gemma3_text-capped": ("gemma3_text", {"final_logit_softcapping": 5.0}),
+    "gpt2-by-layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    "gpt2-unscaled": ("gpt2", {"scale_attn_weights": False}),
+    "gpt_neox-sequential": ("gpt_neox", {"use_parallel_residual": False}),
+    "granite-multipliers": (
+        "granite", {"attention_multiplier": 0.5, "logits_scaling": 3.0, "residual_multiplier": 0.4},
+    ),
+    "hyperclovax-multipliers": ("hyperclovax", {"logits_scaling": 0.5, "attention_multiplier": 0.5}),
+    "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-gelu": ("llama", {"hidden_act": "gelu"}),
+    **{
+        f"llama-{kind}": ("llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": kind, **more}})
+        for kind, more in {
+            "linear": {"factor": 2.0},
+            "yarn": {"factor": 2.0, "original_max_position_embeddings": 32},
+            "llama3": {
+                "factor": 2.0, "original_max_position_embeddings": 32, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            },
+        }.items()
+    },
+    "mpt-no-alibi": ("mpt", {"attn_config": {"alibi": False}}),
+    "nanochat-capped": ("nanochat", {"final_logit_softcapping": 4.0}),
+    "olmo-clipped": ("olmo", {"clip_qkv": 0.5}),
+    "opt-projected": ("opt", {"word_embed_proj_dim": 16}),
+    "phi3-partial": ("phi3", {"partial_rotary_factor": 0.5}),
+    "qwen2-grouped": ("qwen2", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}),
+    "stablelm-biased": ("stablelm", {"use_qkv_bias": True, "use_parallel_residual": True}),
+}  # fmt: skip
+"""Settings that make a family compute differently: name → family and options."""
+
+PLAIN = {
+    "afmoe", "bart", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small", "bloom", "camembert", "codegen",
+    "data2vec-text", "deepseek_v4", "diffllama", "doge", "falcon", "falcon-alibi", "falcon-new", "falcon_h1",
+    "falcon_h1-multipliers", "falcon_mamba", "flint", "gemma2", "gemma2-windowed", "gpt_neo", "gpt_neox_japanese",
+    "gpt_oss", "gptj", "granite_swa", "granitemoe_swa", "hrm_text", "inkling2_text", "inkling_text", "jamba", "lfm2",
+    "lfm2_moe", "mamba", "marian", "mbart", "megatron-bert", "mimo_v2_flash", "minimax", "mpt", "mpt-no-alibi", "mvp",
+    "nemotron_h", "olmo_hybrid", "openai-gpt", "pegasus", "plbart", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+    "recurrent_gemma", "rembert", "roberta", "roberta-prelayernorm", "roformer", "rwkv", "trocr", "vaultgemma",
+    "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl",
+}  # fmt: skip
+"""Those that run by their own forward pass: attention or layers of their own kind, which prompts cannot share."""
+
+FAMILIES = [family for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if family not in UNFIT]
+
+
+def tiny_model(name: str, large: bool = True, **options: Any) -> Any:
+    """A model of a family or of a variant, in evaluation mode; `large`: with larger weights than a new one has."""
+    family, variant = VARIANTS.get(name, (name, {}))
+    shape = {**SHAPE, **OPTIONS.get(family, {}), **variant, **options}
+    config = AutoConfig.for_model(family, **{key: value for key, value in shape.items() if value is not None})
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(4)
+        model = AutoModelForCausalLM.from_config(config)
+        for weight in model.parameters() if large else ():
+            weight.normal_(std=0.15) if weight.ndim >= 2 else weight.add_(0.1 * torch.randn_like(weight))
+    return model.eval()
+
+
+class Marks:
+    """As much of a tokenizer as a model needs that is asked in tokens."""
+
+    bos_token_id = None
+    eos_token_id = 1
+    all_special_ids = (0, 1)
+
+    def __len__(self) -> int:
+        return VOCAB
