@@ -25,6 +25,7 @@ from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packing import Ids, pack
 from reflectrl.models.plain import attention, own_logits, plain_pass
 from reflectrl.models.prefix import Prefix
+from reflectrl.models.tally import Tally
 from reflectrl.models.writing import generate
 from reflectrl.plugins import one_line
 from reflectrl.types import Sampling, UserError, named_seed
@@ -70,13 +71,13 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
+    trial = _Trial(replace(lm, tally=Tally()), name)
     with torch.inference_mode():
-        trial = _Trial(lm, name)
-        lm = trial.first_exact(lm, _heads(lm), trial.try_head)
-        lm = trial.first_exact(lm, _bodies(lm), trial.try_body)
+        tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head)
+        tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
         logger.warning("model %s (%s): %s", name, trial.core.config.model_type, "; ".join(trial.said))
-    return lm
+    return replace(lm, shortcuts=tried.shortcuts)
 
 
 def _heads(lm: LanguageModel) -> list[Way]:
@@ -103,7 +104,7 @@ class _Trial:
 
     def __init__(self, lm: LanguageModel, name: str) -> None:
         self.core: Any = lm.core
-        self.name = name
+        self.lm, self.name = lm, name
         exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
         self.limit = FULL if exact else HALF
         self.said: list[str] = []
@@ -120,7 +121,8 @@ class _Trial:
         self.tiny: Ids = self.long[7:4:-1]
         self.end = int(lm.tokenizer.eos_token_id)
         lm.activate()
-        self._refuse_unless_causal()
+        with torch.inference_mode():
+            self._refuse_unless_causal()
 
     def _refuse_unless_causal(self) -> None:
         early = self.branch[:-2]
