@@ -83,6 +83,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     if folder is None:
         return fresh_adapter(first, adapter)
     check_card(folder, first.tokenizer)
+    _adapter_settings(folder)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     return as_player(first, first.model, adapter)
@@ -189,7 +190,7 @@ def _align(model: Any) -> None:
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
-    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    base = _adapter_settings(folder).get("base_model_name_or_path")
     owner = _load_backbone(str(base), config)
     check_card(folder, owner.tokenizer)
     from peft import PeftModel
@@ -197,6 +198,15 @@ def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageMo
     with _fitting(folder, owner.base):
         peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
     return as_player(owner, peft, adapter)
+
+
+def _adapter_settings(folder: Path) -> dict[str, Any]:
+    """What a saved adapter says of itself; UserError where it would have PEFT import a module that it names."""
+    path = folder / "adapter_config.json"
+    found = read_json(path)
+    if found.get("megatron_config") is not None:
+        raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
+    return found
 
 
 @contextmanager

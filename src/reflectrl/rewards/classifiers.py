@@ -84,7 +84,7 @@ class Classifier:
 
 
 def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]:
-    options: dict[str, Any] = {"local_files_only": not download}
+    options: dict[str, Any] = {"local_files_only": not download, "trust_remote_code": False}  # unsaid, it would ask
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
