@@ -142,6 +142,19 @@ class TestHostileEnvironment:
         assert (done.returncode, done.stderr) == (0, "")
         assert SHOWN + " \\xe9" in done.stdout
 
+    def test_a_person_can_play_it(self, world: Path) -> None:
+        """The prompt and the typed line go through a terminal whose output is guarded."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", "reflectrl", "play", "world:World"], stdin=theirs, stdout=theirs, stderr=theirs
+        ) as process:
+            os.close(theirs)
+            os.write(ours, b"2\noff\n")
+            output = b"".join(iter(lambda: _read(ours), b""))
+            os.close(ours)
+        assert process.returncode == 0 and not commands(output)
+        assert output.count(b"> ") == 2 and b"won after 2 steps" in output
+
 
 class TestOtherOutput:
     def test_words_of_the_command_line_are_shown_harmlessly(self, capsys: Any) -> None:

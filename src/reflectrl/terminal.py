@@ -7,10 +7,11 @@ and `console` makes the one kind of console through which tables and bars are dr
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -66,23 +67,27 @@ class Harmless:
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Guard what is printed to stdout and stderr while the block runs. Characters that they cannot encode are escaped.
-
-    A traceback that ends the process is guarded too.
-    """
+    """Guard what is printed to stdout and stderr while the block runs; what they cannot encode is escaped, too."""
     before = sys.stdout, sys.stderr
-    for stream in before:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    handled = [stream.errors for stream in before]
+    _handle_errors(before, ["backslashreplace"] * 2)
     sys.stdout, sys.stderr = (cast(TextIO, Harmless(stream)) for stream in before)
-    sys.excepthook = _print_traceback
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        _handle_errors(before, handled)
 
 
-def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _handle_errors(streams: Sequence[TextIO], how: Sequence[str | None]) -> None:
+    """Say what becomes of characters that a stream cannot encode; a stream of another kind than files takes all."""
+    for stream, errors in zip(streams, how, strict=True):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+            stream.reconfigure(errors=errors)
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a bug, made printable: an exception may quote what an environment said. For `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import reflectrl
-from reflectrl.terminal import harmless, one_line
+from reflectrl.terminal import harmless, one_line, print_traceback
 from reflectrl.types import UserError
 
 DESCRIPTION = (
@@ -20,6 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
     A user's mistake is one line on stderr. An exception of any other kind is a bug and keeps its traceback.
     """
+    sys.excepthook = print_traceback
     with harmless():
         return _answered(sys.argv[1:] if words is None else list(words))
 
