@@ -233,6 +233,21 @@ class TestModelsWithCodeOfTheirOwn:
         done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True, check=True)
         assert "cannot be loaded" in done.stdout and "[y/N]" not in done.stdout + done.stderr and not ran()
 
+    @pytest.mark.parametrize(
+        "settings", [{"_attn_implementation": "a/kernel"}, {"text_config": {"attn_implementation": "a/b"}}]
+    )
+    def test_a_kernel_of_the_hub_is_refused(self, tiny_folder: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
+        from reflectrl.config import ModelConfig
+        from reflectrl.models.load import load_model
+        from reflectrl.rewards.classifiers import Classifier
+
+        shutil.copytree(tiny_folder("llama"), tmp_path / "model")
+        path = tmp_path / "model" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+        for load in (lambda: load_model(path.parent, ModelConfig()), lambda: Classifier(str(path.parent), 1, "reward")):
+            with pytest.raises(UserError, match=r"it wants the kernel .*, which is foreign code"):
+                load()
+
     @pytest.mark.parametrize("place", ["policy", "reflector"])
     def test_an_adapter_imports_no_module(self, write: Write, tiny_folder: Any, place: str) -> None:
         from reflectrl.config import ModelConfig

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
 from reflectrl.plugins import one_line
@@ -83,7 +84,8 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     if folder is None:
         return fresh_adapter(first, adapter)
     check_card(folder, first.tokenizer)
-    _adapter_settings(folder)
+    if (folder / "adapter_config.json").is_file():
+        _adapter_settings(folder)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     return as_player(first, first.model, adapter)
@@ -94,6 +96,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     quantised = _quantised(config, device)
     try:
+        if not config.trust_remote_code:
+            refuse_kernels(source, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, config.dtype), **options, **quantised
