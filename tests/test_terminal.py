@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reflectrl.cli import main
 from reflectrl.pipeline.progress import Board
 from reflectrl.pipeline.text.show import show
-from reflectrl.terminal import console, one_line, printable
+from reflectrl.terminal import console, printable, printable_line
 from tests.hostile import NASTY, SHOWN, WORLD, commands
 
 CODER = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}"
@@ -104,7 +104,7 @@ class TestPrintable:
         assert printable(text) == shown
 
     def test_one_line_stays_one_line(self) -> None:
-        assert one_line("a\n\tb\x1b") == "a\\n\\tb\\x1b"
+        assert printable_line("a\n\tb\x1b") == "a\\n\\tb\\x1b"
 
     @given(st.text(st.characters(exclude_categories=())))
     def test_any_text_can_be_encoded_and_is_made_printable_once(self, text: str) -> None:

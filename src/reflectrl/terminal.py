@@ -36,7 +36,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _HIDDEN.sub(_escaped, text)
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """The same for what has to stay within its line: names of tasks, events, files."""
     return text if text.isprintable() else _HIDDEN_OR_BREAK.sub(_escaped, text)
 
@@ -69,7 +69,7 @@ class Harmless:
 def harmless() -> Iterator[None]:
     """Guard what is printed to stdout and stderr while the block runs; what they cannot encode is escaped, too."""
     before = sys.stdout, sys.stderr
-    handled = [stream.errors for stream in before]
+    handled = [getattr(stream, "errors", None) for stream in before]
     _handle_errors(before, ["backslashreplace"] * 2)
     sys.stdout, sys.stderr = (cast(TextIO, Harmless(stream)) for stream in before)
     try:

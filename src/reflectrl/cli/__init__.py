@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import reflectrl
-from reflectrl.terminal import harmless, one_line, print_traceback
+from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
 DESCRIPTION = (
@@ -51,5 +51,5 @@ def _obey(words: Sequence[str]) -> None:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"reflectrl: {one_line(message)}", file=sys.stderr)
+    print(f"reflectrl: {printable_line(message)}", file=sys.stderr)
     return code

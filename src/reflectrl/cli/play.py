@@ -13,7 +13,7 @@ from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
 from reflectrl.players.simple import UNLEARNED, ExpertPlayer
 from reflectrl.plugins import suggestion
 from reflectrl.rollout import Job, rollout
-from reflectrl.terminal import one_line
+from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Task, UserError
 
 PLAYERS = ("human", *UNLEARNED)
@@ -55,7 +55,7 @@ def choose_task(env: TextEnv, split: str, stage: str | None, number: int) -> Tas
 def ending(episode: Episode) -> str:
     """How an episode ended, in one line."""
     how = "won" if episode.success else "out of time" if episode.truncated else "lost"
-    events = "".join(f", {one_line(event)}" for event in episode.steps[-1].events)
+    events = "".join(f", {printable_line(event)}" for event in episode.steps[-1].events)
     return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 
 

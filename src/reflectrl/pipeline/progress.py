@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from reflectrl.terminal import harmless, one_line
+from reflectrl.terminal import harmless, printable_line
 
 Tick = Callable[[int, int, str], None]
 """Called with (done, total, what is known) as a part goes on."""
@@ -51,7 +51,7 @@ class Board:
 
     def tick(self, part: str, done: int, total: int, note: str) -> None:
         """Part `part` has done `done` of `total`."""
-        part, note = one_line(part), one_line(note)
+        part, note = printable_line(part), printable_line(note)
         if not self.console.is_terminal:
             self._plain(part, done, total, note)
         elif part not in self._bars:

@@ -14,7 +14,7 @@ from reflectrl.config import Recipe
 from reflectrl.episodes import read_episodes
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.terminal import one_line
+from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Step
 
 
@@ -60,7 +60,7 @@ def one_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
 
 
 def _print_episode(console: Console, episode: Episode) -> None:
-    console.rule(f"{episode.provenance.get('arm')} on {one_line(episode.task.id)} ({episode.task.split})")
+    console.rule(f"{episode.provenance.get('arm')} on {printable_line(episode.task.id)} ({episode.task.split})")
     shown = 0
     for number, step in enumerate(episode.steps, start=1):
         console.print(f"\nstep {number}", style="bold")
@@ -76,5 +76,5 @@ def _print_episode(console: Console, episode: Episode) -> None:
 def _choice(step: Step) -> str:
     turn = step.choice
     chance = f" ({turn.probs[step.action]:.0%})" if turn is not None and turn.probs else ""
-    events = f"  [{one_line(', '.join(step.events))}]" if step.events else ""
-    return f"policy: {one_line(step.observation.actions[step.action])}{chance}, reward {step.reward:+.2f}{events}"
+    events = f"  [{printable_line(', '.join(step.events))}]" if step.events else ""
+    return f"policy: {printable_line(step.observation.actions[step.action])}{chance}, reward {step.reward:+.2f}{events}"
