@@ -2,7 +2,8 @@
 
     python examples/blackjack.py
 
-checks the environment and shows a game. In a recipe, run from the folder above `examples`:
+checks the environment and shows a game. In a recipe, run from the folder above `examples` (with --trust, since a file
+names it):
 
     [env]
     name = "examples.blackjack:BlackjackEnv"

@@ -2,7 +2,8 @@
 
     python examples/guess_number.py
 
-checks the environment and shows a game. In a recipe, run from the folder above `examples`:
+checks the environment and shows a game. In a recipe, run from the folder above `examples` (with --trust, since a file
+names it):
 
     [env]
     name = "examples.guess_number:GuessEnv"

@@ -36,6 +36,12 @@ def _refuse_other_machines(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_refuse_other_machines)  # cannot be taken back: it holds for the whole session
 
 
+@pytest.fixture(autouse=True)
+def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test trusts is remembered for that test only, not among the settings of whoever runs it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 

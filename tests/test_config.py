@@ -20,6 +20,7 @@ from reflectrl.config import (
     from_dict,
     load_recipe,
     parse_overrides,
+    read_recipe,
     to_toml,
 )
 from reflectrl.config.reference import keys, reference
@@ -70,11 +71,11 @@ class TestReading:
         assert type(recipe.rl.lr) is float
 
     def test_text_in_quotes_stays_text(self, write: Any) -> None:
-        recipe = load_recipe(write('[env]\nname = "x:Y"\nlevel = "3"\nflag = "true"'))
+        recipe = read_recipe(write('[env]\nname = "x:Y"\nlevel = "3"\nflag = "true"'))
         assert recipe.env == {"name": "x:Y", "level": "3", "flag": "true"}
 
     def test_env_keeps_lists_and_tables(self, write: Any) -> None:
-        recipe = load_recipe(write('[env]\nname = "x:Y"\nsizes = [[1, 2], ["a"]]\nworld.depth = 2'))
+        recipe = read_recipe(write('[env]\nname = "x:Y"\nsizes = [[1, 2], ["a"]]\nworld.depth = 2'))
         assert recipe.env == {"name": "x:Y", "sizes": [[1, 2], ["a"]], "world": {"depth": 2}}
 
 

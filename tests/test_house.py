@@ -16,8 +16,8 @@ import reflectrl
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
-    "types", "plugins", "config", "statistics", "prompts", "envs", "models", "players", "rollout", "episodes",
-    "samples", "rewards", "teach", "learn", "evaluate", "generation", "report", "pipeline", "serve", "cli",
+    "types", "terminal", "plugins", "config", "statistics", "prompts", "envs", "models", "players", "rollout",
+    "episodes", "samples", "rewards", "teach", "learn", "evaluate", "generation", "report", "pipeline", "serve", "cli",
 )  # fmt: skip
 """Each imports only from those before it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
@@ -77,6 +77,16 @@ def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
         assert name != "torch.load" or given.get("weights_only") == "True", "torch.load without weights_only=True"
         assert given.get("allow_pickle", "False") == "False", f"{name} with allow_pickle"
         assert given.get("trust_remote_code") != "True", f"{name} always trusts remote code"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_printed_past_the_guard_of_the_terminal(path: Path) -> None:
+    """Consoles read markup unless `reflectrl.terminal` made them; a column reads it unless told not to."""
+    for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert path.name == "terminal.py" or name.rpartition(".")[2] != "Console", "use reflectrl.terminal.console"
+        assert name.rpartition(".")[2] != "TextColumn" or given.get("markup") == "False", "a column that reads markup"
+        assert not name.startswith(("sys.__stdout__", "sys.__stderr__")), name
 
 
 def test_importing_is_quick_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
@@ -45,13 +47,38 @@ def resolve(kind: str, name: str) -> Any:
     Raises:
         UserError: nothing goes by that name (with the nearest one), or importing it failed.
     """
-    target = BUILTIN.get(kind, {}).get(name) or (name if ":" in name else None)
-    if target is not None:
-        return _import(kind, target)
+    if name in BUILTIN.get(kind, {}):
+        return _import(kind, BUILTIN[kind][name])
+    if ":" in name:
+        look_here()
+        return _import(kind, name)
     for point in entry_points(group=f"reflectrl.{kind}"):
         if point.name == name:
             return _import(kind, point.value)
     raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, names(kind))}")
+
+
+def resolve_class(kind: str, name: str, base: type) -> type[Any]:
+    """The class that a name stands for. Nothing else that can be called goes through: it might do anything.
+
+    Raises:
+        UserError: as `resolve`, or it is no class derived from `base`.
+    """
+    found = resolve(kind, name)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        what = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {what}")
+    return found
+
+
+def look_here() -> None:
+    """From now on, modules in the current folder can be imported, after all that is installed.
+
+    Asked for only where somebody names such a module: otherwise a file in a folder that one happens to be in could
+    stand in for a library that is not installed.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -69,7 +96,7 @@ def _import(kind: str, target: str) -> Any:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # a plug-in may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything while it is imported
         raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
     return found
 

@@ -73,8 +73,8 @@ def test_a_class_that_takes_everything_gets_everything() -> None:
         ({"name": "frozenlake", "maps": "9x9"}, ["'maps'", "4x4, 8x8, random"]),
         ({"name": ROOM}, ["needs 'depth'", "env.depth"]),
         ({"name": ROOM, "depth": 10}, ["Room", "ValueError: too deep: 10"]),
-        ({"name": f"{__name__}:no_environment"}, ["TextEnv", "int"]),
-        ({"name": f"{__name__}:ROOM"}, ["is no class"]),
+        ({"name": f"{__name__}:no_environment"}, ["TextEnv", "a function"]),
+        ({"name": f"{__name__}:ROOM"}, ["TextEnv", "a str"]),
         ({"name": f"{__name__}:Rom"}, ["cannot be loaded", "Rom"]),
     ],
 )

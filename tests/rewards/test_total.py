@@ -117,7 +117,7 @@ def test_a_vectoriser_that_was_fitted_anew_has_no_old_scores():
         ({"x": {"use": 3}}, "rewards.x.use must be the name of a component"),
         ({"safety": {"model": 3}}, "reward 'safety': 'model' must be text"),
         ({"safety": {"model": "x", "batch_size": 0}}, "batch_size is 0"),
-        ({"PLUGIN:Stranger": 1}, "is no reflectrl.rewards.Component"),
+        ({"PLUGIN:Stranger": 1}, "must be a class derived from Component; it is the class Stranger"),
         ({"PLUGIN:Length": {"scale": "big"}}, "must be a number"),
     ],
 )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import reflectrl
+from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
 DESCRIPTION = (
@@ -19,7 +20,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
     A user's mistake is one line on stderr. An exception of any other kind is a bug and keeps its traceback.
     """
-    words = sys.argv[1:] if words is None else list(words)
+    sys.excepthook = print_traceback
+    with harmless():
+        return _answered(sys.argv[1:] if words is None else list(words))
+
+
+def _answered(words: Sequence[str]) -> int:
     try:
         _obey(words)
         sys.stdout.flush()
@@ -40,12 +46,10 @@ def _obey(words: Sequence[str]) -> None:
     from reflectrl.cli.arguments import parse
     from reflectrl.cli.verbs import VERBS
 
-    if "" not in sys.path:  # plug-ins in the current folder ("my_env:MyEnv") count, after all that is installed
-        sys.path.append("")
     verb, settings = parse(words, VERBS, "reflectrl", DESCRIPTION)
     verb(settings)
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"reflectrl: {message}", file=sys.stderr)
+    print(f"reflectrl: {printable_line(message)}", file=sys.stderr)
     return code

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from reflectrl.plugins import suggestion
+from reflectrl.terminal import raw_stdout
 from reflectrl.types import UserError
 
 
@@ -67,7 +68,7 @@ def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
     """Parse with tyro; its boxed complaint becomes one line."""
     complaint = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(raw_stdout()):  # help has colours
             return tyro.cli(
                 kind, prog=prog, description=description, args=words, config=(tyro.conf.FlagCreatePairsOff,)
             )

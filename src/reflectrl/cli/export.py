@@ -27,17 +27,21 @@ class ExportAgent:
     """Which training."""
     half: bool = False
     """Store the weights in 16 bits: half as large; they are computed with in 32."""
+    trust: bool = False
+    """Let the run's recipe use code that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Write the folder, and say what it holds."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, ('--out', '--arm', '--seed', '--half'))}")
+            raise UserError(
+                f"unknown option {option!r}{suggestion(option, ('--out', '--arm', '--seed', '--half', '--trust'))}"
+            )
         import transformers
 
         from reflectrl.serve.export import export
 
         transformers.utils.logging.disable_progress_bar()
-        card = export(self.run, self.arm, self.seed, self.out, self.half)
+        card = export(self.run, self.arm, self.seed, self.out, self.half, self.trust)
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")

@@ -62,11 +62,11 @@ class Locate:
             print(json.dumps(_as_json(answer), indent=1))
             return
         if self.trace and answer.walked is not None:
-            print(_safe(_trace(answer.walked)))
+            print(_trace(answer.walked))
         if not answer.files:
             _note("no file shares a word with the question")
         for number, hit in enumerate(answer.files, 1):
-            print(_safe(f"{number:>2}  {_described(hit, answer.walked is not None)}"))
+            print(f"{number:>2}  {_described(hit, answer.walked is not None)}")
 
     def _method(self, agent: Agent | None) -> str:
         """In one line, who answers."""
@@ -124,9 +124,3 @@ def _described(hit: Hit, by_agent: bool = False) -> str:
 
 def _note(text: str) -> None:
     print(f"reflectrl: {text}", file=sys.stderr, flush=True)
-
-
-def _safe(text: str) -> str:
-    """What the terminal's encoding does not know becomes an escape."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -13,23 +13,25 @@ from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
 from reflectrl.players.simple import UNLEARNED, ExpertPlayer
 from reflectrl.plugins import suggestion
 from reflectrl.rollout import Job, rollout
+from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Task, UserError
 
 PLAYERS = ("human", *UNLEARNED)
 
 
-def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over: bool) -> Episode | None:
+def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over: bool, trust: bool) -> Episode | None:
     """Play a task on the terminal; None if the person quit.
 
     Args:
         section: the `env` section: name and arguments.
         who: one of `PLAYERS`, or a run folder, optionally with ":arm".
         take_over: the person chooses, the player advises.
+        trust: the models of a run folder may bring code of their own.
 
     Raises:
         UserError: no such player, or the environment raised.
     """
-    player, reflector = _seated(who, seed, make(section))
+    player, reflector = _seated(who, seed, make(section), trust)
     shown: Player = player if isinstance(player, HumanPlayer) else Watched(player)
     if take_over and not isinstance(player, HumanPlayer):
         shown = HumanPlayer(player, advise=True)
@@ -53,15 +55,17 @@ def choose_task(env: TextEnv, split: str, stage: str | None, number: int) -> Tas
 def ending(episode: Episode) -> str:
     """How an episode ended, in one line."""
     how = "won" if episode.success else "out of time" if episode.truncated else "lost"
-    events = "".join(f", {event}" for event in episode.steps[-1].events)
+    events = "".join(f", {printable_line(event)}" for event in episode.steps[-1].events)
     return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 
 
-def _seated(who: str, seed: int, env: TextEnv) -> tuple[Player, Player | None]:
+def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Player | None]:
     if who == "human":
         return HumanPlayer(_expert_of(env)), None
     if who in UNLEARNED:
         return UNLEARNED[who](), None
+    if "://" in who:
+        raise UserError(f"--player {who}: a URL cannot be a player of `play` yet; name one of {', '.join(PLAYERS)}")
     folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "reflect-rl")
     if not Path(folder).is_dir():
         raise UserError(
@@ -72,7 +76,7 @@ def _seated(who: str, seed: int, env: TextEnv) -> tuple[Player, Player | None]:
     from reflectrl.pipeline import load_players
 
     transformers.utils.logging.disable_progress_bar()
-    return load_players(Path(folder), arm, seed)
+    return load_players(Path(folder), arm, seed, trust)
 
 
 def _expert_of(env: TextEnv) -> Player | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from reflectrl.config.folders import refuse_links
+from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -29,14 +31,9 @@ class Compare:
     def __call__(self, settings: Sequence[str]) -> None:
         """Read the results, and print a table per task, split and sampling."""
         _refuse(settings)
-        from rich.console import Console
-
         from reflectrl.pipeline.text.show import show
 
-        console = Console(emoji=False)
-        if not console.is_terminal:
-            console.width = 160
-        show(console, *self.runs)
+        show(console(160), *self.runs)
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,7 @@ class Judge:
 
         if self.threads < 1 or self.max_tokens < 1:
             raise UserError("judge: --threads and --max-tokens must be at least 1")
+        refuse_links(self.run)  # verdicts are written there
         endpoint = Endpoint(self.url, self.model, self._key())
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
         shared = [group for group in ours if group in theirs][: self.prompts or None]

@@ -22,8 +22,8 @@ from reflectrl.cli.locate import Locate
 from reflectrl.cli.mcp import Mcp
 from reflectrl.cli.offline import Offline
 from reflectrl.cli.text import Compare, Judge
-from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, to_toml
-from reflectrl.config.folders import require_writable
+from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, read_recipe, to_toml
+from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
 from reflectrl.plugins import names, suggestion
 from reflectrl.types import UserError
@@ -44,19 +44,23 @@ class Run:
     """Run folder; runs/NAME if not given."""
     repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
     """AutoExplore: make questions about these repositories first, and train on those."""
+    trust: bool = False
+    """Let the recipe's file run code that it names (plug-ins, a model's own code), now and from now on."""
 
     until: ClassVar[str] = "report"
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Load, validate, and hand over to the pipeline."""
         _refuse_unknown(settings, type(self))
-        recipe = load_recipe(find_recipe(self.recipe), settings)
+        path = find_recipe(self.recipe)
+        recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
         if self.repos and recipe.env.get("name") != "autoexplore":
             raise UserError(f"--repos is for AutoExplore; recipe {self.recipe} is about {recipe.env.get('name')}")
         if self.dry_run:
             print(to_toml(recipe), end="")
             return
         folder = self.folder or Path("runs") / recipe.name
+        refuse_links(folder)
         require_writable(folder, f"run folder {folder}")
         try:
             if self.repos:
@@ -123,6 +127,8 @@ class Play:
     """Curriculum stage; the last one if not given."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of the episode."""
+    trust: bool = False
+    """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Play one episode and say how it ended."""
@@ -130,7 +136,7 @@ class Play:
 
         section = _section(self.env, settings)
         task = choose_task(_made(section, type(self)), self.split, self.stage, self.task)
-        episode = play(section, self.player, task, self.seed, self.take_over)
+        episode = play(section, self.player, task, self.seed, self.take_over, self.trust)
         print(ending(episode) if episode else "stopped")
 
 

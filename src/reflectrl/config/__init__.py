@@ -4,7 +4,7 @@ The resolved recipe is written into the run folder; reading it back gives an equ
 """
 
 from reflectrl.config.arguments import checked
-from reflectrl.config.files import load_recipe, parse_overrides, to_toml
+from reflectrl.config.files import load_recipe, parse_overrides, read_recipe, to_toml
 from reflectrl.config.offline import Algorithm, OfflineConfig, TextConfig
 from reflectrl.config.recipe import (
     EvalConfig,
@@ -34,5 +34,6 @@ __all__ = [
     "from_dict",
     "load_recipe",
     "parse_overrides",
+    "read_recipe",
     "to_toml",
 ]

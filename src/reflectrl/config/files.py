@@ -11,18 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config.recipe import Recipe
+from reflectrl.config.trust import code_in, require
 from reflectrl.config.values import Word, from_dict
 from reflectrl.types import UserError
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a TOML recipe and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
+def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Recipe:
+    """Read a TOML recipe in order to run it, and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
 
     A recipe without a `name` is named after its file. Of two overrides of one key the later one counts.
 
+    Args:
+        trust: let the file name code of its own (see `trust.py`), now and from now on.
+
     Raises:
-        UserError: the file is missing or no TOML, a key is unknown, or a value has the wrong type or range.
+        UserError: the file is missing or no TOML, a key is unknown, a value has the wrong type or range, or the file
+            names code that neither the overrides name nor the user trusts.
     """
+    recipe, data = _read(path, overrides)
+    require(path, code_in(data), trust)
+    return recipe
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The same in order to look at it: it may name code that nobody trusts, so it is not to be run as it is.
+
+    Raises:
+        UserError: as `load_recipe`, but for the trust.
+    """
+    return _read(path, overrides)[0]
+
+
+def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe, and the plain values that it was made from."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -32,7 +53,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     data.setdefault("name", path.stem)
     for key, value in parse_overrides(overrides):
         _assign(data, key, value)
-    return from_dict(Recipe, data, where=str(path))
+    return from_dict(Recipe, data, where=str(path)), data
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -83,8 +104,9 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes, and DEL, which JSON leaves as it is."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A TOML basic string: JSON's escapes, and those of what JSON leaves as it is though nobody could read it."""
+    written = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in written)
 
 
 def to_toml_value(value: Any) -> str:

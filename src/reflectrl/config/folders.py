@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from reflectrl.types import UserError
@@ -19,7 +21,33 @@ def require_writable(folder: Path, complaint: str) -> None:
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
+        probe.unlink(missing_ok=True)  # what an earlier try may have left, be it a link
+        probe.touch(exist_ok=False)
         probe.unlink()
     except (OSError, ValueError) as error:
         raise UserError(f"{complaint}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def no_link(path: str, flags: int) -> int:
+    """`open(..., opener=no_link)`: an OSError where the path is a symbolic link, whatever it leads to."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder to be written in if anything below it is a symbolic link: writing would follow it elsewhere.
+
+    The folder itself may be reached through links. What does not exist is fine.
+
+    Raises:
+        UserError: names the first link.
+    """
+    for path in _links(folder):
+        raise UserError(
+            f"{folder} holds a link: {path.relative_to(folder)} -> {path.readlink()};"
+            " nothing is written where links may lead elsewhere, so remove it, or put what it leads to in its place"
+        )
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        yield from (path for name in sorted([*folders, *files]) if (path := Path(parent, name)).is_symlink())

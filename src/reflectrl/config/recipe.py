@@ -58,7 +58,8 @@ class ModelConfig:
     mixed_play: Literal["auto", "on", "off"] = "off"
     """The same for play: 1.2 to 1.6 times as fast; PPO's ratios are off by half a percent or so where it is unsure."""
     trust_remote_code: bool = False
-    """Let a hub model bring code of its own. Off unless you read that code."""
+    """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
+    ([trust.md](trust.md))."""
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""

@@ -109,6 +109,8 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     if hint is str:
         if not isinstance(value, str):
             raise UserError(f"{where}: {key!r} must be text, not {_show(value)}")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):  # bytes typed that are no UTF-8
+            raise UserError(f"{where}: {key!r} is {_show(value)}; it must be text in UTF-8")
         return str(value)
     read = read_word(value) if isinstance(value, Word) else value
     if hint is float and type(read) is int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reflectrl.config import checked
 from reflectrl.envs.base import TextEnv
-from reflectrl.plugins import one_line, resolve
+from reflectrl.plugins import one_line, resolve_class
 from reflectrl.types import UserError
 
 
@@ -18,21 +18,18 @@ def make(section: Mapping[str, Any]) -> TextEnv:
         section: `name` (a short name, "package.module:Class" or an entry point) and the keyword arguments of the class.
 
     Raises:
-        UserError: no such environment; an argument that its class does not take, of the wrong type, or missing; or the
-            class raised.
+        UserError: no such environment, or no class derived from `TextEnv`; an argument that its class does not take, of
+            the wrong type, or missing; or the class raised.
     """
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
         raise UserError('the env section names no environment; write name = "taxi", or "package.module:Class"')
-    made = resolve("envs", name)
+    made = resolve_class("envs", name, TextEnv)
     arguments = checked(made, arguments, f"environment {name!r}", "env")
     try:
-        env = made(**arguments)
+        return made(**arguments)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # a plug-in may raise anything
         raise UserError(f"environment {name!r} cannot be made: {one_line(error)}") from error
-    if not isinstance(env, TextEnv):
-        raise UserError(f"environment {name!r} is no reflectrl.envs.base.TextEnv but {type(env).__name__}")
-    return env

@@ -11,7 +11,7 @@ import numpy as np
 
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.splits import SPLITS, require_known
-from reflectrl.plugins import one_line
+from reflectrl.plugins import look_here, one_line
 from reflectrl.types import Task, UserError
 
 FIRST_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
@@ -69,6 +69,8 @@ class GymTextEnv(TextEnv):
 
     def _make(self) -> gym.Env[Any, Any]:
         settings = {"disable_env_checker": True, "max_episode_steps": -1, **self.settings}
+        if ":" in self.id:
+            look_here()
         try:
             wrapped = gym.make(self.id, **settings)
             if "ansi" in wrapped.metadata.get("render_modes", ()):

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from reflectrl.config.folders import no_link
+
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write a folder under a temporary name, then put it in the place of the old one.
@@ -50,7 +52,7 @@ def _beside(folder: Path) -> tuple[Path, Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, flush it to the disk, then rename it."""
     fresh = path.with_name(path.name + ".writing")
-    with fresh.open("w", encoding="utf-8") as file:
+    with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
 from reflectrl.models.proof import prove
@@ -85,6 +86,8 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     if folder is None:
         return fresh_adapter(first, adapter)
     check_card(folder, first.tokenizer)
+    if (folder / "adapter_config.json").is_file():
+        _adapter_settings(folder)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     return prove(as_player(first, first.model, adapter), str(folder))
@@ -95,6 +98,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     quantised = _quantised(config, device)
     try:
+        if not config.trust_remote_code:
+            refuse_kernels(source, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, config.dtype), **options, **quantised
@@ -192,7 +197,7 @@ def _align(model: Any) -> None:
 
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
-    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    base = _adapter_settings(folder).get("base_model_name_or_path")
     owner = _load_backbone(str(base), config)
     check_card(folder, owner.tokenizer)
     from peft import PeftModel
@@ -200,6 +205,15 @@ def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageMo
     with _fitting(folder, owner.base):
         peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
     return prove(as_player(owner, peft, adapter), str(folder))
+
+
+def _adapter_settings(folder: Path) -> dict[str, Any]:
+    """What a saved adapter says of itself; UserError where it would have PEFT import a module that it names."""
+    path = folder / "adapter_config.json"
+    found = read_json(path)
+    if found.get("megatron_config") is not None:
+        raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
+    return found
 
 
 @contextmanager

@@ -29,8 +29,11 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     run_stages(recipe, folder, until)
 
 
-def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:
-    """The acting player and the reflector (or None) of an arm that was trained in a run folder."""
+def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
+    """The acting player and the reflector (or None) of an arm that was trained in a run folder.
+
+    `trust` lets its models bring code of their own, if the run's recipe wants that.
+    """
     from reflectrl.pipeline.players import load_players as load
 
-    return load(folder, arm, seed)
+    return load(folder, arm, seed, trust)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, load_recipe, to_toml
+from reflectrl.config import Recipe, read_recipe, to_toml
+from reflectrl.config.folders import no_link, refuse_links
+from reflectrl.config.trust import code_in, remember
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.types import UserError
 
@@ -23,10 +25,11 @@ def alone(folder: Path) -> Iterator[None]:
     """Hold the run folder while the block runs. The lock ends with the process, however it ends.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds it, or it holds symbolic links, through which a run would write elsewhere.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+    refuse_links(folder)
+    with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
         if not _locked(file):
             file.seek(0)
             who = file.read().strip() or "unknown"
@@ -55,16 +58,19 @@ def _locked(file: Any) -> bool:
 def claim(recipe: Recipe, folder: Path) -> None:
     """Write the recipe into the run folder, or check that the one in it asks for the same training.
 
+    Code that the recipe names is trusted in this folder from now on: it was trusted where the recipe came from.
+
     Raises:
         UserError: the folder holds another training; names the first key that differs.
     """
     path = folder / "recipe.toml"
     if path.is_file():
-        before, now = (dataclasses.asdict(one) for one in (load_recipe(path), recipe))
+        before, now = (dataclasses.asdict(one) for one in (read_recipe(path), recipe))
         for key in before:
             if key not in FREE and (detail := _difference(key, before[key], now[key])):
                 raise UserError(f"{folder} holds a run with {detail}; use another --folder, or remove this one")
     write_text(path, to_toml(recipe))
+    remember(path, code_in(dataclasses.asdict(recipe)))
 
 
 def _difference(key: str, before: Any, now: Any) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from reflectrl.config import ModelConfig, OfflineConfig
+from reflectrl.config.folders import refuse_links
 from reflectrl.learn.checkpoint import recover, write_folder, write_text
 from reflectrl.learn.completions import shortened, text_dataset
 from reflectrl.learn.offline import BY_ADVANTAGE, train_offline
@@ -97,11 +98,12 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings into the folder, or check that those in it are the same.
 
     Raises:
-        UserError: they are not (the first that differs is named), or nothing can be written there.
+        UserError: they are not (the first that differs is named), nothing can be written there, or it holds links.
     """
     path = folder / "settings.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         if not path.is_file():
             write_text(path, json.dumps(dict(settings), indent=1))
             return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.config import Recipe, read_recipe
+from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import ARMS, Arm, chosen
@@ -22,15 +24,21 @@ Models = tuple[LanguageModel, LanguageModel | None]
 """Policy and reflector."""
 
 
-def load_players(folder: Path, arm: str, seed: int) -> tuple[Player, Player | None]:
+def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
     """The acting player (greedy) and the reflector of an arm in a run folder.
 
+    Args:
+        trust: let the run's models bring code of their own, if its recipe wants that; the environment is the caller's.
+
     Raises:
-        UserError: no such run or arm, or the arm is not trained yet.
+        UserError: no such run or arm, the arm is not trained yet, or its models' code is not trusted.
     """
-    if not (folder / "recipe.toml").is_file():
+    path = folder / "recipe.toml"
+    if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
-    recipe = load_recipe(folder / "recipe.toml")
+    recipe = read_recipe(path)
+    needed = {key: name for key, name in code_in(dataclasses.asdict(recipe)).items() if key == REMOTE_CODE}
+    require(path, needed, trust, typed=False)
     chosen([arm])
     run = RunFolder(folder)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
+
+from reflectrl.terminal import harmless, printable_line
 
 Tick = Callable[[int, int, str], None]
 """Called with (done, total, what is known) as a part goes on."""
@@ -24,27 +27,31 @@ class Board:
         self.console = console
         self._bars: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
+        self._streams = ExitStack()
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False, table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             disable=not console.is_terminal,
         )
 
     def __enter__(self) -> Board:
         self._progress.start()
+        self._streams.enter_context(harmless())  # what is printed meanwhile goes through rich, which would obey colours
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._streams.close()
         self._progress.stop()
 
     def tick(self, part: str, done: int, total: int, note: str) -> None:
         """Part `part` has done `done` of `total`."""
+        part, note = printable_line(part), printable_line(note)
         if not self.console.is_terminal:
             self._plain(part, done, total, note)
         elif part not in self._bars:

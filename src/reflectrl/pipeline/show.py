@@ -14,6 +14,7 @@ from reflectrl.config import Recipe
 from reflectrl.episodes import read_episodes
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
+from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Step
 
 
@@ -59,21 +60,21 @@ def one_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
 
 
 def _print_episode(console: Console, episode: Episode) -> None:
-    console.rule(f"{episode.provenance.get('arm')} on {episode.task.id} ({episode.task.split})")
+    console.rule(f"{episode.provenance.get('arm')} on {printable_line(episode.task.id)} ({episode.task.split})")
     shown = 0
     for number, step in enumerate(episode.steps, start=1):
-        console.print(f"\nstep {number}", style="bold", highlight=False)
-        console.print(step.observation.text[shown:].strip(), markup=False, highlight=False)  # the history grows
+        console.print(f"\nstep {number}", style="bold")
+        console.print(step.observation.text[shown:].strip())  # the history grows
         shown = len(step.observation.history)
         if step.reflection is not None:
-            console.print(f"reflector: {step.reflection}", markup=False, highlight=False, style="cyan")
-        console.print(_choice(step), markup=False, highlight=False, style="green")
+            console.print(f"reflector: {step.reflection}", style="cyan")
+        console.print(_choice(step), style="green")
     end = "won" if episode.success else "lost"
-    console.print(f"\n{end} in {len(episode.steps)} steps, return {episode.total_reward:+.2f}", highlight=False)
+    console.print(f"\n{end} in {len(episode.steps)} steps, return {episode.total_reward:+.2f}")
 
 
 def _choice(step: Step) -> str:
     turn = step.choice
     chance = f" ({turn.probs[step.action]:.0%})" if turn is not None and turn.probs else ""
-    events = f"  [{', '.join(step.events)}]" if step.events else ""
-    return f"policy: {step.observation.actions[step.action]}{chance}, reward {step.reward:+.2f}{events}"
+    events = f"  [{printable_line(', '.join(step.events))}]" if step.events else ""
+    return f"policy: {printable_line(step.observation.actions[step.action])}{chance}, reward {step.reward:+.2f}{events}"

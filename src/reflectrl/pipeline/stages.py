@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_text
@@ -20,6 +18,7 @@ from reflectrl.pipeline.results import write_results
 from reflectrl.pipeline.workers import Workers, silence
 from reflectrl.plugins import suggestion
 from reflectrl.report import write_report
+from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 
@@ -39,10 +38,8 @@ def run(recipe: Recipe, folder: Path, until: str) -> None:
 
 
 def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
-    console = Console(emoji=False)
-    if not console.is_terminal:
-        console.width = 120  # a file or a pipe has room
-    with Board(console) as board, Workers(recipe, place, board) as workers:
+    screen = console(120)
+    with Board(screen) as board, Workers(recipe, place, board) as workers:
         for stage in MADE:
             units = missing(recipe, place, stage)
             if units:
@@ -57,9 +54,9 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
                 return
     page = write_report(place.path)
     _mark(place, ("report",))
-    show.results(console, place.path, chosen(recipe.arms))
-    show.one_episode(console, place, recipe)
-    console.print(f"\nreport: {page}", highlight=False, soft_wrap=True)
+    show.results(screen, place.path, chosen(recipe.arms))
+    show.one_episode(screen, place, recipe)
+    screen.print(f"\nreport: {page}", soft_wrap=True)
 
 
 def _check_env(recipe: Recipe) -> None:

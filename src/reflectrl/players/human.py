@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from reflectrl.players.base import Player, Seat
 from reflectrl.players.simple import choose
+from reflectrl.terminal import printable, printable_line
 from reflectrl.types import Turn
 
 Say = Callable[[str], None]
@@ -51,7 +52,7 @@ class HumanPlayer:
             elif (action := self._action(word, seat.observation.actions)) is not None:
                 return choose("human", seat, action)
         assert advice is not None
-        self.say(f"{advice.player}: {printable(advice.text)}")
+        self.say(f"{advice.player}: {printable_line(advice.text)}")
         return advice
 
     def _word(self) -> str:
@@ -87,7 +88,7 @@ class Watched:
         """The player's own turns."""
         turns = self.player.turns(seats)
         for seat, turn in zip(seats, turns, strict=True):
-            self.say(f"{table(seat, turn)}\n{turn.player}: {printable(turn.text)}")
+            self.say(f"{table(seat, turn)}\n{turn.player}: {printable_line(turn.text)}")
         return turns
 
 
@@ -101,7 +102,7 @@ def table(seat: Seat, advice: Turn | None = None) -> str:
     probs = advice.probs if advice is not None else ()
     for i, action in enumerate(seat.observation.actions):
         chance = f"  {probs[i]:6.1%} {'#' * round(20 * probs[i])}" if probs else ""
-        lines.append(f"{i + 1:3}  {printable(action):24}{chance}".rstrip())
+        lines.append(f"{i + 1:3}  {printable_line(action):24}{chance}".rstrip())
     return "\n".join(lines)
 
 
@@ -109,9 +110,4 @@ def _last(seat: Seat) -> list[str]:
     if not seat.steps:
         return []
     step = seat.steps[-1]
-    return [f"    reward {step.reward:+.2f}{''.join(f', {event}' for event in step.events)}"]
-
-
-def printable(text: str) -> str:
-    """Text without control characters, which could steer a terminal; tabs and line breaks stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return [f"    reward {step.reward:+.2f}{''.join(f', {printable_line(event)}' for event in step.events)}"]

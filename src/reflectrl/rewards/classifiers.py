@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.load import pick_device
 from reflectrl.plugins import one_line
 from reflectrl.rewards.oasst import register
@@ -84,8 +85,9 @@ class Classifier:
 
 
 def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]:
-    options: dict[str, Any] = {"local_files_only": not download}
+    options: dict[str, Any] = {"local_files_only": not download, "trust_remote_code": False}  # unsaid, it would ask
     try:
+        refuse_kernels(source, local_files_only=not download)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
             source, dtype=getattr(torch, dtype), output_loading_info=True, **options

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import checked
-from reflectrl.plugins import one_line, resolve
+from reflectrl.plugins import one_line, resolve_class
 from reflectrl.rewards.base import Component
 from reflectrl.rewards.cache import Scores
 from reflectrl.samples.sample import Sample
@@ -71,16 +71,13 @@ def _component(name: str, settings: dict[str, Any], download: bool) -> Component
     kind = settings.pop("use", name)
     if not isinstance(kind, str):
         raise UserError(f"rewards.{name}.use must be the name of a component, not {kind!r}")
-    made, what = resolve("rewards", kind), f"reward {name!r}"
+    made, what = resolve_class("rewards", kind, Component), f"reward {name!r}"
     arguments = checked(made, settings, what, f"rewards.{name}")
     if download and "download" in made.__init__.__annotations__:
         arguments = {"download": True, **arguments}
     try:
-        component = made(**arguments)
+        return made(**arguments)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         raise UserError(f"{what} cannot be made: {one_line(error)}") from error
-    if not isinstance(component, Component):
-        raise UserError(f"{what} is no reflectrl.rewards.Component but {type(component).__name__}")
-    return component

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from reflectrl.config.folders import no_link
 from reflectrl.samples.sample import Sample
 from reflectrl.types import UserError
 
@@ -29,7 +30,7 @@ class LineFile:
         self._part = path.with_name(f"{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._part.open("wb")
+            self._file = open(self._part, "wb", opener=no_link)  # noqa: SIM115  (closed by `keep` or on leaving)
         except OSError as error:
             raise self._failed(error) from error
         packed = path.suffix == ".gz"

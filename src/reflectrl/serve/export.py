@@ -20,18 +20,19 @@ from reflectrl.serve.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, Wa
 from reflectrl.types import UserError
 
 
-def export(run: Path, arm: str, seed: int, out: Path, half: bool = False) -> Card:
+def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust: bool = False) -> Card:
     """Write the players of an arm into a folder that `Agent.load` reads; an agent that is there is replaced.
 
     Adapters are written as such and need their backbone, under the name that the run knew it by.
 
     Args:
         half: store weights in 16 bits.
+        trust: let the run's recipe use code that it names.
 
     Raises:
         UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
     """
-    recipe = _recipe(run)
+    recipe = _recipe(run, trust)
     card = _card(recipe, run, arm, seed)
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
@@ -59,10 +60,10 @@ def _written(lm: LanguageModel, half: bool) -> LanguageModel:
     return lm if lm.adapter else replace(lm, base="")
 
 
-def _recipe(run: Path) -> Recipe:
+def _recipe(run: Path, trust: bool) -> Recipe:
     if not (run / "recipe.toml").is_file():
         raise UserError(f"{run} is no run folder (it has no recipe.toml)")
-    return load_recipe(run / "recipe.toml")
+    return load_recipe(run / "recipe.toml", trust=trust)
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:

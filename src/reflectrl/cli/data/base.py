@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from reflectrl.plugins import suggestion
+from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 Tick = Callable[[int, int, str], None]
@@ -39,9 +40,7 @@ def refuse_unknown(settings: Sequence[str], verb: type) -> None:
 @contextmanager
 def bar(part: str) -> Iterator[Tick]:
     """Shows on a terminal how far a part is; elsewhere, a plain line now and then."""
-    from rich.console import Console
-
     from reflectrl.pipeline.progress import Board
 
-    with Board(Console()) as board:
+    with Board(console(120)) as board:
         yield lambda done, total, note: board.tick(part, done, total or done, note)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.config.folders import require_writable
+from reflectrl.config.folders import no_link, require_writable
 from reflectrl.envs.alfworld.cached import from_json
 from reflectrl.envs.alfworld.game import Game, GameError
 from reflectrl.types import UserError
@@ -188,7 +188,7 @@ def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:
     kept = Shelf(path).lines() if path.exists() and not replace else {}
     every = {**kept, **lines}
     fresh = path.with_name(path.name + _FRESH)
-    with fresh.open("w", encoding="utf-8") as file:
+    with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
         file.writelines(every[game_id] + "\n" for game_id in sorted(every))
         file.flush()
         os.fsync(file.fileno())

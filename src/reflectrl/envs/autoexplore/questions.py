@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from reflectrl.config.folders import no_link
 from reflectrl.types import UserError
 
 
@@ -73,7 +74,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write JSON lines beside `path`, and put them in its place."""
     fresh = path.with_name(path.name + ".writing")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
+        with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())

@@ -23,6 +23,7 @@ from reflectrl.pipeline.text.results import write_part, write_results
 from reflectrl.pipeline.text.show import show
 from reflectrl.pipeline.workers import note_timings, silence
 from reflectrl.report.text import write_text_report
+from reflectrl.terminal import console
 from reflectrl.types import UserError, named_seed
 
 UNTIL = {"teach": 1, "sft": 2, "rl": 4, "eval": 5, "report": 6}
@@ -40,27 +41,24 @@ def run(recipe: Recipe, folder: Path, until: str) -> None:
     silence()
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    console = Console(emoji=False)
-    if not console.is_terminal:
-        console.width = 160  # a file or a pipe has room
     try:
         with alone(folder):
             claim(recipe, folder)
-            _stages(text, console, UNTIL[until])
+            _stages(text, console(160), UNTIL[until])
     except OSError as error:
         raise UserError(f"run folder {folder}: {error.filename or ''}: {error.strerror}") from error
 
 
-def _stages(text: TextRun, console: Console, count: int) -> None:
+def _stages(text: TextRun, screen: Console, count: int) -> None:
     steps = (_samples, _references, _values, _arms, _evaluation)
-    with Board(console) as board:
+    with Board(screen) as board:
         for step in steps[:count]:
             step(text, board)
             metrics.collect(text.run)
     if count > len(steps):
         page = write_text_report(text.run.path)
-        show(console, text.run.path)
-        console.print(f"\nreport: {page}", highlight=False, soft_wrap=True)
+        show(screen, text.run.path)
+        screen.print(f"\nreport: {page}", soft_wrap=True)
 
 
 def _samples(text: TextRun, board: Board) -> None:

@@ -1,0 +1,127 @@
+"""What a recipe may run: code that the caller names, or that comes from a file that the caller trusts.
+
+A recipe can name code that is neither ours nor installed: a plug-in by import path ("module:Class"), and a model's own
+code (`model.trust_remote_code`). Named on the command line, or in Python, it is run. Named by a file (any recipe, that
+of a run folder included), it is run only if the caller says so once, or has started that run on this machine. What was
+trusted is remembered for the file, outside of its folder: nothing in a folder makes it trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config.values import Word
+from reflectrl.types import UserError
+
+SECTIONS = ("env", "rewards", "test_rewards")
+"""Sections of a recipe that name plug-ins."""
+SLOTS = ("name", "id", "use")
+"""Keys in them whose values are looked up: with any ":" in it, such a value is an import path."""
+IMPORT_PATH = re.compile(r"[^\s/\\:]+:(?!//|\\)\S+")
+"""What an import path looks like elsewhere, as in an argument of an environment."""
+REMOTE_CODE = "model.trust_remote_code"
+
+
+def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """The code that a recipe's plain values name, by dotted key; without what was typed on the command line (a `Word`).
+
+    Names within reflectrl are no foreign code.
+    """
+    model = recipe.get("model", {})
+    found = {key: name for section in SECTIONS for key, name in _named(recipe.get(section, {}), section)}
+    if model.get("trust_remote_code") and not isinstance(model["trust_remote_code"], Word):
+        found[REMOTE_CODE] = f"true (the own code of model {str(model.get('source', 'scratch'))!r})"
+    return found
+
+
+def _named(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if not isinstance(item, Word):
+                yield from _named(item, f"{key}.{name}")
+                if _is_foreign(name, looked_up=True):  # of a reward, the key itself may be the import path
+                    yield f"{key}.{name}", name
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _named(item, f"{key}[{i}]")
+    elif isinstance(value, Word) or not isinstance(value, str):
+        return
+    elif _is_foreign(value, looked_up=key.rpartition(".")[2] in SLOTS):
+        yield key, value
+
+
+def _is_foreign(name: str, looked_up: bool) -> bool:
+    return bool(":" in name if looked_up else IMPORT_PATH.fullmatch(name)) and not name.startswith("reflectrl.")
+
+
+def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: bool = True) -> None:
+    """Refuse code that a file names, unless the file is trusted.
+
+    Args:
+        code: what it names, as `code_in` gives it.
+        trust: whether the caller trusts it, which is remembered.
+        typed: whether the verb has options for recipe keys, so that the caller could name the code there.
+
+    Raises:
+        UserError: it is not trusted; names the code, and how to allow it.
+    """
+    if trust:
+        remember(file, code)
+        return
+    unknown = {key: name for key, name in code.items() if f"{key} = {name}" not in _read().get(_key(file), ())}
+    if not unknown:
+        return
+    what = ", ".join(f"{key} = {name}" for key, name in unknown.items())
+    ways = "say so once with --trust" + (_by_option(unknown) if typed else "")
+    raise UserError(f"{file} wants to run code: {what}; if you trust it, {ways}")
+
+
+def _by_option(code: Mapping[str, str]) -> str:
+    """How the code would be named on the command line, where options can name all of it."""
+    if not all(re.fullmatch(r"[\w.]+", key) for key in code):
+        return ""
+    options = (f"--{key} {shlex.quote(name.partition(' (')[0])}" for key, name in code.items())
+    return f", or name it yourself: {' '.join(options)}"
+
+
+def remember(file: Path, code: Mapping[str, str]) -> None:
+    """Note that the caller trusts this code where this file names it. What cannot be noted is asked for again."""
+    if not code:
+        return
+    before = _read()
+    known = before | {
+        _key(file): sorted({*before.get(_key(file), ()), *(f"{key} = {name}" for key, name in code.items())})
+    }
+    if known == before:
+        return
+    path = _notes()
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        fresh.replace(path)
+
+
+def _key(file: Path) -> str:
+    return str(file.expanduser().resolve())
+
+
+def _notes() -> Path:
+    """`reflectrl/trusted.json` in $XDG_CONFIG_HOME, which is ~/.config if not set."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "reflectrl" / "trusted.json"
+
+
+def _read() -> dict[str, list[str]]:
+    """File → what is trusted in it. Damaged notes say nothing."""
+    try:
+        found = json.loads(_notes().read_text(encoding="utf-8"))
+        return {str(file): list(code) for file, code in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

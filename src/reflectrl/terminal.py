@@ -1,0 +1,122 @@
+"""What is shown on a terminal: text of models, environments and files, made harmless.
+
+A terminal obeys control characters: they set its title, its colours and the clipboard, and move the cursor over what
+was said before. Nothing of that may come from text that we merely show. `harmless` guards everything that is printed,
+and `console` makes the one kind of console through which tables and bars are drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:  # slow to import, and not needed by most verbs
+    from rich.console import Console
+
+HIDDEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabs and line breaks
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of reading
+    "\xad\u200b\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible ones
+    "\ud800-\udfff"  # halves of a character, which no encoding knows
+)
+_HIDDEN, _HIDDEN_OR_BREAK = re.compile(f"[{HIDDEN}]"), re.compile(f"[{HIDDEN}\t\n]")
+
+
+def printable(text: str) -> str:
+    r"""The text with every character that a terminal obeys, or hides, written out: "\x1b", "\u202e".
+
+    Tabs and line breaks stay.
+    """
+    return text if text.isprintable() else _HIDDEN.sub(_escaped, text)
+
+
+def printable_line(text: str) -> str:
+    """The same for what has to stay within its line: names of tasks, events, files."""
+    return text if text.isprintable() else _HIDDEN_OR_BREAK.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+class Harmless:
+    """A stream of text that passes on nothing but printable text. Everything else is the inner stream's."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        """Write the text, made printable."""
+        self.inner.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Guard what is printed to stdout and stderr while the block runs; what they cannot encode is escaped, too."""
+    before = sys.stdout, sys.stderr
+    handled = [getattr(stream, "errors", None) for stream in before]
+    _handle_errors(before, ["backslashreplace"] * 2)
+    sys.stdout, sys.stderr = (cast(TextIO, Harmless(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        _handle_errors(before, handled)
+
+
+def _handle_errors(streams: Sequence[TextIO], how: Sequence[str | None]) -> None:
+    """Say what becomes of characters that a stream cannot encode; a stream of another kind than files takes all."""
+    for stream, errors in zip(streams, how, strict=True):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+            stream.reconfigure(errors=errors)
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a bug, made printable: an exception may quote what an environment said. For `sys.excepthook`."""
+    sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
+
+
+def raw_stdout() -> TextIO:
+    """Stdout without a guard, for codes of our own."""
+    stream = cast(Any, sys.stdout)
+    while isinstance(stream, Harmless):
+        stream = stream.inner
+    return cast(TextIO, stream)
+
+
+def console(width: int) -> Console:
+    """A console on stdout that reads nothing as markup and shows control characters as escapes.
+
+    Args:
+        width: columns where stdout is a file or a pipe, which have room.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Any:
+            return super().render_str(printable(text), **options)  # here, so that columns have the right width
+
+        def render(self, *arguments: Any, **options: Any) -> Any:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else printable(text), style, control)
+
+    made = Plain(file=raw_stdout(), markup=False, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = width
+    return made
