@@ -1,6 +1,5 @@
 """Checkpoints are written whole or not at all, whenever the writer is killed."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,15 +117,14 @@ def test_a_state_comes_back_with_exact_numbers(tmp_path: Path) -> None:
     loaded = load_state(tmp_path / "state")
     assert loaded is not None and loaded[0].keys() == tensors.keys()
     assert all(torch.equal(loaded[0][name], tensor) for name, tensor in tensors.items())
-    assert sorted(path.suffix for path in (tmp_path / "state").iterdir()) == [".json", ".safetensors"]
+    assert {path.suffix for path in (tmp_path / "state").iterdir()} == {".json", ".safetensors"}
 
 
 def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> None:
     for step in (1, 2):
         save_state(tmp_path / "state", {"a": torch.tensor(float(step))}, {"step": step})
     (tmp_path / "state").rename(tmp_path / "state.writing")
-    (tmp_path / "state.old").mkdir()
-    (tmp_path / "state.old" / "state.json").write_text(json.dumps({"step": 1}), encoding="utf-8")
+    assert (tmp_path / "state.old").is_dir()
     loaded = load_state(tmp_path / "state")
     assert loaded is not None and loaded[1] == {"step": 2}
 

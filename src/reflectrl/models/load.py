@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
+from reflectrl.digests import require_undamaged
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
 from reflectrl.plugins import one_line
@@ -49,9 +50,11 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         seed: decides the weights of a fresh adapter.
 
     Raises:
-        UserError: nothing loadable is there, or the weights and the tokenizer do not belong together.
+        UserError: nothing loadable is there, a file is not what was written there, or the weights and the tokenizer do
+            not belong together.
     """
     folder = Path(source)
+    require_undamaged(folder)
     if (folder / "adapter_config.json").is_file():
         return _load_adapter(folder, config, adapter or "policy")
     owner = _load_backbone(str(source), config)
@@ -82,6 +85,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         raise ValueError("only adapters share a backbone")
     if folder is None:
         return fresh_adapter(first, adapter)
+    require_undamaged(folder)
     check_card(folder, first.tokenizer)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
@@ -190,6 +194,7 @@ def _align(model: Any) -> None:
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
     base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    require_undamaged(Path(str(base)))
     owner = _load_backbone(str(base), config)
     check_card(folder, owner.tokenizer)
     from peft import PeftModel

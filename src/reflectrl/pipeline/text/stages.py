@@ -15,7 +15,7 @@ from reflectrl.learn.checkpoint import recover
 from reflectrl.learn.offline_cache import CARD as APPRAISAL
 from reflectrl.pipeline import metrics
 from reflectrl.pipeline.claim import alone, claim
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.layout import RunFolder, unusable
 from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.pipeline.text import parts
 from reflectrl.pipeline.text.place import REFERENCE, SPLITS, TextRun
@@ -23,7 +23,7 @@ from reflectrl.pipeline.text.results import write_part, write_results
 from reflectrl.pipeline.text.show import show
 from reflectrl.pipeline.workers import note_timings, silence
 from reflectrl.report.text import write_text_report
-from reflectrl.types import UserError, named_seed
+from reflectrl.types import named_seed
 
 UNTIL = {"teach": 1, "sft": 2, "rl": 4, "eval": 5, "report": 6}
 """How many of the stages each verb goes through."""
@@ -48,7 +48,7 @@ def run(recipe: Recipe, folder: Path, until: str) -> None:
             claim(recipe, folder)
             _stages(text, console, UNTIL[until])
     except OSError as error:
-        raise UserError(f"run folder {folder}: {error.filename or ''}: {error.strerror}") from error
+        raise unusable(folder, error) from error
 
 
 def _stages(text: TextRun, console: Console, count: int) -> None:
