@@ -33,7 +33,8 @@ def _read_line(path: Path, number: int, line: bytes) -> Episode:
     try:
         return from_line(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        raise UserError(f"{path}:{number}: corrupt episode: {error}") from error
+        remedy = "remove the file, and the run that wrote it writes it again"
+        raise UserError(f"{path}:{number}: corrupt episode: {error}; {remedy}") from error
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,14 @@ def collect(run: RunFolder) -> None:
         texts += [f"{text}\n" for _, text in lines if text]
         if not all(text for _, text in lines) or _noted(made.get(path)) not in (None, _digest(path)):
             also = f" and {made[path]}" if path in made else ""
-            LOG.warning("reflectrl: %s is damaged, and curves lack lines; remove it%s to make them anew", path, also)
+            _warn_once(f"{path} is damaged, and curves lack lines; remove it{also} to make them anew")
     write_text(run.path / "metrics.jsonl", "".join(texts))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Metrics are collected after every stage."""
+    LOG.warning("reflectrl: %s", text)
 
 
 def _metrics_of(card: Path) -> Path:
