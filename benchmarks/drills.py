@@ -4,8 +4,8 @@
 
 A small run (taxi: teaching, SFT, online RL, an offline arm, evaluation) is made once without trouble. Then it is begun
 in fresh folders, killed at a random moment, and continued by the same command. Then a random file of a copy of such an
-unfinished folder is damaged in a random way, and the run is continued. Every end is compared with that of the undisturbed run byte
-by byte: results, episodes, metrics and checkpoints, digests included.
+unfinished folder is damaged in a random way, and the run is continued. Every end is compared with that of the
+undisturbed run byte by byte: results, episodes, metrics and checkpoints.
 
 What may happen: the same end; the same end, or one that lacks metrics, after a line that says what was damaged; or one
 line that says what to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if
@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from reflectrl.digests import DIGESTS
 
 RECIPE = """
 name = "drill"
@@ -151,7 +153,8 @@ def ending(run: Path) -> dict[str, bytes]:
     """All that a run ends with, by name; results without what says where they were made."""
     found = {}
     for pattern in ("episodes/*", "metrics/*", "metrics.jsonl", "state.json", "recipe.toml", "checkpoints/**/*"):
-        found |= {str(path.relative_to(run)): path.read_bytes() for path in run.glob(pattern) if path.is_file()}
+        files = [path for path in run.glob(pattern) if path.is_file() and path.name != DIGESTS]
+        found |= {str(path.relative_to(run)): path.read_bytes() for path in files}
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     found["results.json"] = json.dumps({**results, "commit": ""}).encode()
     return found
