@@ -11,27 +11,31 @@ import pytest
 from benchmarks import drills
 
 
-def test_killed_and_damaged_runs_go_on_to_the_same_end_or_say_why_not(tmp_path: Path) -> None:
-    found = list(drills.drills(kills=2, corruptions=4, seed=3, place=tmp_path))
-    assert [one.outcome for one in found[:2]] == [drills.SAME] * 2, found
-    assert len(found) == 6 and not [one for one in found if one.outcome in drills.BAD], found
-    assert "killed" not in drills.table(found) and drills.table(found).count("0") >= 4
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drills")
 
 
-def test_the_drills_notice_another_end(tmp_path: Path) -> None:
-    (tmp_path / "drill.toml").write_text(drills.RECIPE, encoding="utf-8")
-    whole = tmp_path / "whole"
-    whole.mkdir()
+@pytest.fixture(scope="module")
+def found(place: Path) -> list[drills.Drill]:
+    return list(drills.drills(kills=1, corruptions=3, seed=3, place=place))
+
+
+def test_killed_and_damaged_runs_go_on_to_the_same_end_or_say_why_not(found: list[drills.Drill]) -> None:
+    assert found[0].outcome == drills.SAME
+    assert len(found) == 4 and not [one for one in found if one.outcome in drills.BAD], found
+
+
+def test_they_notice_another_end_without_a_word(found: list[drills.Drill], place: Path) -> None:
+    run = place / "whole/run"
+    wanted = drills.ending(run)
+    log = next((run / "episodes").glob("eval-random-*"))
+    rows = [json.loads(line) | {"seed": 7, "crc32": "unknown"} for line in log.read_text().splitlines()]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with drills.serving() as server:
-        assert server.run(whole) == 0
-        wanted = drills.ending(whole / "run")
-        assert drills.judged(server, whole, "nothing", wanted).outcome == drills.SAME
-        log = next((whole / "run/episodes").glob("eval-random-*"))
-        rows = [json.loads(line) | {"seed": 7, "crc32": "unknown"} for line in log.read_text().splitlines()]
-        log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        assert drills.judged(server, whole, "a log written anew by hand", wanted).outcome == drills.OTHER
-        log.write_text("no log\n")
-        assert drills.judged(server, whole, "a log of nothing", wanted).outcome == drills.REFUSED
+        other = drills.judged(server, place / "whole", "a log written anew by hand", wanted)
+    assert other.outcome == drills.OTHER and log.name in other.said
+    assert drills.table([*found, other]).count(" 1\n") == 1
 
 
 @pytest.mark.parametrize("how", drills.DAMAGES)
