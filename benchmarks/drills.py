@@ -7,8 +7,10 @@ in fresh folders, killed at a random moment, and continued by the same command. 
 unfinished folder is damaged in a random way, and the run is continued. Every end is compared with that of the
 undisturbed run byte by byte: results, episodes, metrics and checkpoints.
 
-What may happen: the same end; the same end, or one that lacks metrics, after a line that says what was damaged; or one
-line that says what to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if
+What may happen: the same end, perhaps with the damaged file in it, which nothing had to read, and which is refused by
+whoever does; the same end, or one that lacks metrics, after a line that says what was damaged; or one line that says
+what
+to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if
 either did. Seconds matter to nothing but the moments of the kills. Needs fork.
 """
 
@@ -30,7 +32,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.digests import DIGESTS
+from reflectrl.digests import DIGESTS, damage
+from reflectrl.episodes import read_episodes
+from reflectrl.types import UserError
 
 RECIPE = """
 name = "drill"
@@ -71,8 +75,10 @@ for line in sys.stdin:
 """
 
 SAME, SAID, REFUSED = "the same end", "a line, then an end", "one line, exit 2"
+UNREAD = "the same, and never read"
+"""All but the damaged file is the same: nothing needed it any more, and whoever reads it is told."""
 OTHER, TRACEBACK = "ANOTHER END WITHOUT A WORD", "TRACEBACK"
-OUTCOMES, BAD = (SAME, SAID, REFUSED, OTHER, TRACEBACK), (OTHER, TRACEBACK)
+OUTCOMES, BAD = (SAME, SAID, REFUSED, UNREAD, OTHER, TRACEBACK), (OTHER, TRACEBACK)
 
 KINDS: dict[str, tuple[str, ...]] = {
     "learner": ("checkpoints/*/*.learner*/*",),
@@ -175,7 +181,19 @@ def judged(server: Server, folder: Path, what: str, wanted: dict[str, bytes]) ->
     differing = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
     if lines:
         return Drill(what, SAID, about + (f" [differs: {', '.join(differing)}]" if differing else " [the same end]"))
+    if len(differing) == 1 and differing[0] == what.partition(" ")[0] and noticed(folder / "run" / differing[0]):
+        return Drill(what, UNREAD, "")
     return Drill(what, OTHER if differing else SAME, ", ".join(differing))
+
+
+def noticed(path: Path) -> bool:
+    """Whether whoever reads this file of a run is told that it is damaged."""
+    if path.parent.name != "episodes":
+        return damage(path.parent) is not None
+    try:
+        return not list(read_episodes(path))
+    except UserError:
+        return True
 
 
 def killed(server: Server, place: Path, rng: random.Random, seconds: float, name: str) -> tuple[Path, float]:

@@ -62,6 +62,7 @@ def test_a_folder_as_it_was_written_is_sound_with_all_below_it_and_so_is_one_wit
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"a\.bin is not what was written there"),
         (lambda path: path.unlink(), r"a\.bin is missing"),
         (lambda path: (path.parent / DIGESTS).write_text("{"), r"digests\.json is damaged"),
+        (lambda path: (path.parent / DIGESTS).write_text("{}"), r"digests\.json is damaged"),
         (lambda path: (path.parent / DIGESTS).write_bytes(b"\xff"), r"digests\.json is damaged"),
         (lambda path: (path.parent / DIGESTS).write_text("[1]"), r"digests\.json is damaged"),
     ],

@@ -49,6 +49,8 @@ def damage(folder: Path) -> str | None:
     try:
         noted = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
+        noted = {}
+    if not noted:
         return f"{path} is damaged"
     for name, digest in noted.items():
         file = folder / name
