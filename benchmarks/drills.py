@@ -9,9 +9,8 @@ undisturbed run byte by byte: results, episodes, metrics and checkpoints.
 
 What may happen: the same end, perhaps with the damaged file in it, which nothing had to read, and which is refused by
 whoever does; the same end, or one that lacks metrics, after a line that says what was damaged; or one line that says
-what
-to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if
-either did. Seconds matter to nothing but the moments of the kills. Needs fork.
+what to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if either did.
+Seconds matter to nothing but the moments of the kills. Needs fork.
 """
 
 from __future__ import annotations
