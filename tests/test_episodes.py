@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reflectrl.config import TeachConfig
+from reflectrl.digests import unseal
 from reflectrl.envs import make
 from reflectrl.episodes import (
     ChoiceRow,
@@ -181,7 +182,7 @@ def changed(*keys: str | int, value: Any) -> str:
 
 
 STEP = ("steps", 0)
-VALID = to_line(example())
+VALID = unseal(to_line(example()))
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_what_a_stand_in_cannot_do_is_told_as_in_process(worlds: Any, dice: EnvP
 
 
 @pytest.mark.parametrize("where", ["begin", "step 2"])
-@pytest.mark.parametrize("fault", ["raise", "mistake"])
+@pytest.mark.parametrize("fault", ["raise", "mistake", "exit", "own", "unpicklable", "unreadable"])
 def test_an_exception_reads_the_same_from_a_worker(worlds: Any, dice: EnvPool, where: str, fault: str) -> None:
     jobs = [Job(Task("calm", "dice", {"length": 2}), 0), Job(Task("wild", "dice", {"length": 4, where: fault}), 1)]
     told = []
@@ -177,14 +177,22 @@ def test_an_exception_reads_the_same_from_a_worker(worlds: Any, dice: EnvPool, w
         with pytest.raises(UserError) as caught:
             found.extend(episode.task.id for episode in rollout(jobs, envs, RandomPlayer()))
         told.append((str(caught.value), found))
-    whole = "environment Dice raised on task 'wild': RuntimeError: the world is on fire"
+    about = "environment Dice raised on task 'wild': "
+    whole = {
+        "raise": f"{about}RuntimeError: the world is on fire",
+        "mistake": "no such folder",
+        "exit": f"{about}SystemExit: 3",
+        "own": f"{about}Doom: it ends",
+        "unpicklable": f"{about}Unpicklable: no way out",
+        "unreadable": f"{about}Unreadable: a, b",
+    }
     ended = ["calm"] if where == "step 2" else []
-    assert told == [(whole if fault == "raise" else "no such folder", ended)] * 2
+    assert told == [(whole[fault], ended)] * 2
 
 
 @pytest.mark.parametrize(
     ("fault", "where", "how"),
-    [("exit", "begin", r"exit code 3"), ("kill", "step 2", r"signal 9, out of memory\?")],
+    [("leave", "begin", r"exit code 3"), ("kill", "step 2", r"signal 9, out of memory\?")],
 )
 def test_a_worker_that_dies_is_told_with_the_task(worlds: Any, fault: str, where: str, how: str) -> None:
     calm = [Job(Task(f"calm-{i}", "dice", {"length": 2}), i) for i in range(2)]
@@ -197,6 +205,48 @@ def test_a_worker_that_dies_is_told_with_the_task(worlds: Any, fault: str, where
         assert found == ([] if where == "begin" else ["calm-0", "calm-1"])
         with pytest.raises(UserError, match=r"worker process ended"):
             list(rollout([*calm], pool, RandomPlayer()))
+
+
+def test_ctrl_c_of_an_environment_stays_one(worlds: Any, dice: EnvPool) -> None:
+    for envs in (worlds.Dice, dice):
+        with pytest.raises(KeyboardInterrupt):
+            list(rollout([Job(Task("wild", "dice", {"length": 4, "begin": "interrupt"}), 1)], envs, RandomPlayer()))
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "told"),
+    [
+        ("unsendable", (AttributeError, RuntimeError, TypeError), "."),
+        ("unreadable", UserError, r"^what an environment answered cannot be read: .*nothing is left of it"),
+        ("end_of_file", EOFError, "the file ended"),
+        ("leave_quietly", UserError, r"^a worker process raised SystemExit: 4$"),
+    ],
+)
+def test_an_answer_that_cannot_travel_is_told_and_the_worker_answers_on(
+    dice: EnvPool, method: str, error: Any, told: str
+) -> None:
+    with dice.lend() as env:
+        with pytest.raises(error, match=told):
+            getattr(env, method)()
+        assert env.horizon == 5
+
+
+def test_a_call_that_cannot_travel_is_told_and_the_worker_answers_on(worlds: Any, dice: EnvPool) -> None:
+    with pytest.raises(UserError, match=r"^a call cannot be sent to a worker process: "):
+        list(rollout([Job(Task("wild", "dice", {"length": 1, "odd": lambda: None}), 0)], dice, RandomPlayer()))
+    assert len(list(rollout(jobs_of(worlds.Dice(), 3), dice, RandomPlayer()))) == 3
+
+
+def test_a_worker_that_dies_while_a_child_of_it_holds_its_pipe_is_told(worlds: Any) -> None:
+    """No end of file comes then; it was waited for without end."""
+    jobs = [Job(Task("wild", "dice", {"length": 4, "step 2": "orphan"}), 0)]
+    start = time.monotonic()
+    with (
+        EnvPool(worlds.Dice, workers=1) as pool,
+        pytest.raises(UserError, match=r"ended on task 'wild' \(exit code 5\)$"),
+    ):
+        list(rollout(jobs, pool, RandomPlayer()))
+    assert time.monotonic() - start < 60, "it waited for the child"
 
 
 def test_what_cannot_be_made_in_a_worker_is_told(worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:

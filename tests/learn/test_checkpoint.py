@@ -1,6 +1,7 @@
 """Checkpoints are written whole or not at all, whenever the writer is killed."""
 
-import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from reflectrl.learn.checkpoint import (
+    drop_state,
     load_meta,
     load_state,
     optimizer_tensors,
@@ -118,15 +120,14 @@ def test_a_state_comes_back_with_exact_numbers(tmp_path: Path) -> None:
     loaded = load_state(tmp_path / "state")
     assert loaded is not None and loaded[0].keys() == tensors.keys()
     assert all(torch.equal(loaded[0][name], tensor) for name, tensor in tensors.items())
-    assert sorted(path.suffix for path in (tmp_path / "state").iterdir()) == [".json", ".safetensors"]
+    assert {path.suffix for path in (tmp_path / "state").iterdir()} == {".json", ".safetensors"}
 
 
 def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> None:
     for step in (1, 2):
         save_state(tmp_path / "state", {"a": torch.tensor(float(step))}, {"step": step})
     (tmp_path / "state").rename(tmp_path / "state.writing")
-    (tmp_path / "state.old").mkdir()
-    (tmp_path / "state.old" / "state.json").write_text(json.dumps({"step": 1}), encoding="utf-8")
+    assert (tmp_path / "state.old").is_dir()
     loaded = load_state(tmp_path / "state")
     assert loaded is not None and loaded[1] == {"step": 2}
 
@@ -154,3 +155,81 @@ def test_an_optimiser_goes_on_where_it_was() -> None:
     assert set(state) == {"x.optimizer.0.step", "x.optimizer.0.exp_avg", "x.optimizer.0.exp_avg_sq"}
     resumed, _ = trained(3, without_prefix("x", state), half)
     assert torch.equal(whole, resumed)
+
+
+# ---- damaged states --------------------------------------------------------------------------------------------------
+
+
+def states(folder: Path, steps: int) -> None:
+    for step in range(1, steps + 1):
+        save_state(folder, {"a": torch.full((100,), float(step))}, {"step": step})
+
+
+def flip(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "tensors cut": lambda folder: os.truncate(folder / "state.safetensors", 300),
+    "a byte of the tensors flipped": lambda folder: flip(folder / "state.safetensors"),
+    "tensors missing": lambda folder: (folder / "state.safetensors").unlink(),
+    "half the numbers": lambda folder: (folder / "state.json").write_text('{"st', encoding="utf-8"),
+    "other numbers": lambda folder: (folder / "state.json").write_text('{"step": 7}', encoding="utf-8"),
+    "no object": lambda folder: (folder / "state.json").write_text("[]", encoding="utf-8"),
+    "no numbers": lambda folder: (folder / "state.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_state_gives_way_to_the_one_before_it_in_one_line(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "learner"
+    states(folder, 3)
+    DAMAGES[name](folder)
+    assert load_meta(folder) == {"step": 2}
+    assert (loaded := load_state(folder)) is not None and float(loaded[0]["a"][0]) == 2.0
+    [line] = caplog.messages
+    assert line.startswith(f"reflectrl: {folder}") and line.endswith("; the training goes on from the state before it")
+    states(folder, 3)
+    assert load_meta(folder) == {"step": 3}
+
+
+@pytest.mark.parametrize("name", sorted({*DAMAGES} - {"a byte of the tensors flipped", "other numbers"}))
+def test_a_damaged_state_without_digests_is_not_taken_either(tmp_path: Path, name: str) -> None:
+    """As it was written before there were any."""
+    folder = tmp_path / "learner"
+    states(folder, 2)
+    (folder / "digests.json").unlink()
+    assert load_meta(folder) == {"step": 2}
+    DAMAGES[name](folder)
+    assert load_meta(folder) == {"step": 1}
+
+
+def test_where_both_states_are_damaged_there_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "learner"
+    states(folder, 3)
+    for damaged in (folder, folder.with_name("learner.old")):
+        flip(damaged / "state.safetensors")
+    assert load_state(folder) is None
+    assert [line.rpartition("; ")[2] for line in caplog.messages] == [
+        "the training goes on from the state before it",
+        "this training begins anew",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_half_written_state_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    folder = tmp_path / "learner"
+    states(folder, 2)
+    shutil.copytree(folder, folder.with_name("learner.writing"))
+    (folder.with_name("learner.writing") / "digests.json").unlink()
+    flip(folder / "state.safetensors")
+    assert load_meta(folder) == {"step": 1}
+
+
+def test_a_state_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+    states(tmp_path / "learner", 2)
+    drop_state(tmp_path / "learner")
+    assert list(tmp_path.iterdir()) == []

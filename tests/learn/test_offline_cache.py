@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from reflectrl.config import OfflineConfig
+from reflectrl.digests import DIGESTS
 from reflectrl.learn import offline_cache
 from reflectrl.learn.completions import Dataset, text_dataset
 from reflectrl.learn.offline_cache import CARD, Outcomes, kept_appraisal, parts_of, reference_logprobs
@@ -41,7 +42,7 @@ def test_it_holds_log_probabilities_values_and_advantages(tiny: Tiny, tmp_path: 
     torch.testing.assert_close(found.ref_logp_NT, reference_logprobs(data))
     torch.testing.assert_close(found.advantages_N, data.rewards_N - found.values_N)
     assert torch.equal(found.weights_N, found.advantages_N.clamp_min(0)) and float(found.values_N.max()) <= 1.0
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {CARD, "appraisal.safetensors"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {CARD, "appraisal.safetensors", DIGESTS}
 
 
 def test_the_second_time_nothing_is_computed(tiny: Tiny, tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_a_damaged_one_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
     appraised(tmp_path / "kept", data)
     (tmp_path / "kept" / CARD).write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"appraisal.json is not what was written there; remove .*kept, and"):
         appraised(tmp_path / "kept", data)
 
 

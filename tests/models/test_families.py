@@ -118,7 +118,7 @@ def test_one_line_says_what_runs_step_by_step(caplog: pytest.LogCaptureFixture) 
     assert not caplog.messages
     proved(tiny_model("gemma2"))
     (line,) = caplog.messages
-    assert line.startswith("model tiny (gemma2): it runs step by step through its own forward pass")
+    assert line.startswith("reflectrl: model tiny (gemma2): it runs step by step through its own forward pass")
     assert "attention of their own" in line and "\n" not in line
     caplog.clear()
     proved(tiny_model("falcon_h1-multipliers"))

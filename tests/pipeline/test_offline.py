@@ -82,6 +82,7 @@ def test_a_stale_appraisal_is_refused_by_name(learned: Path, tmp_path: Path, lik
     copy = Path(shutil.copytree(learned, tmp_path / "copy"))
     card = copy / "checkpoints/seed0/offline-value" / CARD
     card.write_text(json.dumps(json.loads(card.read_text()) | {"code": "0" * 16}), encoding="utf-8")
+    (card.parent / "digests.json").unlink()
     shutil.rmtree(copy / "checkpoints/seed0/offline-a_lol")
     with pytest.raises(UserError, match="made with other code"):
         pipeline.run(like(*SMALL, ARMS_OF), copy, "eval")

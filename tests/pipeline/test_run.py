@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.config import load_recipe
+from reflectrl.digests import DIGESTS
 from reflectrl.episodes import read_episodes
 from reflectrl.pipeline import ARMS
 from reflectrl.pipeline.claim import alone
@@ -224,6 +225,7 @@ class TestRefusals:
     def test_a_checkpoint_of_another_tokenizer(self, copy: Path, recipe_file: Path, capsys: Any) -> None:
         card = copy / "checkpoints/seed0/reflector/reflectrl.json"
         card.write_text(json.dumps(json.loads(card.read_text()) | {"tokenizer": "0" * 16}), encoding="utf-8")
+        (card.parent / DIGESTS).unlink()
         shutil.rmtree(copy / "checkpoints/seed0/rl-reflect-rl")
         line = refused(capsys, "run", str(recipe_file), "--folder", str(copy))
         assert "another tokenizer" in line and "reflector" in line

@@ -34,7 +34,9 @@ def check(section: Mapping[str, Any]) -> str:
         raise
     except EnvCheckError as error:
         raise UserError(f"environment {name!r} breaks a promise: {error}") from error
-    except (Exception, SystemExit) as error:  # whatever the environment's own code raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the environment's own code raises
         raise UserError(f"environment {name!r} raised {one_line(error)}") from error
     notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
     return "\n".join(

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.promises import is_finite
 from reflectrl.envs.splits import SPLITS, require_known
 from reflectrl.plugins import look_here, one_line
 from reflectrl.types import Task, UserError
@@ -120,6 +121,8 @@ class GymTextEnv(TextEnv):
         if self.show_history:
             self._past += f"{self._text.rstrip()}\n> {action}\n"
         self._seen, reward, terminated, truncated, self._info = self._wrapped.step(index)
+        if not is_finite(reward):
+            raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
         self._played.append(index)
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
+from reflectrl.envs.promises import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
 from reflectrl.types import Observation, Task
 
 
@@ -189,16 +190,27 @@ class TextEnv(gym.Env[str, int]):
         return self._done
 
     def observe(self) -> Observation:
-        """The current observation."""
-        return Observation(self.history(), self.state(), tuple(self.legal_actions()))
+        """The current observation.
+
+        Raises:
+            PromiseError: a hook gave what no player can read or no log can hold; names environment and task.
+        """
+        history, state, actions = self.history(), self.state(), self.legal_actions()
+        require_kept(self, self._task, problem_of_observation(history, state, actions, self._done))
+        return Observation(history, state, tuple(actions))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; `options={"task": Task}` names the task, otherwise a training task is drawn."""
+        """Start an episode; `options={"task": Task}` names the task, otherwise a training task is drawn.
+
+        Raises:
+            PromiseError: a hook gave what it must not give.
+        """
         super().reset(seed=seed)
         task = (options or {}).get("task")
         if task is None:
             tasks = self.tasks("train")
             task = tasks[int(self.np_random.integers(len(tasks)))]
+        require_kept(self, task, problem_of_task(task))
         self._task, self._elapsed, self._done, self._success = task, 0, False, False
         self.begin(task)
         return self._report(())
@@ -211,21 +223,30 @@ class TextEnv(gym.Env[str, int]):
         Raises:
             RuntimeError: the episode is over.
             ValueError: the index names no legal action.
+            PromiseError: a hook gave what it must not give.
         """
         if self._done:
             raise RuntimeError("the episode is over; call reset()")
         actions = self.legal_actions()
         if not 0 <= action < len(actions):
             raise ValueError(f"action {action} is not in 0..{len(actions) - 1}")
-        outcome = self.apply(actions[action])
+        reward, terminated, success, events = self._outcome(self.apply(actions[action]))
         self._elapsed += 1
-        self._success = self._success or outcome.success
-        truncated = not outcome.terminated and self._elapsed >= self.horizon
-        self._done = outcome.terminated or truncated
-        text, info = self._report(outcome.events)
-        return text, float(outcome.reward), outcome.terminated, truncated, info
+        self._success = self._success or success
+        truncated = not terminated and self._elapsed >= self.horizon
+        self._done = terminated or truncated
+        text, info = self._report(events)
+        return text, reward, terminated, truncated, info
 
-    def _report(self, events: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    def _outcome(self, found: Outcome) -> tuple[float, bool, bool, Sequence[str]]:
+        """Reward, end, success and events of an action in Python's own types."""
+        if not isinstance(found, Outcome):
+            require_kept(self, self._task, f"apply() gives an Outcome, not {found!r:.60}")
+        reward, terminated, success, events = found.reward, found.terminated, found.success, found.events
+        require_kept(self, self._task, problem_of_outcome(reward, terminated, success, events))
+        return float(reward), bool(terminated), bool(success), events
+
+    def _report(self, events: Sequence[str]) -> tuple[str, dict[str, Any]]:
         observation = self.observe()
         self.action_space.resize(max(1, len(observation.actions)))
         info = {"actions": list(observation.actions), "events": list(events), "success": self._success}

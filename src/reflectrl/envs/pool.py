@@ -7,7 +7,6 @@ it lives.
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,28 +40,30 @@ class Moment:
 
 def begin(env: TextEnv, task: Task, seed: int) -> Moment:
     """Start an episode; UserError, naming environment and task, for whatever the environment raises."""
-    try:
+    with blamed(env, task):
         env.reset(seed=seed, options={"task": task})
         return Moment(env.observe(), env.done, env.success)
-    except Exception as error:
-        raise _blame(env, task, error) from error
 
 
 def advance(env: TextEnv, action: int) -> Moment:
-    """Carry out the legal action of that index; UserError for whatever the environment raises, or a reward of NaN."""
-    try:
+    """Carry out the legal action of that index; UserError for whatever the environment raises."""
+    with blamed(env, env.task):
         _, reward, _, truncated, info = env.step(action)
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward must be a finite number, not {reward}")
         return Moment(env.observe(), env.done, env.success, reward, truncated, tuple(info["events"]))
-    except Exception as error:
-        raise _blame(env, env.task, error) from error
 
 
-def _blame(env: TextEnv, task: Task, error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    return UserError(f"environment {type(env).__name__} raised on task {task.id!r}: {one_line(error)}")
+@contextmanager
+def blamed(env: TextEnv, task: Task) -> Iterator[None]:
+    """Whatever an environment raises in the block is a UserError that names it and the task.
+
+    An author may call `sys.exit`, or derive an exception from BaseException; only Ctrl-C goes on as it is.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UserError(f"environment {type(env).__name__} raised on task {task.id!r}: {one_line(error)}") from error
 
 
 # ---- the pool ------------------------------------------------------------------------------------------------------

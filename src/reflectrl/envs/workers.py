@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from reflectrl.envs.base import TextEnv
@@ -28,6 +30,8 @@ MakeEnv = Callable[[], TextEnv]
 
 PATIENCE = 3.0
 """Seconds in which workers close their environments, before they are killed."""
+LOOK = 1.0
+"""Seconds between two looks at whether a worker that is waited for still lives. A step may take as long as it likes."""
 
 
 class RemoteEnv:
@@ -78,7 +82,7 @@ class Worker:
         theirs.close()
         self._unsent: list[tuple[Any, ...]] = []
         self._awaited: deque[tuple[RemoteEnv, Future[Any]]] = deque()
-        self._post(make_env)
+        self._post(ForkingPickler.dumps(make_env))
 
     def ask(self, env: RemoteEnv, function: Callable[..., Any], arguments: Any, named: Any) -> Future[Any]:
         """Note a call for the next `send`; `wait` gives its answer."""
@@ -94,8 +98,12 @@ class Worker:
         while self._awaited:
             self._receive()
         if self._unsent:
-            self._awaited.extend((env, answer) for _, env, answer in self._unsent)
-            calls, self._unsent = [call for call, _, _ in self._unsent], []
+            asked, self._unsent = self._unsent, []
+            try:
+                calls = ForkingPickler.dumps([call for call, _, _ in asked])
+            except Exception as error:
+                raise UserError(f"a call cannot be sent to a worker process: {one_line(error)}") from error
+            self._awaited.extend((env, answer) for _, env, answer in asked)
             self._post(calls)
 
     def wait(self, answer: Future[Any]) -> Any:
@@ -104,17 +112,24 @@ class Worker:
             self._receive()
         return answer.result()
 
-    def _post(self, message: Any) -> None:
+    def _post(self, data: Any) -> None:
         with suppress(OSError), self._in_one_piece():  # it has died, which whoever waits for an answer is told
-            self._pipe.send(message)
+            self._pipe.send_bytes(data)
 
     def _receive(self) -> None:
+        """Take in the next answer, or tell all who wait that there will be none."""
         try:
             with self._in_one_piece():
+                while not self._pipe.poll(LOOK):
+                    # A process that it started may hold its end of the pipe open, so that no end of file comes.
+                    if not self._process.is_alive() and not self._pipe.poll():
+                        raise EOFError
                 value, error = self._pipe.recv()
-                _, answer = self._awaited.popleft()
         except (EOFError, OSError):
             return self._mourn()
+        except Exception as problem:  # what was sent runs code of its own when it is read
+            value, error = None, UserError(f"what an environment answered cannot be read: {one_line(problem)}")
+        _, answer = self._awaited.popleft()
         return answer.set_result(value) if error is None else answer.set_exception(error)
 
     @contextmanager
@@ -122,7 +137,7 @@ class Worker:
         """Ctrl-C may leave half a message in the pipe, after which nothing could be understood."""
         try:
             yield
-        except (EOFError, OSError):
+        except Exception:
             raise
         except BaseException:
             self._process.kill()
@@ -131,6 +146,9 @@ class Worker:
     def _mourn(self) -> None:
         """Tell all who wait. The first of them has the environment that was at work."""
         self._process.join(PATIENCE)
+        if self._process.is_alive():  # it has closed its pipe and cannot end: a thread of an environment, perhaps
+            self._process.kill()
+            self._process.join(PATIENCE)
         code = self._process.exitcode or 0
         how = f"exit code {code}" if code >= 0 else f"signal {-code}{', out of memory?' if code == -9 else ''}"
         task = self._awaited[0][0]._task
@@ -147,7 +165,7 @@ class Worker:
         """Wait until it has ended, or end it."""
         self._process.join(patience)
         self._process.kill()
-        self._process.join()
+        self._process.join(PATIENCE)
 
 
 @contextmanager
@@ -178,9 +196,10 @@ def host(pipe: Connection) -> None:
                 try:
                     if number not in envs:
                         envs[number] = stack.enter_context(closing(make_env()))
-                    pipe.send((function(envs[number], *arguments, **named), None))
-                except Exception as error:  # an answer that cannot be pickled included
-                    pipe.send((None, _portable(error)))
+                    answer = ForkingPickler.dumps((function(envs[number], *arguments, **named), None))
+                except BaseException as error:  # an answer that cannot be pickled included
+                    answer = ForkingPickler.dumps((None, portable(error)))
+                pipe.send_bytes(answer)
 
 
 def _received(pipe: Connection) -> MakeEnv:
@@ -197,13 +216,27 @@ def _refuse(why: str) -> TextEnv:
     raise UserError(why)
 
 
-def _portable(error: Exception) -> Exception:
-    """An exception that surely survives the pipe, with the worker's traceback as a note if it is a bug."""
+def portable(error: BaseException) -> BaseException:
+    """An exception that surely survives the way to another process; a bug has the traceback of this one as a note."""
     if isinstance(error, UserError):
         return UserError(str(error))
-    whole = error if type(error).__module__ == "builtins" else RuntimeError(one_line(error))
+    if not isinstance(error, Exception | KeyboardInterrupt):  # it would end the other process without a word
+        return UserError(f"a worker process raised {one_line(error)}")
+    whole = error if _survives(error) else RuntimeError(one_line(error))
     whole.add_note(f"in a worker process:\n{traceback.format_exc()}")
     return whole
+
+
+def _survives(error: BaseException) -> bool:
+    """Whether an exception can be written and read again. Classes other than Python's own may not be known there."""
+    if type(error).__module__ != "builtins":
+        return False
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)  # noqa: S301 -- bytes made on the line above
+    except Exception:
+        return False
+    return True
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from reflectrl.episodes.schema import from_line, to_line
+from reflectrl.plugins import one_line
 from reflectrl.types import Episode, Task, UserError
 
 
@@ -32,7 +33,8 @@ def _read_line(path: Path, number: int, line: bytes) -> Episode:
     try:
         return from_line(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        raise UserError(f"{path}:{number}: corrupt episode: {error}") from error
+        remedy = "remove the file, and the run that wrote it writes it again"
+        raise UserError(f"{path}:{number}: corrupt episode: {error}; {remedy}") from error
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
@@ -58,12 +60,22 @@ class EpisodeLog:
         self.path = path
         try:
             drop_half_line(path)
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("ab")
         except OSError as error:
             raise UserError(f"episodes {path}: {error.strerror}") from error
 
     def append(self, episode: Episode) -> None:
-        self._file.write(to_line(episode) + "\n")
+        """Write an episode.
+
+        Raises:
+            UserError: it holds what JSON or UTF-8 has no word for; nothing is written then.
+        """
+        try:
+            line = f"{to_line(episode)}\n".encode()
+        except (ValueError, TypeError) as error:
+            about = f"the episode of task {episode.task.id!r} cannot be written"
+            raise UserError(f"episodes {self.path}: {about}: {one_line(error)}") from error
+        self._file.write(line)
         self._file.flush()
 
     def __enter__(self) -> EpisodeLog:

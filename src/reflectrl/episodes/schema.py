@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from reflectrl.digests import CHECKSUM, seal, unseal
 from reflectrl.plugins import suggestion
 from reflectrl.types import Episode, Step
 
@@ -18,27 +19,28 @@ SCHEMA = 1
 
 
 def to_line(episode: Episode) -> str:
-    """An episode as one JSON line without the line break.
+    """An episode as one JSON line without the line break; its last key is a checksum of what stands before it.
 
     Raises:
         ValueError: a number is not finite; JSON has no word for it.
     """
     data = {"schema": SCHEMA, **vars(episode)}
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars)
+    return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars))
 
 
 def from_line(line: str) -> Episode:
-    """Read one line back. Keys with a default may be missing; unknown ones may not be there.
+    """Read one line back. Keys with a default may be missing, and so may the checksum; unknown ones may not be there.
 
     Raises:
         ValueError: what is wrong with the line, in a few words.
     """
     try:
-        data = json.loads(line, parse_constant=_refuse_constant)
+        data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise ValueError(f"not an episode of schema {SCHEMA}")
+    data.pop(CHECKSUM, None)  # of a line that something else has written again, with spaces or sorted
     episode: Episode = _reader(Episode)(data)
     for i, step in enumerate(episode.steps):
         if problem := _problem(step):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,30 +11,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reflectrl.config.folders import no_link
+from reflectrl.digests import damage, write_digests
+from reflectrl.models.lm import read_json
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+LOG = logging.getLogger(__name__)
+META, TENSORS = "state.json", "state.safetensors"
+"""The files of a learner's state."""
+GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this training begins anew"
+"""What becomes of a training whose last state is damaged."""
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write a folder under a temporary name, then put it in the place of the old one.
+def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = False) -> None:
+    """Let `fill` write a folder under a temporary name, then put it, with digests, in the place of the old one.
 
     Killed at any moment, it leaves the old folder or the new one, once `recover` has looked.
+
+    Args:
+        keep_old: keep the old one beside the new one, under the same name with ".old".
     """
-    recover(folder)
+    recover(folder, keep_old)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     fill(fresh)
+    write_digests(fresh)
     _sync(fresh)
     if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
     fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    if not keep_old:
+        shutil.rmtree(old, ignore_errors=True)
 
 
-def recover(folder: Path) -> None:
+def recover(folder: Path, keep_old: bool = False) -> None:
     """Finish what a kill interrupted between the two renames of `write_folder`; otherwise clear the old folder away.
 
     The old folder is moved aside only when the new one is whole, so an old one without a folder means a whole new one.
@@ -41,7 +59,7 @@ def recover(folder: Path) -> None:
     fresh, old = _beside(folder)
     if old.is_dir() and not folder.exists():
         (fresh if fresh.is_dir() else old).rename(folder)
-    if old.is_dir():
+    if old.is_dir() and not keep_old:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -66,28 +84,64 @@ def _sync(folder: Path) -> None:
                 os.fsync(handle.fileno())
 
 
+# ---- the state of a learner ------------------------------------------------------------------------------------------
+
+
 def save_state(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write a learner's state so that an interrupted training can go on where it was."""
+    """Write a learner's state so that an interrupted training can go on where it was; the one before it is kept."""
 
     def fill(fresh: Path) -> None:
         apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(apart, fresh / "state.safetensors")
-        (fresh / "state.json").write_text(json.dumps(meta), encoding="utf-8")
+        save_file(apart, fresh / TENSORS)
+        (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
-    write_folder(folder, fill)
+    write_folder(folder, fill, keep_old=True)
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What `save_state` wrote, or None where there is none."""
+    """What `save_state` wrote, or None where there is none; see `load_meta`."""
     meta = load_meta(folder)
-    return None if meta is None else (load_file(folder / "state.safetensors"), meta)
+    return None if meta is None else (load_file(folder / TENSORS), meta)
 
 
 def load_meta(folder: Path) -> dict[str, Any] | None:
-    """The part of a learner's state that is no tensor, or None where there is none."""
-    recover(folder)
-    path = folder / "state.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    """The part of a learner's state that is no tensor, or None where there is none.
+
+    A damaged state is removed, with a warning, and the one before it takes its place. Should that be damaged as well,
+    there is none: nothing finished depends on either, and training it anew is all that anybody could do.
+    """
+    recover(folder, keep_old=True)
+    if not folder.is_dir():
+        return None
+    if (problem := _flaw(folder)) is None:
+        return read_json(folder / META)
+    fresh, before = _beside(folder)
+    LOG.warning("reflectrl: %s; %s", problem, GOES_ON if before.is_dir() else BEGINS_ANEW)
+    shutil.rmtree(fresh, ignore_errors=True)  # perhaps half-written: it must not be taken for the new one
+    shutil.rmtree(folder)
+    return load_meta(folder)
+
+
+def drop_state(folder: Path) -> None:
+    """Remove a learner's state, and the one before it."""
+    for path in (*_beside(folder), folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _flaw(folder: Path) -> str | None:
+    """What is wrong with a learner's state, in a few words that begin with a path; None if it can be gone on from."""
+    if problem := damage(folder):
+        return problem
+    try:
+        if not read_json(folder / META):
+            return f"{folder / META} is empty"
+        with safe_open(folder / TENSORS, "pt"):
+            return None
+    except (UserError, SafetensorError, FileNotFoundError) as error:
+        return f"{folder} cannot be read ({one_line(error)})"
+
+
+# ---- its parts -------------------------------------------------------------------------------------------------------
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "optimizer") -> dict[str, Tensor]:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.config import OfflineConfig
+from reflectrl.digests import require_undamaged
 from reflectrl.learn.checkpoint import recover, write_folder
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.reference_value import Log, fit_value, prompt_values
@@ -165,7 +167,7 @@ def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Kept], kind:
         kind: the dataclass of tensors that is kept.
 
     Raises:
-        UserError: the folder holds one of other data, another reference, other settings or older code.
+        UserError: the folder holds one of other data, another reference, other settings or older code, or is damaged.
     """
     recover(folder)
     if (folder / CARD).is_file():
@@ -181,10 +183,11 @@ def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Kept], kind:
 
 
 def _read(folder: Path, parts: Mapping[str, str]) -> dict[str, Tensor]:
+    require_undamaged(folder)
     try:
         before = json.loads((folder / CARD).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} cannot be read ({error}); remove it, and it is made anew") from error
     differing = [name for name in parts if before.get(name) != parts[name]]
     if differing:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from reflectrl.digests import require_undamaged
 from reflectrl.models.lm import LanguageModel, check_card
 
 ORDINARY: dict[str, Any] = {
@@ -38,8 +39,9 @@ def load_light(folder: Path, context: int) -> LanguageModel | None:
         context: longest sequence in tokens; the model's own limit if that is smaller.
 
     Raises:
-        UserError: the weights were trained with another tokenizer.
+        UserError: the weights were trained with another tokenizer, or a file is not what was written there.
     """
+    require_undamaged(folder)
     try:
         config, about = (
             json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
+from reflectrl.digests import require_undamaged
 from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
@@ -52,9 +53,11 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         seed: decides the weights of a fresh adapter.
 
     Raises:
-        UserError: nothing loadable is there, or the weights and the tokenizer do not belong together.
+        UserError: nothing loadable is there, a file is not what was written there, or the weights and the tokenizer do
+            not belong together.
     """
     folder = Path(source)
+    require_undamaged(folder)
     if (folder / "adapter_config.json").is_file():
         return _load_adapter(folder, config, adapter or "policy")
     owner = _load_backbone(str(source), config)
@@ -85,6 +88,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         raise ValueError("only adapters share a backbone")
     if folder is None:
         return fresh_adapter(first, adapter)
+    require_undamaged(folder)
     check_card(folder, first.tokenizer)
     if (folder / "adapter_config.json").is_file():
         _adapter_settings(folder)
@@ -198,6 +202,7 @@ def _align(model: Any) -> None:
 
 def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
     base = _adapter_settings(folder).get("base_model_name_or_path")
+    require_undamaged(Path(str(base)))
     owner = _load_backbone(str(base), config)
     check_card(folder, owner.tokenizer)
     from peft import PeftModel

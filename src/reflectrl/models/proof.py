@@ -76,7 +76,7 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
         tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head)
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
-        logger.warning("model %s (%s): %s", name, trial.core.config.model_type, "; ".join(trial.said))
+        logger.warning("reflectrl: model %s (%s): %s", name, trial.core.config.model_type, "; ".join(trial.said))
     return replace(lm, shortcuts=tried.shortcuts)
 
 

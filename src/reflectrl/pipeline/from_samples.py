@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from reflectrl.config import ModelConfig, OfflineConfig
 from reflectrl.config.folders import refuse_links
-from reflectrl.learn.checkpoint import recover, write_folder, write_text
+from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
 from reflectrl.learn.completions import shortened, text_dataset
 from reflectrl.learn.offline import BY_ADVANTAGE, train_offline
 from reflectrl.learn.offline_cache import kept_appraisal
@@ -78,7 +77,7 @@ def train_on_samples(
         torch.manual_seed(named_seed(seed, "offline"))
         train_offline(data, appraisal, config, named_seed(seed, "offline"), note, learner)
     write_folder(done, partial(lm.save, algorithm=config.algorithm, seed=seed))
-    shutil.rmtree(learner, ignore_errors=True)
+    drop_state(learner)
     say(f"written: {done}")
     return done
 
@@ -107,9 +106,11 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
         if not path.is_file():
             write_text(path, json.dumps(dict(settings), indent=1))
             return
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: {getattr(error, 'strerror', None) or error}") from error
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another --out") from error
     for key, value in settings.items():
         if before.get(key) != value:
             held, wanted = ("other data", "these") if key == "data" else (f"{key} = {before.get(key)!r}", repr(value))

@@ -8,6 +8,8 @@ from pathlib import Path
 from reflectrl.learn.checkpoint import recover
 from reflectrl.learn.offline_cache import CARD as APPRAISAL
 from reflectrl.models.lm import CARD
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,9 @@ class RunFolder:
     def timings(self) -> Path:
         """Wall-clock times: kept apart from the results, which are the same for two runs of one recipe."""
         return self.path / "timings.jsonl"
+
+
+def unusable(folder: Path, error: OSError) -> UserError:
+    """What the system says about a file of a run; libraries raise its errors with nothing but a message."""
+    about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
+    return UserError(f"run folder {folder}: {about}")

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reflectrl.digests import seal, unseal
 from reflectrl.episodes import drop_half_line
-from reflectrl.learn.checkpoint import load_meta, write_text
+from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_folder, write_text
+from reflectrl.models.lm import CARD, LanguageModel, read_json
 from reflectrl.pipeline.layout import RunFolder
+from reflectrl.types import UserError
+
+LOG = logging.getLogger(__name__)
 
 
 class MetricsFile:
     """The metrics of one part, a JSON line each. What was logged after the learner's saved state is written anew.
+
+    Where what was logged before that state is not all there, the state is dropped, with a warning, and the part begins
+    anew: nothing finished depends on it, and it would end without some of its metrics otherwise.
 
     Args:
         learner: the folder of the learner's state, which says from where it goes on.
@@ -22,12 +35,13 @@ class MetricsFile:
     def __init__(self, path: Path, learner: Path, shared: dict[str, Any]) -> None:
         self.shared = shared
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "".join(_before(path, _saved_step(learner))))
+        write_text(path, "".join(f"{seal(text)}\n" for text in _before(path, learner)))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, metrics: dict[str, Any]) -> None:
-        self._file.write(json.dumps({**self.shared, **metrics}) + "\n")
+        self._file.write(seal(json.dumps({**self.shared, **metrics})) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())  # a state that is saved next relies on it
 
     def __enter__(self) -> MetricsFile:
         return self
@@ -36,21 +50,81 @@ class MetricsFile:
         self._file.close()
 
 
+def save_player(run: RunFolder, lm: LanguageModel, seed: int, part: str) -> None:
+    """Write the finished model of a part. Its card knows the part's metrics by their digest."""
+    digest = _digest(run.part_metrics(seed, part))
+    noted = {"metrics": digest} if digest else {}
+    write_folder(run.checkpoint(seed, part), lambda folder: lm.save(folder, part=part, seed=seed, **noted))
+
+
 def collect(run: RunFolder) -> None:
-    """All parts' metrics in one file, in a fixed order."""
-    files = sorted((run.path / "metrics").glob("*.jsonl"))
-    write_text(run.path / "metrics.jsonl", "".join(file.read_text(encoding="utf-8") for file in files))
+    """All parts' metrics in one file, in a fixed order.
+
+    Nothing but curves depends on them: lines that are damaged are left out, with a warning that says what to do.
+    """
+    made = {_metrics_of(card): card.parent for card in (run.path / "checkpoints").glob(f"seed*/*/{CARD}")}
+    texts: list[str] = []
+    for path in sorted({*(run.path / "metrics").glob("*.jsonl"), *made}):
+        lines = list(_lines(path))
+        texts += [f"{text}\n" for _, text in lines if text]
+        if not all(text for _, text in lines) or _noted(made.get(path)) not in (None, _digest(path)):
+            also = f" and {made[path]}" if path in made else ""
+            _warn_once(f"{path} is damaged, and curves lack lines; remove it{also} to make them anew")
+    write_text(run.path / "metrics.jsonl", "".join(texts))
 
 
-def _before(path: Path, step: int) -> list[str]:
+@cache
+def _warn_once(text: str) -> None:
+    """Metrics are collected after every stage."""
+    LOG.warning("reflectrl: %s", text)
+
+
+def _metrics_of(card: Path) -> Path:
+    """Where the metrics are of the player whose card this is."""
+    seed, part = card.parent.parent, card.parent
+    return seed.parent.parent / "metrics" / f"{seed.name}-{part.name}.jsonl"
+
+
+def _noted(player: Path | None) -> str | None:
+    """The digest of its metrics that a finished player knows; None for one that knows none, or cannot be read."""
+    try:
+        return read_json(player / CARD).get("metrics") if player else None
+    except UserError:  # whoever loads the player says so
+        return None
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The step and the text of each line, without its checksum; (0, "") for one that is not as it was written."""
     drop_half_line(path)
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if json.loads(line)["step"] < step]
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            text = unseal(line.decode("utf-8"))
+            yield int(json.loads(text)["step"]), text
+        except (ValueError, TypeError, KeyError):
+            yield 0, ""
 
 
-def _saved_step(learner: Path) -> int:
-    """The step from which a saved learner goes on: SFT has finished it, RL is about to do it."""
+def _before(path: Path, learner: Path) -> list[str]:
+    """What was logged before the learner's saved state."""
     meta = load_meta(learner)
+    saved = _saved_step(meta)
+    lines = list(_lines(path))
+    end = max((i + 1 for i, (step, text) in enumerate(lines) if text and step < saved), default=0)
+    kept = lines[:end]
+    told = "round" in (meta or {}) or saved in (0, *(step + 1 for step, _ in kept))  # a round may have had no metrics
+    if told and all(text for _, text in kept):
+        return [text for _, text in kept]
+    LOG.warning("reflectrl: %s is damaged; %s", path, BEGINS_ANEW)
+    drop_state(learner)
+    return []
+
+
+def _saved_step(meta: dict[str, Any] | None) -> int:
+    """The step from which a saved learner goes on: SFT has finished it, RL is about to do it."""
     if meta is None:
         return 0
     return int(meta["step"]) + 1 if "step" in meta else int(meta["update"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,7 +25,7 @@ from reflectrl.episodes import (
     without_reflections,
 )
 from reflectrl.learn.batch import make_batch
-from reflectrl.learn.checkpoint import write_folder, write_text
+from reflectrl.learn.checkpoint import drop_state, write_text
 from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play, train_expert_iteration
 from reflectrl.learn.offline import Log, train_offline
@@ -36,7 +35,7 @@ from reflectrl.learn.utterance_critic import critic_appraisal
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.metrics import MetricsFile, save_player
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Policy, WishPlayer
@@ -92,8 +91,8 @@ def offline_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tic
         else:
             data, appraisal = _data(recipe, run, seed, kind, policy, envs, note)
             train_offline(data, appraisal, config, learning_seed, note, learner, judge)
-    write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
-    shutil.rmtree(learner, ignore_errors=True)
+    save_player(run, policy.lm, seed, part)
+    drop_state(learner)
 
 
 def settings_of(recipe: Recipe, kind: str) -> OfflineConfig:

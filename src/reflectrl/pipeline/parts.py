@@ -7,7 +7,6 @@ loses at most the part's last moments.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -18,7 +17,7 @@ from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, read_episodes, sft, sft_policy, sft_reflection
-from reflectrl.learn.checkpoint import write_folder
+from reflectrl.learn.checkpoint import drop_state, write_folder
 from reflectrl.learn.online import train_online
 from reflectrl.learn.sft import Example, choice_examples, reflection_examples, train_sft
 from reflectrl.models.labels import candidates
@@ -26,7 +25,7 @@ from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.metrics import MetricsFile, save_player
 from reflectrl.pipeline.offline import replayed_log
 from reflectrl.pipeline.plan import finished_lines, planned_lessons, starts_from_reflector
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
@@ -108,8 +107,8 @@ def sft_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -
         train_sft(lm, train, validation, budget, named_seed(seed, part), note, learner)
     if last.get("step", budget.steps) < budget.steps:
         tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
-    write_folder(run.checkpoint(seed, part), partial(lm.save, part=part, seed=seed))
-    shutil.rmtree(learner, ignore_errors=True)
+    save_player(run, lm, seed, part)
+    drop_state(learner)
 
 
 def _sft_examples(
@@ -139,5 +138,5 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             logged = replayed_log(recipe, run, seed, arm)
             train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner, logged)
-    write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
-    shutil.rmtree(learner, ignore_errors=True)
+    save_player(run, policy.lm, seed, part)
+    drop_state(learner)

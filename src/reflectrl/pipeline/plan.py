@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import check_disjoint, drop_half_line
+from reflectrl.learn.checkpoint import drop_state
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.judging import evaluations
 from reflectrl.pipeline.layout import RunFolder
@@ -93,7 +93,7 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
     part = f"rl-{unit.name}" if unit.stage == "rl" else unit.name
     if not run.trained(unit.seed, part):
         return False
-    shutil.rmtree(run.learner(unit.seed, part), ignore_errors=True)  # a kill may have come just before this
+    drop_state(run.learner(unit.seed, part))  # a kill may have come just before this
     return True
 
 

@@ -64,7 +64,7 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from reflectrl.config import Recipe
@@ -11,7 +12,7 @@ from reflectrl.learn.checkpoint import write_text
 from reflectrl.pipeline import metrics, show
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.claim import alone, claim
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.layout import RunFolder, unusable
 from reflectrl.pipeline.plan import MADE, missing, refuse_leaks, rounds
 from reflectrl.pipeline.progress import Board
 from reflectrl.pipeline.results import write_results
@@ -20,6 +21,10 @@ from reflectrl.plugins import suggestion
 from reflectrl.report import write_report
 from reflectrl.terminal import console
 from reflectrl.types import UserError
+
+LOG = logging.getLogger(__name__)
+STATE = "state.json"
+"""The file of a run that says which stages are complete: for people, since a run looks at what is there."""
 
 
 def run(recipe: Recipe, folder: Path, until: str) -> None:
@@ -34,7 +39,7 @@ def run(recipe: Recipe, folder: Path, until: str) -> None:
             claim(recipe, folder)
             _run_stages(recipe, RunFolder(folder), until)
     except OSError as error:
-        raise UserError(f"run folder {folder}: {error.filename or ''}: {error.strerror}") from error
+        raise unusable(folder, error) from error
 
 
 def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
@@ -43,17 +48,17 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
         for stage in MADE:
             units = missing(recipe, place, stage)
             if units:
-                _mark(place, MADE[: MADE.index(stage)], only=True)
+                _mark(recipe, place, MADE[: MADE.index(stage)], only=True)
                 for side_by_side in rounds(recipe, units):
                     workers.make(side_by_side)
                 metrics.collect(place)
             if stage == "eval":
                 write_results(recipe, place)
-            _mark(place, (stage,))
+            _mark(recipe, place, (stage,))
             if stage == until:
                 return
     page = write_report(place.path)
-    _mark(place, ("report",))
+    _mark(recipe, place, ("report",))
     show.results(screen, place.path, chosen(recipe.arms))
     show.one_episode(screen, place, recipe)
     screen.print(f"\nreport: {page}", soft_wrap=True)
@@ -71,8 +76,22 @@ def _check_env(recipe: Recipe) -> None:
     refuse_leaks(env)
 
 
-def _mark(place: RunFolder, stages: tuple[str, ...], only: bool = False) -> None:
+def _mark(recipe: Recipe, place: RunFolder, stages: tuple[str, ...], only: bool = False) -> None:
     """Note in `state.json` that these stages are complete; with `only`, that no other is."""
-    path = place.path / "state.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["complete"] if path.is_file() and not only else []
-    write_text(path, json.dumps({"complete": [*dict.fromkeys([*before, *stages])]}))
+    before = [] if only else _complete(recipe, place)
+    write_text(place.path / STATE, json.dumps({"complete": [*dict.fromkeys([*before, *stages])]}))
+
+
+def _complete(recipe: Recipe, place: RunFolder) -> list[str]:
+    """The stages that were noted as complete; where the note is damaged, those of which nothing is missing."""
+    path = place.path / STATE
+    if not path.is_file():
+        return []
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))["complete"]
+        if set(noted) <= {*MADE, "report"}:
+            return list(noted)
+    except (ValueError, KeyError, TypeError):
+        pass
+    LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
+    return [stage for stage in MADE if not missing(recipe, place, stage)]

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from reflectrl.config import Recipe
-from reflectrl.envs.workers import deaf_children
+from reflectrl.envs.workers import deaf_children, portable
 from reflectrl.pipeline import offline, parts
 from reflectrl.pipeline.judging import Timings, eval_part
 from reflectrl.pipeline.layout import RunFolder
@@ -70,7 +70,7 @@ class Workers:
         """Stop at once: a part is made from files to files, so nothing finished is lost."""
         if self._pool is not None:
             for child in list((self._pool._processes or {}).values()):
-                child.terminate()
+                child.kill()  # it cannot be put off
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -107,7 +107,10 @@ def _make_in_child(recipe: Recipe, run: RunFolder, unit: Unit) -> Timings:
             _news.put((str(unit), done, total, note))
             said = time.monotonic()
 
-    return _make(recipe, run, unit, tick)
+    try:
+        return _make(recipe, run, unit, tick)
+    except BaseException as error:  # one that the parent cannot read would look like a process that was killed
+        raise portable(error) from None
 
 
 def prepare_child(news: Any) -> None:

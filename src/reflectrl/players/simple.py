@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
+from reflectrl.envs.promises import problem_of_advice, problem_of_text, require_kept
 from reflectrl.players.base import Player, Seat
+from reflectrl.plugins import one_line
 from reflectrl.types import Turn, UserError
-
-Known = TypeVar("Known")
 
 
 def choose(player: str, seat: Seat, action: int) -> Turn:
@@ -17,40 +17,56 @@ def choose(player: str, seat: Seat, action: int) -> Turn:
     return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
-def _known(hook: Callable[[], Known]) -> Known:
-    """What an optional hook of the environment says; UserError where the environment does not have it."""
+def _asked(seat: Seat, hook: str) -> Any:
+    """What an optional hook of the environment says; UserError where it does not have it, or where it raises."""
     try:
-        return hook()
+        return getattr(seat.env, hook)()
     except NotImplementedError as error:
         raise UserError(str(error)) from error
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # an author's code may raise anything
+        raise UserError(f"environment {seat.task.env!r} raised on task {seat.task.id!r}: {one_line(error)}") from error
+
+
+def _advised(seat: Seat, player: str, hook: str) -> Turn:
+    """The turn that a hook of the environment advises."""
+    action = _asked(seat, hook)
+    require_kept(seat.env, seat.task, problem_of_advice(f"{hook}()", action, len(seat.observation.actions)))
+    return choose(player, seat, int(action))
 
 
 class ExpertPlayer:
     """Takes the environment's best action."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [choose("expert", seat, _known(seat.env.expert_action)) for seat in seats]
+        return [_advised(seat, "expert", "expert_action") for seat in seats]
 
 
 class OraclePlayer:
     """Takes the best action that one could take who saw what players do not see."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [choose("oracle", seat, _known(seat.env.oracle_action)) for seat in seats]
+        return [_advised(seat, "oracle", "oracle_action") for seat in seats]
 
 
 class BaselinePlayer:
     """Plays as the environment's usual method without learning does: what a trained player has to beat."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [choose("baseline", seat, _known(seat.env.baseline_action)) for seat in seats]
+        return [_advised(seat, "baseline", "baseline_action") for seat in seats]
 
 
 class AnalystPlayer:
     """Writes the environment's own analysis: the teacher of reflectors, and the upper bound of what one can say."""
 
     def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [Turn("analyst", _known(seat.env.analyse)) for seat in seats]
+        return [Turn("analyst", self._analysis(seat)) for seat in seats]
+
+    def _analysis(self, seat: Seat) -> str:
+        found: str = _asked(seat, "analyse")
+        require_kept(seat.env, seat.task, problem_of_text("analyse()", found))
+        return found
 
 
 class RandomPlayer:

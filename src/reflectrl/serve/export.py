@@ -91,7 +91,7 @@ def _results(run: Path) -> dict[str, Any]:
     """`results.json`; empty where the run was not evaluated yet."""
     try:
         return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

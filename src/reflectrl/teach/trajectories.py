@@ -15,7 +15,8 @@ import numpy as np
 
 from reflectrl.config import TeachConfig
 from reflectrl.envs.base import TextEnv
-from reflectrl.plugins import one_line
+from reflectrl.envs.pool import blamed
+from reflectrl.envs.promises import problem_of_advice, problem_of_text, require_kept
 from reflectrl.types import Episode, Step, Task, Turn, UserError, named_seed
 from reflectrl.types import Lesson as Role
 
@@ -47,18 +48,13 @@ def teach(env: TextEnv, lesson: Lesson, unsafe_noise: bool = False) -> Episode:
     Raises:
         UserError: the environment has no expert or analyst, or raised; it and the task are named.
     """
-    try:
-        if lesson.kind == "negative":
-            return _negative(env, lesson)
-        return _trajectory(env, lesson, unsafe_noise)
-    except NotImplementedError as error:
-        raise UserError(f"cannot teach in this environment: {error}") from error
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"environment {type(env).__name__} raised on task {lesson.task.id!r}: {one_line(error)}"
-        ) from error
+    with blamed(env, lesson.task):
+        try:
+            if lesson.kind == "negative":
+                return _negative(env, lesson)
+            return _trajectory(env, lesson, unsafe_noise)
+        except NotImplementedError as error:
+            raise UserError(f"cannot teach in this environment: {error}") from error
 
 
 def _trajectory(env: TextEnv, lesson: Lesson, unsafe_noise: bool) -> Episode:
@@ -164,8 +160,12 @@ class _Script:
 
     def take(self, target: int, action: int, lesson: Role | None) -> None:
         """Write down what the analyst and the expert say here, then carry out an action."""
-        observation = self.env.observe()
-        reflection = Turn("analyst", self.env.analyse())
+        observation, analysis = self.env.observe(), self.env.analyse()
+        require_kept(self.env, self.env.task, problem_of_text("analyse()", analysis))
+        problem = problem_of_advice("expert_action()", target, len(observation.actions))
+        require_kept(self.env, self.env.task, problem)
+        target, action = int(target), int(action)
+        reflection = Turn("analyst", analysis)
         choice = Turn("expert" if action == target else "noise", observation.actions[action], choice=action)
         _, reward, _, self.truncated, info = self.env.step(action)
         turns = (reflection, choice)

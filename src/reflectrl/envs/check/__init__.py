@@ -19,6 +19,7 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.check.episodes import check_episode, check_expert
 from reflectrl.envs.check.rules import EnvCheckError, require
 from reflectrl.envs.check.tasks import check_tasks, warn_of_one_start
+from reflectrl.envs.promises import PromiseError
 from reflectrl.envs.splits import SPLITS
 from reflectrl.plugins import one_line
 from reflectrl.types import named_seed
@@ -42,6 +43,13 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
     """
     env = env_or_factory if isinstance(env_or_factory, TextEnv) else env_or_factory()
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
+    try:
+        _try_everything(env, env_or_factory, episodes, seed)
+    except PromiseError as error:
+        raise EnvCheckError(error.promise) from error
+
+
+def _try_everything(env: TextEnv, env_or_factory: TextEnv | Callable[[], TextEnv], episodes: int, seed: int) -> None:
     copy = _copier(env)
     fresh = copy if isinstance(env_or_factory, TextEnv) else env_or_factory
     check_tasks(env, fresh())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.generation.generate import write_completions
-from reflectrl.learn.checkpoint import load_state, without_prefix, write_folder
+from reflectrl.learn.checkpoint import drop_state, load_state, without_prefix, write_folder
 from reflectrl.learn.completions import Dataset, TextCompletions, prompt_ids, text_dataset
 from reflectrl.learn.offline import train_offline
 from reflectrl.learn.offline_cache import Appraisal, Outcomes, kept_appraisal
@@ -23,7 +22,7 @@ from reflectrl.learn.online_text import train_online_text
 from reflectrl.learn.sft import Example, train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
-from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.metrics import MetricsFile, save_player
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.text.place import PPO, REFERENCE, SPLITS, TextRun, imitable, read_split
 from reflectrl.samples import Sample, write_samples
@@ -113,7 +112,7 @@ def reference_part(text: TextRun, seed: int, tick: Tick) -> None:
             sft = replace(recipe.sft, steps=steps)
             train_sft(lm, rows["train"], rows["validation"], sft, named_seed(seed, REFERENCE), note, learner)
     _save(text, lm, seed, REFERENCE)
-    shutil.rmtree(text.run.learner(seed, REFERENCE), ignore_errors=True)
+    drop_state(text.run.learner(seed, REFERENCE))
 
 
 def _examples(lm: LanguageModel, samples: Any, config: OfflineConfig) -> Sequence[Example]:
@@ -205,7 +204,7 @@ def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
     if saved is not None:
         lm.load_weights(without_prefix("weights", saved[0]))
     _save(text, lm, seed, last(arm))
-    shutil.rmtree(learner, ignore_errors=True)
+    drop_state(learner)
 
 
 def _learn_offline(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
@@ -238,7 +237,7 @@ def _judge(text: TextRun, lm: LanguageModel, seed: int, arm: str) -> dict[str, f
 
 
 def _save(text: TextRun, lm: LanguageModel, seed: int, part: str) -> None:
-    write_folder(text.run.checkpoint(seed, part), partial(lm.save, part=part, seed=seed))
+    save_player(text.run, lm, seed, part)
 
 
 def _mean(samples: Sequence[Sample]) -> float:

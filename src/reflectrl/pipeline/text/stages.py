@@ -15,7 +15,7 @@ from reflectrl.learn.checkpoint import recover
 from reflectrl.learn.offline_cache import CARD as APPRAISAL
 from reflectrl.pipeline import metrics
 from reflectrl.pipeline.claim import alone, claim
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.layout import RunFolder, unusable
 from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.pipeline.text import parts
 from reflectrl.pipeline.text.place import REFERENCE, SPLITS, TextRun
@@ -24,7 +24,7 @@ from reflectrl.pipeline.text.show import show
 from reflectrl.pipeline.workers import note_timings, silence
 from reflectrl.report.text import write_text_report
 from reflectrl.terminal import console
-from reflectrl.types import UserError, named_seed
+from reflectrl.types import named_seed
 
 UNTIL = {"teach": 1, "sft": 2, "rl": 4, "eval": 5, "report": 6}
 """How many of the stages each verb goes through."""
@@ -46,7 +46,7 @@ def run(recipe: Recipe, folder: Path, until: str) -> None:
             claim(recipe, folder)
             _stages(text, console(160), UNTIL[until])
     except OSError as error:
-        raise UserError(f"run folder {folder}: {error.filename or ''}: {error.strerror}") from error
+        raise unusable(folder, error) from error
 
 
 def _stages(text: TextRun, screen: Console, count: int) -> None:

@@ -1,0 +1,45 @@
+"""The drills, a few of each: no run that was killed or damaged ends otherwise without a word, or in a traceback."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks import drills
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drills")
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> list[drills.Drill]:
+    return list(drills.drills(kills=1, corruptions=3, seed=3, place=place))
+
+
+def test_killed_and_damaged_runs_go_on_to_the_same_end_or_say_why_not(found: list[drills.Drill]) -> None:
+    assert found[0].outcome == drills.SAME
+    assert len(found) == 4 and not [one for one in found if one.outcome in drills.BAD], found
+
+
+def test_they_notice_another_end_without_a_word(found: list[drills.Drill], place: Path) -> None:
+    run = place / "whole/run"
+    wanted = drills.ending(run)
+    log = next((run / "episodes").glob("eval-random-*"))
+    rows = [json.loads(line) | {"seed": 7, "crc32": "unknown"} for line in log.read_text().splitlines()]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with drills.serving() as server:
+        other = drills.judged(server, place / "whole", "a log written anew by hand", wanted)
+    assert other.outcome == drills.OTHER and log.name in other.said
+    assert drills.table([*found, other]).count(" 1\n") == 1
+
+
+@pytest.mark.parametrize("how", drills.DAMAGES)
+def test_every_damage_changes_a_file(how: str) -> None:
+    data = b"some words of a file"
+    assert drills.DAMAGES[how](random.Random(0), data) != data
+    drills.DAMAGES[how](random.Random(0), b"")
