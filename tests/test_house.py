@@ -17,7 +17,8 @@ PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     "types", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs", "models", "players",
-    "rollout", "episodes", "samples", "rewards", "teach", "learn", "evaluate", "generation", "report", "pipeline", "serve", "cli",
+    "rollout", "episodes", "samples", "rewards", "teach", "learn", "evaluate", "generation", "report", "pipeline",
+    "serve", "cli",
 )  # fmt: skip
 """Each imports only from those before it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
