@@ -225,6 +225,17 @@ def test_a_flipped_digit_of_an_episode_is_told_with_its_line(copy: Path, recipe_
     assert f"{log}:3: corrupt episode: the line is not what was written there" in err and "remove the file" in err
 
 
+def test_damaged_metrics_are_told_where_nothing_is_missing_too_and_the_whole_file_is_written_anew(
+    copy: Path, finished: Path, like: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (copy / "metrics.jsonl").write_text("{}", encoding="utf-8")
+    pipeline.run(like(), copy, "eval")
+    assert (copy / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes() and not caplog.messages
+    flip(copy / "metrics/seed0-policy.jsonl", 40)
+    pipeline.run(like(), copy, "eval")
+    assert "metrics/seed0-policy.jsonl is damaged, and curves lack lines" in "".join(caplog.messages)
+
+
 @pytest.mark.parametrize("text", ["[1]", "3", "null", "{", '{"rows": 1}'])
 def test_damaged_results_are_written_anew(copy: Path, finished: Path, like: Any, said: Said, text: str) -> None:
     (copy / "results.json").write_text(text, encoding="utf-8")

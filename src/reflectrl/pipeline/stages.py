@@ -51,6 +51,7 @@ def _run_stages(recipe: Recipe, place: RunFolder, until: str) -> None:
                 _mark(recipe, place, MADE[: MADE.index(stage)], only=True)
                 for side_by_side in rounds(recipe, units):
                     workers.make(side_by_side)
+            if units or stage == MADE[-1]:  # in the end also where nothing was missing: a file may be damaged
                 metrics.collect(place)
             if stage == "eval":
                 write_results(recipe, place)
