@@ -134,7 +134,7 @@ VARIANTS: dict[str, tuple[str, Options]] = {
 """Settings that make a family compute differently: name → family and options."""
 
 PLAIN = {
-    "afmoe", "bart", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small", "bloom", "camembert", "codegen",
+    "bart", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small", "bloom", "camembert", "codegen",
     "data2vec-text", "deepseek_v4", "diffllama", "doge", "falcon", "falcon-alibi", "falcon-new", "falcon_h1",
     "falcon_h1-multipliers", "falcon_mamba", "flint", "gemma2", "gemma2-windowed", "gpt_neo", "gpt_neox_japanese",
     "gpt_oss", "gptj", "granite_swa", "granitemoe_swa", "hrm_text", "inkling2_text", "inkling_text", "jamba", "lfm2",

@@ -67,11 +67,13 @@ def _own_attention(family: str) -> UserError:
     return UserError(f"models of the family {family!r} bring attention of their own, which cannot be packed")
 
 
-def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> Any:
     """What a Hugging Face layer calls: ours while a packed forward pass is under way, the library's otherwise."""
     attend = _attend.get()
     if attend is None:
-        return sdpa_attention_forward(module, query, key, value, mask, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if any(options.get(name) is not None for name in ("softcap", "s_aux")):
         raise _own_attention(module.config.model_type)
     scaling = options.get("scaling")
