@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 from reflectrl.digests import DIGESTS, damage
 from reflectrl.episodes import read_episodes
+from reflectrl.pipeline.metrics import NOTED
 from reflectrl.types import UserError
 
 RECIPE = """
@@ -158,7 +159,7 @@ def ending(run: Path) -> dict[str, bytes]:
     """All that a run ends with, by name; results without what says where they were made."""
     found = {}
     for pattern in ("episodes/*", "metrics/*", "metrics.jsonl", "state.json", "recipe.toml", "checkpoints/**/*"):
-        files = [path for path in run.glob(pattern) if path.is_file() and path.name != DIGESTS]
+        files = [path for path in run.glob(pattern) if path.is_file() and path.name != DIGESTS and path.suffix != NOTED]
         found |= {str(path.relative_to(run)): path.read_bytes() for path in files}
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     found["results.json"] = json.dumps({**results, "commit": ""}).encode()

@@ -13,12 +13,12 @@ from typing import Any
 
 from reflectrl.digests import seal, unseal
 from reflectrl.episodes import drop_half_line
-from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_folder, write_text
-from reflectrl.models.lm import CARD, LanguageModel, read_json
+from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_text
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.types import UserError
 
 LOG = logging.getLogger(__name__)
+NOTED = ".sha256"
+"""The ending of the file that holds the digest of a part's metrics once the part has logged the last of them."""
 
 
 class MetricsFile:
@@ -35,6 +35,7 @@ class MetricsFile:
     def __init__(self, path: Path, learner: Path, shared: dict[str, Any]) -> None:
         self.shared = shared
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(NOTED).unlink(missing_ok=True)
         write_text(path, "".join(f"{seal(text)}\n" for text in _before(path, learner)))
         self._file = path.open("a", encoding="utf-8")
 
@@ -46,15 +47,12 @@ class MetricsFile:
     def __enter__(self) -> MetricsFile:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file; a part that has logged all that it will has the digest of it written beside it."""
         self._file.close()
-
-
-def save_player(run: RunFolder, lm: LanguageModel, seed: int, part: str) -> None:
-    """Write the finished model of a part. Its card knows the part's metrics by their digest."""
-    digest = _digest(run.part_metrics(seed, part))
-    noted = {"metrics": digest} if digest else {}
-    write_folder(run.checkpoint(seed, part), lambda folder: lm.save(folder, part=part, seed=seed, **noted))
+        if kind is None:
+            path = Path(self._file.name)
+            write_text(path.with_suffix(NOTED), _digest(path).decode())
 
 
 def collect(run: RunFolder) -> None:
@@ -62,39 +60,32 @@ def collect(run: RunFolder) -> None:
 
     Nothing but curves depends on them: lines that are damaged are left out, with a warning that says what to do.
     """
-    made = {_metrics_of(card): card.parent for card in (run.path / "checkpoints").glob(f"seed*/*/{CARD}")}
+    folder = run.path / "metrics"
     texts: list[str] = []
-    for path in sorted({*(run.path / "metrics").glob("*.jsonl"), *made}):
+    for path in sorted({*folder.glob("*.jsonl"), *(noted.with_suffix(".jsonl") for noted in folder.glob(f"*{NOTED}"))}):
         lines = list(_lines(path))
         texts += [f"{text}\n" for _, text in lines if text]
-        if not all(text for _, text in lines) or _noted(made.get(path)) not in (None, _digest(path)):
-            also = f" and {made[path]}" if path in made else ""
-            _warn_once(f"{path} is damaged, and curves lack lines; remove it{also} to make them anew")
+        if not all(text for _, text in lines) or not _is_all_there(path):
+            seed, _, part = path.stem.partition("-")
+            made = run.path / "checkpoints" / seed / part
+            _warn_once(f"{path} is damaged, and curves lack lines; remove it and {made} to make them anew")
     write_text(run.path / "metrics.jsonl", "".join(texts))
+
+
+def _is_all_there(path: Path) -> bool:
+    """Whether a part's metrics are those with which it ended; True while nothing is known about its end."""
+    noted = path.with_suffix(NOTED)
+    return not noted.is_file() or (path.is_file() and noted.read_bytes() == _digest(path))
+
+
+def _digest(path: Path) -> bytes:
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
 
 
 @cache
 def _warn_once(text: str) -> None:
     """Metrics are collected after every stage."""
     LOG.warning("reflectrl: %s", text)
-
-
-def _metrics_of(card: Path) -> Path:
-    """Where the metrics are of the player whose card this is."""
-    seed, part = card.parent.parent, card.parent
-    return seed.parent.parent / "metrics" / f"{seed.name}-{part.name}.jsonl"
-
-
-def _noted(player: Path | None) -> str | None:
-    """The digest of its metrics that a finished player knows; None for one that knows none, or cannot be read."""
-    try:
-        return read_json(player / CARD).get("metrics") if player else None
-    except UserError:  # whoever loads the player says so
-        return None
-
-
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,7 @@ from reflectrl.episodes import (
     without_reflections,
 )
 from reflectrl.learn.batch import make_batch
-from reflectrl.learn.checkpoint import drop_state, write_text
+from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play, train_expert_iteration
 from reflectrl.learn.offline import Log, train_offline
@@ -35,7 +35,7 @@ from reflectrl.learn.utterance_critic import critic_appraisal
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.metrics import MetricsFile, save_player
+from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Policy, WishPlayer
@@ -91,7 +91,7 @@ def offline_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tic
         else:
             data, appraisal = _data(recipe, run, seed, kind, policy, envs, note)
             train_offline(data, appraisal, config, learning_seed, note, learner, judge)
-    save_player(run, policy.lm, seed, part)
+    write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     drop_state(learner)
 
 

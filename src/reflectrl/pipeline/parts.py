@@ -25,7 +25,7 @@ from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.metrics import MetricsFile, save_player
+from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.offline import replayed_log
 from reflectrl.pipeline.plan import finished_lines, planned_lessons, starts_from_reflector
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
@@ -107,7 +107,7 @@ def sft_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -
         train_sft(lm, train, validation, budget, named_seed(seed, part), note, learner)
     if last.get("step", budget.steps) < budget.steps:
         tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
-    save_player(run, lm, seed, part)
+    write_folder(run.checkpoint(seed, part), partial(lm.save, part=part, seed=seed))
     drop_state(learner)
 
 
@@ -138,5 +138,5 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             logged = replayed_log(recipe, run, seed, arm)
             train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner, logged)
-    save_player(run, policy.lm, seed, part)
+    write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     drop_state(learner)

@@ -85,7 +85,7 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
     if unit.stage == "base":
         return run.checkpoint(unit.seed, "base").is_dir()
     if unit.stage == "log":
-        return run.log(unit.seed).is_file()
+        return finished_lines(run.log(unit.seed)) >= planned_log(recipe, env, unit.seed)
     if unit.name == "offline-value":
         return run.appraised(unit.seed)
     if unit.stage == "eval":
@@ -103,6 +103,12 @@ def planned_lessons(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list
     if split == "train" and recipe.teach.tasks:
         tasks = tasks[: recipe.teach.tasks]
     return lessons(tasks, recipe.teach, seed)
+
+
+def planned_log(recipe: Recipe, env: TextEnv, seed: int) -> int:
+    """How many episodes the log of offline arms has: the teacher's trajectories, and what the SFT policy plays."""
+    taught = sum(lesson.kind == "trajectory" for lesson in planned_lessons(recipe, env, seed, "train"))
+    return taught + recipe.offline.log_episodes * len(env.tasks("train"))
 
 
 def finished_lines(path: Path) -> int:

@@ -22,7 +22,7 @@ from reflectrl.learn.online_text import train_online_text
 from reflectrl.learn.sft import Example, train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
-from reflectrl.pipeline.metrics import MetricsFile, save_player
+from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.text.place import PPO, REFERENCE, SPLITS, TextRun, imitable, read_split
 from reflectrl.samples import Sample, write_samples
@@ -237,7 +237,7 @@ def _judge(text: TextRun, lm: LanguageModel, seed: int, arm: str) -> dict[str, f
 
 
 def _save(text: TextRun, lm: LanguageModel, seed: int, part: str) -> None:
-    save_player(text.run, lm, seed, part)
+    write_folder(text.run.checkpoint(seed, part), partial(lm.save, part=part, seed=seed))
 
 
 def _mean(samples: Sequence[Sample]) -> float:
