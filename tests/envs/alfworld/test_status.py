@@ -95,7 +95,7 @@ def test_what_the_status_lists_first_is_what_the_expert_names_in_any_room(
 
 class TestGuide:
     def test_a_lamp_that_was_not_seen_is_said_to_be_missing(self) -> None:
-        """Players took it for granted that a desk has a lamp, as in nearly all rooms of the training games."""
+        """Players took a lamp for granted: nothing in what they read told that none had been seen."""
         notes, wording = room({"desk": 1, "shelf": 2}), "look at book under the desklamp."
         notes.add("go to desk 1", "You arrive at desk 1. On the desk 1, you see a book 1, and a pen 1.")
         notes.add("take book 1 from desk 1", "You pick up the book 1 from the desk 1.")
