@@ -66,7 +66,9 @@ def test_the_status_alone_tells_where_the_expert_looks_and_what_it_takes(game: G
         legal = house.admissible()
         advice = advise(notes, goal, set(legal))
         holding = kind_of(notes.held) if notes.held else ""
-        if notes.left() and (not holding or (goal.lamp and holding == goal.kind)):
+        # A lamp beside the player that no text has named yet is known from the list of commands alone.
+        unnamed = advice.command.startswith("use ") and not notes.where(goal.lamp)
+        if notes.left() and not unnamed and (not holding or (goal.lamp and holding == goal.kind)):
             kind, use = (goal.lamp, "use") if holding else (goal.kind, "take")
             status = guiding_status(notes, game.description, set(legal))
             assert named_by(status, kind, use) == advice.command, status
