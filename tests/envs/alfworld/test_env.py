@@ -172,6 +172,17 @@ class TestPlaying:
         play(plain, task_of(plain, "place"), "go to fridge 1")
         assert plain.state() == ""
 
+    def test_a_guiding_status_names_the_likely_places_unless_the_prior_is_off(self, store: str) -> None:
+        with_prior, without = (AlfworldEnv(games=store, guide=True, prior=prior) for prior in (True, False))
+        for env in (with_prior, without):
+            play(env, task_of(env, "cool"))
+        assert "\nLeft for apple: sidetable 1, fridge 1, countertop 1, sinkbasin 1, ...\n" in with_prior.state()
+        assert "\nLeft for apple: cabinet 1, countertop 1, fridge 1, microwave 1, ...\n" in without.state()
+        assert with_prior.legal_actions()[with_prior.expert_action()] == "go to sidetable 1"
+        assert without.legal_actions()[without.expert_action()] == "go to cabinet 1"
+        with pytest.raises(UserError, match="status must be on"):
+            AlfworldEnv(games=store, guide=True, status=False)
+
     def test_short_recall_shows_the_last_commands_and_the_status_instead_of_the_whole_text(self, store: str) -> None:
         way = "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1"
         whole, short = AlfworldEnv(games=store), AlfworldEnv(games=store, recall=2)

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from reflectrl.envs.alfworld.game import TYPES, Goal
 from reflectrl.envs.alfworld.house import House
+from reflectrl.envs.alfworld.likely import likely_places
 from reflectrl.envs.alfworld.notes import Notes
 from reflectrl.envs.alfworld.reading import compile_game
-from reflectrl.envs.alfworld.search import advise, likely_places
+from reflectrl.envs.alfworld.search import advise
 from tests.envs.alfworld.houses import kitchen
 
 

@@ -21,6 +21,7 @@ from reflectrl.envs.alfworld.notes import Notes
 from reflectrl.envs.alfworld.planner import best_command
 from reflectrl.envs.alfworld.reference import ReferenceHouse
 from reflectrl.envs.alfworld.search import Advice, advise
+from reflectrl.envs.alfworld.status import guiding_status, plain_status
 from reflectrl.envs.alfworld.variants import redrawn
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.splits import require_known
@@ -54,6 +55,11 @@ class AlfworldEnv(TextEnv):
         status: show below the history, at every step, the task, what is in the hand, what is where one stands, where
             things are that the task names, and which places were not looked at yet: nothing but what the text has
             said, put where small models find it.
+        guide: the status guides: for each kind of thing in the task it says where one is (what is here first), or else
+            that none was seen and where to look next; with `prior`, the most promising places first.
+        prior: knowledge from outside the game is used: in which kinds of places ALFWorld's training games keep each
+            kind of thing. The searching expert always has it then, and the players are told it if `guide` is on.
+            Without it, places are looked at by name.
         recall: so many of the last commands, with what they led to, are shown above the status instead of the whole
             text, which the status sums up: far shorter prompts. 0 shows the whole text.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
@@ -79,6 +85,8 @@ class AlfworldEnv(TextEnv):
         wording: Literal["template", "human"] = "template",
         expert: Literal["search", "planner"] = "search",
         status: bool = True,
+        guide: bool = False,
+        prior: bool = True,
         recall: int = 0,
         milestone: float = 0.1,
         step_cost: float = 0.01,
@@ -97,6 +105,8 @@ class AlfworldEnv(TextEnv):
             raise UserError("alfworld: horizon must be at least 1; variants, limit and recall at least 0")
         if recall and not status:
             raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
+        if guide and not status:
+            raise UserError("alfworld: with guide on, status must be on: it is the status that guides")
         require_known("alfworld", "split", validation, list(SPLITS))
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
@@ -104,6 +114,7 @@ class AlfworldEnv(TextEnv):
         self.types, self.curriculum = tuple(full[one] for one in types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
         self.status, self.recall, self.milestone, self.step_cost = status, recall, milestone, step_cost
+        self.guide, self.prior = guide, prior
         self.variants, self.limit = variants, limit
         self.official = {**SPLITS, "validation": SPLITS[validation]}
         self.engine, self.source = engine, source
@@ -194,7 +205,12 @@ class AlfworldEnv(TextEnv):
         return "" if self.recall else self._text
 
     def state(self) -> str:
-        return "".join(self._recent) + (self._notes.status(self._words) if self.status else "")
+        return "".join(self._recent) + (self._status() if self.status else "")
+
+    def _status(self) -> str:
+        if self.guide:
+            return guiding_status(self._notes, self._words, set(self.legal_actions()), self.prior)
+        return plain_status(self._notes, self._words)
 
     def legal_actions(self) -> Sequence[str]:
         return self._house.admissible()
@@ -232,5 +248,5 @@ class AlfworldEnv(TextEnv):
 
     def _advised(self) -> Advice:
         if self._advice is None:
-            self._advice = advise(self._notes, self._house.game.goal, set(self.legal_actions()))
+            self._advice = advise(self._notes, self._house.game.goal, set(self.legal_actions()), self.prior)
         return self._advice

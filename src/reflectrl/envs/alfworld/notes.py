@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SEEN = re.compile(r"(?:On the|The) ([\w ]+?)(?:,| is open\. In it,) you see (.+?)\.")
@@ -13,7 +13,6 @@ TAKEN = re.compile(r"You pick up the ([\w ]+) from the ([\w ]+)\.")
 PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
 TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
 LIT = re.compile(r"You turn on the ([\w ]+)\.")
-_WORD = re.compile("[a-z]+")
 NUMBERS_SHOWN = 3
 """So many places of a kind are named; the others follow when these were looked at."""
 AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
@@ -107,40 +106,14 @@ class Notes:
             return
         self.fresh = True
 
-    def status(self, wording: str) -> str:
-        """What matters of the text so far, in lines that are short however long the text is.
-
-        The task; what is in the hand and was done to it; what is where one stands; where things are that the task
-        names; by kind, the numbers of the places that were not looked at yet; and whether the last command was wasted.
-        """
-        done = " ".join(verb for verb, thing in sorted(self.done) if thing == self.held)
-        here = "closed" if self.at in self.shut else ", ".join(sorted(self.seen.get(self.at, ())))
-        words = set(_WORD.findall(wording.lower()))
-        named = sorted(kind for kind in {kind_of(thing) for things in self.seen.values() for thing in things} & words)
-        known = [f"{thing} at {place}" for kind in named for thing, place in self.where(kind)]
-        left = " ".join(_by_kind(place for place in self.places if place not in self.seen))
-        lines = {
-            "Task": wording,
-            "Holding": f"{self.held or 'nothing'}{done and f' ({done})'}",
-            "At": f"{self.at or 'nowhere'}: {here or 'nothing'}",
-            "Seen": ", ".join(known) or "nothing",
-            "Left": left or "nothing",
-        }
-        wasted = "" if self.fresh else "New: nothing\n"
-        return "".join(f"{name}: {text}\n" for name, text in lines.items()) + wasted
-
     def where(self, kind: str) -> list[tuple[str, str]]:
         """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
         found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
         return sorted(found, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
 
-
-def _by_kind(places: Iterable[str]) -> list[str]:
-    """Places as "cabinet 1 2 3 ..." (see `numbered`), a text per kind, in the order of their first ones."""
-    kinds: dict[str, list[str]] = {}
-    for place in places:
-        kinds.setdefault(kind_of(place), []).append(place)
-    return [numbered(own) for own in kinds.values()]
+    def left(self) -> list[str]:
+        """The places that were not looked at yet."""
+        return [place for place in self.places if place not in self.seen]
 
 
 def numbered(places: Sequence[str]) -> str:

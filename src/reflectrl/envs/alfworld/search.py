@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from functools import lru_cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from reflectrl.envs.alfworld.game import TREATMENTS, Goal
+from reflectrl.envs.alfworld.likely import by_promise
 from reflectrl.envs.alfworld.notes import Notes, kind_of, number_of, numbered
 
 
@@ -22,28 +20,20 @@ class Advice(NamedTuple):
     because: str
 
 
-@lru_cache(maxsize=1)
-def likely_places() -> dict[str, list[str]]:
-    """Kind of thing → kinds of receptacles, the most promising first.
+def advise(notes: Notes, goal: Goal, legal: Collection[str], prior: bool = True) -> Advice:
+    """The next command.
 
-    Promising is the share of receptacles of the kind that hold such a thing at the start of ALFWorld's training games,
-    divided by the commands that a look takes (two where there is a door). `benchmarks/alfworld_places.py` counts it.
+    Args:
+        legal: the commands that are possible now.
+        prior: whether it is known where things are likely to be; if not, places are looked at by name.
     """
-    found: dict[str, list[str]] = json.loads(
-        files("reflectrl.envs.alfworld").joinpath("likely_places.json").read_text(encoding="utf-8")
-    )
-    return found
-
-
-def advise(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
-    """The next command. `legal` are the commands that are possible now."""
     if notes.held and kind_of(notes.held) != goal.kind:
         return _put_away(notes, legal)
     if goal.lamp:
-        return _to_lamp(notes, goal, legal) if notes.held else _fetch(notes, goal, legal)
+        return _to_lamp(notes, goal, legal, prior) if notes.held else _fetch(notes, goal, legal, prior)
     if notes.held and not is_prepared(notes, goal, notes.held):
         return _prepare(notes, goal, legal)
-    return _deliver(notes, goal, legal) if notes.held else _fetch(notes, goal, legal)
+    return _deliver(notes, goal, legal) if notes.held else _fetch(notes, goal, legal, prior)
 
 
 def target(notes: Notes, goal: Goal) -> str:
@@ -70,7 +60,7 @@ def _put_away(notes: Notes, legal: Collection[str]) -> Advice:
     return _go(notes, notes.taken_from, legal, because)
 
 
-def _to_lamp(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
+def _to_lamp(notes: Notes, goal: Goal, legal: Collection[str], prior: bool) -> Advice:
     lamps = sorted(c for c in legal if c.startswith(f"use {goal.lamp} "))
     because = f"Holding {notes.held}."
     if lamps:
@@ -79,7 +69,7 @@ def _to_lamp(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
     if known:
         lamp, place = known[0]
         return _go(notes, place, legal, f"{because} {lamp} is at {place}.")
-    return _search(notes, goal.lamp, legal, because)
+    return _search(notes, goal.lamp, legal, because, prior)
 
 
 def _prepare(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
@@ -102,13 +92,13 @@ def _deliver(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
     return _go(notes, place, legal, because)
 
 
-def _fetch(notes: Notes, goal: Goal, legal: Collection[str]) -> Advice:
+def _fetch(notes: Notes, goal: Goal, legal: Collection[str], prior: bool) -> Advice:
     place = target(notes, goal) if goal.receptacle else ""
     count = delivered(notes, goal, place)
     because = f"{count} of {goal.count} is in {place}." if count else ""
     known = [(t, p) for t, p in notes.where(goal.kind) if p != place or not count or not is_prepared(notes, goal, t)]
     if not known:
-        return _search(notes, goal.kind, legal, because)
+        return _search(notes, goal.kind, legal, because, prior)
     takeable = [(t, p) for t, p in known if f"take {t} from {p}" in legal]
     thing, where = (takeable or known)[0]
     because = f"{because} {thing} is at {where}.".lstrip()
@@ -123,14 +113,12 @@ def _go(notes: Notes, place: str, legal: Collection[str], because: str, door: bo
     return Advice(next(command for command in commands if command in legal), because)
 
 
-def _search(notes: Notes, kind: str, legal: Collection[str], because: str) -> Advice:
+def _search(notes: Notes, kind: str, legal: Collection[str], because: str, prior: bool) -> Advice:
     """Look where a thing of that kind may be."""
     because = f"{because} Looking for a {kind}.".lstrip()
-    left = [place for place in notes.places if place not in notes.seen]
+    left = notes.left()
     if not left:  # everything was looked at: something has escaped these notes, so look again
         left = [place for place in notes.places if f"go to {place}" in legal]
-    order = likely_places().get(kind, [])
-    rank = {place_kind: number for number, place_kind in enumerate(order)}
-    place = min(left, key=lambda p: (rank.get(kind_of(p), len(rank)), kind_of(p), number_of(p)))
+    place, *_ = by_promise(left, kind, prior)
     because = f"{because} Left: {numbered([p for p in left if kind_of(p) == kind_of(place)])}."
     return _go(notes, place, legal, because)
