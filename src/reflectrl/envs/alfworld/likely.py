@@ -1,7 +1,7 @@
 """Where things are likely to be: what ALFWorld's training games teach anyone who has seen them all.
 
 This is knowledge from outside the game that is played. The searching expert uses it, and `AlfworldEnv` tells it to the
-players where `prior = "told"`.
+players where `guide` is on.
 """
 
 from __future__ import annotations
