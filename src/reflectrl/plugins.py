@@ -96,7 +96,9 @@ def _import(kind: str, target: str) -> Any:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (Exception, SystemExit) as error:  # a plug-in may raise anything while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plug-in may raise anything while it is imported
         raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
     return found
 

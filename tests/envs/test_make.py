@@ -30,6 +30,11 @@ class AnyRoom(FrozenLakeEnv):
         self.options = options
 
 
+class Leaving(FrozenLakeEnv):
+    def __init__(self, how: str = "exit") -> None:
+        raise {"exit": SystemExit(3), "generator": GeneratorExit(), "ctrl-c": KeyboardInterrupt()}[how]
+
+
 def no_environment(size: int = 3) -> int:
     return size
 
@@ -87,3 +92,13 @@ def test_a_list_may_be_typed_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'heat'"):
         make({"name": "alfworld", "games": str(tmp_path), "types": "cool,het"})
     assert make({"name": "alfworld", "types": Word("heat,cool")}).stages[0] == "short"
+
+
+@pytest.mark.parametrize("how", ["exit", "generator"])
+def test_whatever_a_plugin_raises_while_it_is_made_is_one_line(how: str) -> None:
+    assert "cannot be made" in refusal(name=f"{__name__}:Leaving", how=how)
+
+
+def test_ctrl_c_while_an_environment_is_made_stays_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make({"name": f"{__name__}:Leaving", "how": "ctrl-c"})

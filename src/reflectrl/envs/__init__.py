@@ -29,7 +29,7 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     arguments = checked(made, arguments, f"environment {name!r}", "env")
     try:
         return made(**arguments)
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # a plug-in may raise anything
+    except BaseException as error:  # a plug-in may raise anything
         raise UserError(f"environment {name!r} cannot be made: {one_line(error)}") from error
