@@ -1,6 +1,7 @@
 """What holds for every test: one thread for torch, and no connection that leaves this machine."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they start in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C would wait for ever
 
 
 class NetworkBlocked(RuntimeError):

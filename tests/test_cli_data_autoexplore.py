@@ -192,7 +192,7 @@ class TestFolders:
         assert run("--from", shops[1], "--split-by", "task") == 0
         library = open_library()
         sizes = {split: len(library.questions(split)) for split in library.splits}
-        assert set(sizes) == {"train", "validation", "test"} and sizes["train"] > sizes["test"] >= sizes["validation"]
+        assert set(sizes) == {"train", "validation", "test"} and sizes["train"] > sizes["validation"] >= sizes["test"]
 
     def test_names_that_are_taken(self, shops: list[Path], tmp_path: Path, store: Path) -> None:
         others = [shutil.copytree(shop, tmp_path / "others" / shop.name) for shop in shops[:1]]
