@@ -48,6 +48,8 @@ WRITTEN = 6
 """Tokens that are written behind a prompt."""
 
 logger = logging.getLogger("reflectrl")
+told: set[str] = set()
+"""What this process has said already, without the models' names."""
 
 
 class _DifferentError(Exception):
@@ -76,7 +78,10 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
         tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head)
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
-        logger.warning("reflectrl: model %s (%s): %s", name, trial.core.config.model_type, "; ".join(trial.said))
+        doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
+        if doubts not in told:  # a run loads a family's models again and again
+            told.add(doubts)
+            logger.warning("reflectrl: model %s %s", name, doubts)
     return replace(lm, shortcuts=tried.shortcuts)
 
 
