@@ -29,15 +29,15 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.envs.alfworld.cached import to_json
-from reflectrl.envs.alfworld.env import AlfworldEnv
-from reflectrl.envs.alfworld.game import Game
-from reflectrl.envs.alfworld.generate import generate_game
-from reflectrl.envs.alfworld.house import House
-from reflectrl.envs.alfworld.library import fill, open_shelf, splits_in
-from reflectrl.envs.alfworld.reading import compile_game
-from reflectrl.envs.alfworld.reference import ReferenceHouse
-from reflectrl.envs.alfworld.sources import PROBLEM, TRAJECTORY, open_sources
+from reflectrl.wings.alfworld.cached import to_json
+from reflectrl.wings.alfworld.env import AlfworldEnv
+from reflectrl.wings.alfworld.game import Game
+from reflectrl.wings.alfworld.generate import generate_game
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.library import fill, open_shelf, splits_in
+from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.reference import ReferenceHouse
+from reflectrl.wings.alfworld.sources import PROBLEM, TRAJECTORY, open_sources
 
 if TYPE_CHECKING:  # brings torch
     from .settings import Settings

@@ -1,6 +1,6 @@
 """Where things are likely to be: counts the places of things in the training games, for the searching expert.
 
-    python -m benchmarks.alfworld_places STORE src/reflectrl/envs/alfworld/likely_places.json
+    python -m benchmarks.alfworld_places STORE src/reflectrl/wings/alfworld/likely_places.json
 
 STORE is what `reflectrl data alfworld` made of ALFWorld's official games. For every kind of thing, the kinds of
 receptacles that hold one are sorted by the share of them that does, divided by the commands that a look takes (two
@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from reflectrl.envs.alfworld.game import Game
-from reflectrl.envs.alfworld.library import open_shelf
+from reflectrl.wings.alfworld.game import Game
+from reflectrl.wings.alfworld.library import open_shelf
 
 
 def likely_places(games: Iterable[Game]) -> dict[str, list[str]]:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from reflectrl.envs.alfworld.game import Game
-from reflectrl.envs.alfworld.house import House
+from reflectrl.wings.alfworld.game import Game
+from reflectrl.wings.alfworld.house import House
 
 from .alfworld_sweep import Pair, compiled, games, results, walked
 

@@ -30,15 +30,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reflectrl.envs.alfworld.game import TYPES, Game, GameError
-from reflectrl.envs.alfworld.house import House
-from reflectrl.envs.alfworld.notes import Notes
-from reflectrl.envs.alfworld.planner import best_command
-from reflectrl.envs.alfworld.reading import compile_game
-from reflectrl.envs.alfworld.reference import ReferenceHouse
-from reflectrl.envs.alfworld.search import advise
-from reflectrl.envs.alfworld.sources import PROBLEM, TRAJECTORY, open_sources
 from reflectrl.types import UserError, named_seed
+from reflectrl.wings.alfworld.game import TYPES, Game, GameError
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.notes import Notes
+from reflectrl.wings.alfworld.planner import best_command
+from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.reference import ReferenceHouse
+from reflectrl.wings.alfworld.search import advise
+from reflectrl.wings.alfworld.sources import PROBLEM, TRAJECTORY, open_sources
 
 from .alfworld_faster import make_faster
 

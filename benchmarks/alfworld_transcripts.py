@@ -1,6 +1,6 @@
 """What the reference engine of ALFWorld says in generated games, written down for tests that run without it.
 
-    python -m benchmarks.alfworld_transcripts tests/envs/alfworld/transcripts.jsonl.gz
+    python -m benchmarks.alfworld_transcripts tests/wings/alfworld/transcripts.jsonl.gz
 
 Two games of each task type, two walks in each: random commands, illegal ones among them, then a shortest plan to the
 win, and some more. Each line of the file is a game: its files, and of every command what the unchanged reference said,
@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reflectrl.envs.alfworld.game import TYPES, Game
-from reflectrl.envs.alfworld.generate import generate_game
-from reflectrl.envs.alfworld.house import House
-from reflectrl.envs.alfworld.reading import compile_game
-from reflectrl.envs.alfworld.reference import ReferenceHouse
 from reflectrl.types import named_seed
+from reflectrl.wings.alfworld.game import TYPES, Game
+from reflectrl.wings.alfworld.generate import generate_game
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.reference import ReferenceHouse
 
 from .alfworld_sweep import random_walk
 

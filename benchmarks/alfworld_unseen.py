@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reflectrl.envs.alfworld.library import fill, open_shelf, require_fillable
+from reflectrl.wings.alfworld.library import fill, open_shelf, require_fillable
 
 
 def split_by_scene(store: Path, ending: str) -> dict[str, dict[str, str]]:

@@ -31,9 +31,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.envs.autoexplore.finder import DEEPEST, Finder
-from reflectrl.envs.autoexplore.given import GivenEnv
-from reflectrl.envs.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.finder import DEEPEST, Finder
+from reflectrl.wings.autoexplore.given import GivenEnv
+from reflectrl.wings.autoexplore.repository import Repository
 
 if TYPE_CHECKING:  # brings torch
     from .settings import Settings

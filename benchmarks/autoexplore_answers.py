@@ -1,6 +1,6 @@
 """What became of AutoExplore's questions: by the arms of runs, by search, and by chance. `autoexplore_quality` sums up.
 
-An answer ranks files. For an arm the ranking comes from its episode, walked again (`reflectrl.serve.walks`): the
+An answer ranks files. For an arm the ranking comes from its episode, walked again (`autoexplore.locate.walks`): the
 identified file, then those that could have been identified in its last step by the probability that it gave to that
 (which for players without probabilities is the order in which they were shown), then the others as the search has them.
 """
@@ -17,16 +17,16 @@ from typing import Any
 
 from reflectrl.config import load_recipe
 from reflectrl.envs import make
-from reflectrl.envs.autoexplore.env import AutoExploreEnv
-from reflectrl.envs.autoexplore.library import Library, open_library
-from reflectrl.envs.autoexplore.search import Over, Search
-from reflectrl.envs.autoexplore.texts import printable
-from reflectrl.envs.autoexplore.view import View, count_tokens
 from reflectrl.episodes import read_episodes
 from reflectrl.players.simple import ExpertPlayer
 from reflectrl.rollout import Job, rollout
-from reflectrl.serve.walks import ranking, retrace
 from reflectrl.types import Episode, Task, UserError, named_seed
+from reflectrl.wings.autoexplore.env import AutoExploreEnv
+from reflectrl.wings.autoexplore.library import Library, open_library
+from reflectrl.wings.autoexplore.locate.walks import ranking, retrace
+from reflectrl.wings.autoexplore.search import Over, Search
+from reflectrl.wings.autoexplore.texts import printable
+from reflectrl.wings.autoexplore.view import View, count_tokens
 
 SEARCHES: dict[str, Over] = {"BM25, whole files": "files", "BM25, names": "names", "BM25, both": "both"}
 CHANCE = "a file at random"

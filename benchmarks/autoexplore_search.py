@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.envs.autoexplore.library import open_library
-from reflectrl.envs.autoexplore.making.imported import by_repo, find_repo, gold_files, read_imported
-from reflectrl.envs.autoexplore.questions import Question
-from reflectrl.envs.autoexplore.repository import Repository
-from reflectrl.envs.autoexplore.search import Over, Search
 from reflectrl.statistics import wilson
 from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.library import open_library
+from reflectrl.wings.autoexplore.making.imported import by_repo, find_repo, gold_files, read_imported
+from reflectrl.wings.autoexplore.questions import Question
+from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.search import Over, Search
 
 BASELINES: dict[str, Over] = {"whole files": "files", "names only": "names", "both": "both"}
 FIRST = (1, 3, 5)

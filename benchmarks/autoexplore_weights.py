@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from reflectrl.envs.autoexplore.finder import GROUNDS, WEIGHED, WEIGHTS, Finder
-from reflectrl.envs.autoexplore.library import Library, open_library
-from reflectrl.envs.autoexplore.texts import printable
+from reflectrl.wings.autoexplore.finder import GROUNDS, WEIGHED, WEIGHTS, Finder
+from reflectrl.wings.autoexplore.library import Library, open_library
+from reflectrl.wings.autoexplore.texts import printable
 
 PENALTY = 1e-4
 """L2, per question; with a hundred times as much, the fitted weights order no better than round ones."""

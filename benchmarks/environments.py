@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode
+from reflectrl.wings.taxi.env import TaxiEnv
 
 from .sleeping import Sleeping
 

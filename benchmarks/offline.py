@@ -20,10 +20,11 @@ import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.episodes import sft_reflection
-from reflectrl.learn.completions import Dataset, text_dataset
+from reflectrl.learn.completions import Dataset
 from reflectrl.learn.offline import train_offline
 from reflectrl.learn.offline_cache import Appraisal, appraise
-from reflectrl.samples.sample import Sample
+from reflectrl.wings.text.learn.text_dataset import text_dataset
+from reflectrl.wings.text.samples.sample import Sample
 
 from .measure import interleaved, peak_memory
 from .settings import Settings, main, note

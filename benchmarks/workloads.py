@@ -16,8 +16,6 @@ from typing import Any
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.taxi import TaxiEnv
-from reflectrl.envs.taxi.world import ACTIONS, STANDARD, Ride
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.packing import Ids
@@ -25,6 +23,8 @@ from reflectrl.models.scratch import make_model, train_tokenizer
 from reflectrl.prompts import policy_prompt, reflection_completion
 from reflectrl.teach.trajectories import Lesson, teach
 from reflectrl.types import Episode, Task, UserError, named_seed
+from reflectrl.wings.taxi.env import TaxiEnv
+from reflectrl.wings.taxi.world import ACTIONS, STANDARD, Ride
 
 from .household import LISTED, Household
 

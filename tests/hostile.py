@@ -55,7 +55,7 @@ class World(TextEnv):
 
 CODE = """
 from pathlib import Path
-from reflectrl.envs.taxi import TaxiEnv
+from reflectrl.wings.taxi.env import TaxiEnv
 
 Path("imported").touch()
 

@@ -3,10 +3,10 @@
 import pytest
 
 from reflectrl.envs import make
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.evaluate import rows_of, summarise
 from reflectrl.statistics import mean_interval, wilson
 from reflectrl.types import Episode, Observation, Step, Task
+from reflectrl.wings.taxi.env import TaxiEnv
 
 ENV = make({"name": "taxi", "train": 3, "validation": 3, "test": 3})
 SEEN = Observation("", "", ("go",))

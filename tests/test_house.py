@@ -17,16 +17,20 @@ PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     "types", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs", "models", "players",
-    "rollout", "episodes", "samples", "rewards", "teach", "learn", "evaluate", "generation", "report", "pipeline",
-    "serve", "cli",
+    "rollout", "episodes", "teach", "learn", "evaluate", "report", "pipeline", "cli",
 )  # fmt: skip
-"""Each imports only from those before it."""
+"""The core; each imports only from those before it."""
+WINGS = tuple(sorted(path.name for path in (PACKAGE / "wings").iterdir() if (path / "__init__.py").exists()))
+"""Each imports from the core and from itself, and nothing imports from it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
 
 
 def room_of(path: Path) -> str:
-    """The room in which a file lives; `__main__` is the command line's."""
-    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The room in which a file lives, "wings.NAME" for those of a wing; `__main__` is the command line's."""
+    parts = path.relative_to(PACKAGE).parts
+    if parts[0] == "wings" and len(parts) > 2:
+        return f"wings.{parts[1]}"
+    first = parts[0].removesuffix(".py")
     return "cli" if first == "__main__" else first
 
 
@@ -46,8 +50,16 @@ def imports_of(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_file_imports_only_from_rooms_above_its_own(path: Path) -> None:
     room = room_of(path)
-    if room == "__init__":
+    if room in ("__init__", "wings"):
         assert list(imports_of(path)) == []
+        return
+    if room.startswith("wings."):
+        others = {
+            name
+            for name in imports_of(path)
+            if name.startswith("reflectrl.wings") and not f"{name}.".startswith(f"reflectrl.{room}.")
+        }
+        assert not others, f"{room} imports from another wing: {others}"
         return
     assert room in ROOMS, f"{room} has no place in the order of rooms"
     for name in imports_of(path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
+from reflectrl.wings.taxi.env import TaxiEnv
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_built_in_names_and_module_paths_resolve_to_the_same_class():
-    assert resolve("envs", "taxi") is resolve("envs", "reflectrl.envs.taxi:TaxiEnv") is TaxiEnv
+    assert resolve("envs", "taxi") is resolve("envs", "reflectrl.wings.taxi.env:TaxiEnv") is TaxiEnv
 
 
 def test_every_built_in_environment_can_be_loaded():
@@ -29,7 +29,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_one():
 
 
 def test_a_name_that_is_near_to_none_is_answered_with_all():
-    with pytest.raises(UserError, match=r"unknown env 'quux' \(known: .*taxi.*frozenlake"):
+    with pytest.raises(UserError, match=r"unknown env 'quux' \(known: .*frozenlake.*taxi"):
         resolve("envs", "quux")
     assert suggestion("x", []) == ""
 

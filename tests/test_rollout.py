@@ -10,12 +10,12 @@ import torch
 from reflectrl.config import ModelConfig
 from reflectrl.envs import make
 from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import AnalystPlayer, ExpertPlayer, Player, Policy, RandomPlayer, Reflector, Seat
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
 
 TEXT = "|T: | : |\nLast: none\nReflection: Go on.\nActions: 1: south; 2: north; 3: east; 4: west; 5: a; 6: b\nChoice: 1"
 

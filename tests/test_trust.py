@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import reflectrl
 from reflectrl.cli import main
 from reflectrl.cli.find import recipes
 from reflectrl.config import load_recipe, read_recipe
@@ -106,7 +107,7 @@ class TestCodeNamedByAFile:
         assert 'name = "stranger:called"' in capsys.readouterr().out and not ran()
 
     def test_recipes_of_ours_name_none(self) -> None:
-        shipped = [path for path in recipes().values() if path.resolve().parents[1] == Path(__file__).parents[1]]
+        shipped = [path for path in recipes().values() if Path(reflectrl.__file__).parent in path.resolve().parents]
         assert shipped and all(load_recipe(path) == read_recipe(path) for path in shipped)
 
     @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ class TestModelsWithCodeOfTheirOwn:
 
     def test_a_classifier_with_code_is_refused_without_asking(self, theirs: Path, command: Any) -> None:
         code = (
-            "from reflectrl.rewards.classifiers import Classifier\nfrom reflectrl.types import UserError\n"
+            "from reflectrl.wings.text.rewards.classifiers import Classifier\nfrom reflectrl.types import UserError\n"
             "try: Classifier('theirs/checkpoints/seed0/plain', 1, 'reward')\nexcept UserError as error: print(error)"
         )
         done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True, check=True)
@@ -239,7 +240,7 @@ class TestModelsWithCodeOfTheirOwn:
     def test_a_kernel_of_the_hub_is_refused(self, tiny_folder: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
         from reflectrl.config import ModelConfig
         from reflectrl.models.load import load_model
-        from reflectrl.rewards.classifiers import Classifier
+        from reflectrl.wings.text.rewards.classifiers import Classifier
 
         shutil.copytree(tiny_folder("llama"), tmp_path / "model")
         path = tmp_path / "model" / "config.json"

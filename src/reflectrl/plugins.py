@@ -1,44 +1,39 @@
-"""From a name to an object: a built-in name, "package.module:Class", or an installed entry point."""
+"""From a name to an object: what an installed package announces as an entry point, or "package.module:Class".
+
+Our own wings are found in the same way as a stranger's package, so the core names none of them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from reflectrl.types import UserError
 
-BUILTIN: dict[str, dict[str, str]] = {
-    "envs": {
-        "taxi": "reflectrl.envs.taxi:TaxiEnv",
-        "frozenlake": "reflectrl.envs.frozenlake:FrozenLakeEnv",
-        "alfworld": "reflectrl.envs.alfworld:AlfworldEnv",
-        "autoexplore": "reflectrl.envs.autoexplore.env:AutoExploreEnv",
-    },
-    "rewards": {
-        "fluency": "reflectrl.rewards.components:Fluency",
-        "faithfulness": "reflectrl.rewards.components:Faithfulness",
-        "engagement": "reflectrl.rewards.components:Engagement",
-        "upvote": "reflectrl.rewards.components:Upvote",
-        "safety": "reflectrl.rewards.components:Safety",
-        "diversity": "reflectrl.rewards.diversity:Diversity",
-        "reward_model": "reflectrl.rewards.components:RewardModel",
-        "comet_critic": "reflectrl.rewards.components:CometCritic",
-        "order_relevance": "reflectrl.rewards.orders:Relevance",
-        "order_politeness": "reflectrl.rewards.orders:Politeness",
-        "order_economy": "reflectrl.rewards.orders:Economy",
-    },
-}
-
 
 def names(kind: str) -> list[str]:
-    """The short names known for a kind ("envs"): built in first, then those that installed packages announce."""
-    found = [point.name for point in entry_points(group=f"reflectrl.{kind}")]
-    return [*BUILTIN.get(kind, {}), *sorted(set(found) - set(BUILTIN.get(kind, {})))]
+    """The short names that installed packages, ours included, announce for a kind ("envs", "verbs", "recipes" ...)."""
+    return list(announced(kind))
+
+
+def announced(kind: str) -> dict[str, EntryPoint]:
+    """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
+    return {point.name: point for point in points if _is_there(point.module)}
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be found; a wing's folder may have been removed."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a package around it is gone
+        return False
 
 
 def resolve(kind: str, name: str) -> Any:
@@ -47,15 +42,13 @@ def resolve(kind: str, name: str) -> Any:
     Raises:
         UserError: nothing goes by that name (with the nearest one), or importing it failed.
     """
-    if name in BUILTIN.get(kind, {}):
-        return _import(kind, BUILTIN[kind][name])
     if ":" in name:
         look_here()
         return _import(kind, name)
-    for point in entry_points(group=f"reflectrl.{kind}"):
-        if point.name == name:
-            return _import(kind, point.value)
-    raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, names(kind))}")
+    known = announced(kind)
+    if name not in known:
+        raise UserError(f"unknown {kind.rstrip('s')} {name!r}{suggestion(name, known)}")
+    return _import(kind, known[name].value)
 
 
 def resolve_class(kind: str, name: str, base: type) -> type[Any]:

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks import alfworld_recheck, alfworld_sweep
 from benchmarks.alfworld import Asked, measured
-from reflectrl.envs.alfworld.cached import to_json
-from reflectrl.envs.alfworld.generate import generate_game
-from reflectrl.envs.alfworld.library import fill
-from reflectrl.envs.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.cached import to_json
+from reflectrl.wings.alfworld.generate import generate_game
+from reflectrl.wings.alfworld.library import fill
+from reflectrl.wings.alfworld.reading import compile_game
 
 has_reference = bool(find_spec("textworld") and find_spec("alfworld"))
 needs_reference = pytest.mark.skipif(not has_reference, reason="needs the extra: reflectrl[alfworld]")

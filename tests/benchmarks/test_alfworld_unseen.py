@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from benchmarks.alfworld_unseen import main, scene_of
-from reflectrl.envs.alfworld.importing import generate_games
-from reflectrl.envs.alfworld.library import open_shelf
+from reflectrl.wings.alfworld.importing import generate_games
+from reflectrl.wings.alfworld.library import open_shelf
 
 
 def test_no_scene_of_the_unseen_games_is_in_any_other_set(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.autoexplore_answers import CHANCE, SEARCHES, by_chance, judged
 from benchmarks.autoexplore_quality import answers_of, bootstrap, differences, main, rows
-from reflectrl.envs.autoexplore.env import AutoExploreEnv
 from reflectrl.episodes import EpisodeLog
 from reflectrl.players.simple import BaselinePlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
-from tests.envs.autoexplore.shelf import make_library
+from reflectrl.wings.autoexplore.env import AutoExploreEnv
+from tests.wings.autoexplore.shelf import make_library
 
 RECIPE = """
 name = "tiny"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.autoexplore_search import main
-from reflectrl.envs.autoexplore.making.imported import find_repo, gold_files, read_imported
 from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.making.imported import find_repo, gold_files, read_imported
 
 QUESTIONS: list[dict[str, Any]] = [
     {"repo": "owner/My.Tool", "question": "how are requests retried?", "gold": ["src/retry.py"], "dominant": True},

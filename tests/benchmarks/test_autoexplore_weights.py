@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.autoexplore_weights import Candidates, first_right, fitted, main
-from reflectrl.envs.autoexplore.finder import GROUNDS
-from tests.envs.autoexplore.shelf import make_library
+from reflectrl.wings.autoexplore.finder import GROUNDS
+from tests.wings.autoexplore.shelf import make_library
 
 
 def test_a_ground_that_decides_gets_the_weight() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from reflectrl.config import Word
 from reflectrl.envs import make
-from reflectrl.envs.frozenlake import FrozenLakeEnv
 from reflectrl.types import UserError
+from reflectrl.wings.frozenlake.env import FrozenLakeEnv
 
 
 class Room(FrozenLakeEnv):

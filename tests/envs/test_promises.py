@@ -15,12 +15,12 @@ import pytest
 from reflectrl.envs.adapter import GymTextEnv
 from reflectrl.envs.check import EnvCheckError, check_text_env
 from reflectrl.envs.pool import EnvPool
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, to_line
 from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Lesson, teach
 from reflectrl.types import Task, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

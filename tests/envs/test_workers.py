@@ -20,11 +20,11 @@ import pytest
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.episodes import to_line
 from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
 
 HERE = Path(__file__).parent
 

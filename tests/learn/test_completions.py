@@ -12,13 +12,14 @@ import torch
 
 from reflectrl.config import OfflineConfig
 from reflectrl.envs.base import TextEnv
-from reflectrl.learn.completions import Affine, onto_unit, shortened, step_dataset, text_dataset
+from reflectrl.learn.completions import Affine, onto_unit, step_dataset
 from reflectrl.learn.offline_cache import reference_logprobs
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
-from reflectrl.samples.sample import Sample
 from reflectrl.types import Episode, Sampling, UserError
+from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
+from reflectrl.wings.text.samples.sample import Sample
 
 Pair = Callable[..., tuple[Any, Any]]
 PROMPTS = ("Day one:", "Reflection: Go on.\nAction:", "T", "went to see the sea. " * 6)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
-from reflectrl.learn.completions import Dataset, step_dataset, text_dataset
+from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play, train_expert_iteration
 from reflectrl.learn.offline import items_of, losses_of, mean_loss, schedule, train_offline
 from reflectrl.learn.offline_cache import Appraisal, appraise
@@ -21,8 +21,9 @@ from reflectrl.learn.preferences import Item
 from reflectrl.learn.reference_value import split
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
-from reflectrl.samples.sample import Sample
 from reflectrl.types import Sampling, UserError
+from reflectrl.wings.text.learn.text_dataset import text_dataset
+from reflectrl.wings.text.samples.sample import Sample
 
 Tiny = Callable[..., Any]
 ALGORITHMS = get_args(Algorithm)

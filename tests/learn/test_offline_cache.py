@@ -14,10 +14,11 @@ import torch
 from reflectrl.config import OfflineConfig
 from reflectrl.digests import DIGESTS
 from reflectrl.learn import offline_cache
-from reflectrl.learn.completions import Dataset, text_dataset
+from reflectrl.learn.completions import Dataset
 from reflectrl.learn.offline_cache import CARD, Outcomes, kept_appraisal, parts_of, reference_logprobs
-from reflectrl.samples.sample import Sample
 from reflectrl.types import UserError
+from reflectrl.wings.text.learn.text_dataset import text_dataset
+from reflectrl.wings.text.samples.sample import Sample
 
 Tiny = Callable[..., Any]
 CONFIG = OfflineConfig(value_epochs=2, value_batch=4)

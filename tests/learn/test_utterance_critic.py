@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from reflectrl.config import OfflineConfig
 from reflectrl.learn import utterance_critic
-from reflectrl.learn.completions import Dataset, step_dataset, text_dataset
+from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play
 from reflectrl.learn.offline import items_of, train_offline
 from reflectrl.learn.offline_cache import reference_logprobs
@@ -23,8 +23,9 @@ from reflectrl.models.engine import last_hidden
 from reflectrl.models.packing import apart
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
-from reflectrl.samples.sample import Sample
 from reflectrl.types import Episode, Sampling, UserError
+from reflectrl.wings.text.learn.text_dataset import text_dataset
+from reflectrl.wings.text.samples.sample import Sample
 
 Tiny = Callable[..., Any]
 Walk = Sequence[tuple[int, int, float]]

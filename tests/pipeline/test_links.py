@@ -9,12 +9,12 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.config import ModelConfig, OfflineConfig
-from reflectrl.envs.autoexplore.questions import write_questions
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.pipeline.claim import alone
-from reflectrl.pipeline.from_samples import train_on_samples
-from reflectrl.samples.writing import LineFile
 from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.questions import write_questions
+from reflectrl.wings.text.pipeline.from_samples import train_on_samples
+from reflectrl.wings.text.samples.writing import LineFile
 
 ARGUMENTS = ["--arms=random", "--eval.splits=test"]
 WRITTEN = (

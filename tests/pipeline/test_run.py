@@ -237,7 +237,7 @@ class TestRefusals:
 
 PLUGIN = """
 from pathlib import Path
-from reflectrl.envs.taxi import TaxiEnv
+from reflectrl.wings.taxi.env import TaxiEnv
 
 
 class Fragile(TaxiEnv):

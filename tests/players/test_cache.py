@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.models.choices import Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import make_trie, shared_length
@@ -21,6 +20,7 @@ from reflectrl.players import Player, Policy, Reflector, Seat
 from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn
+from reflectrl.wings.taxi.env import TaxiEnv
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")

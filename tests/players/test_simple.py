@@ -6,10 +6,10 @@ from scipy.stats import chisquare
 
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.players import AnalystPlayer, ExpertPlayer, OraclePlayer, Player, RandomPlayer, ScriptedPlayer, Seat
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
 
 
 def taxi() -> TextEnv:

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from reflectrl.config import Recipe, to_toml
-from reflectrl.envs.taxi import TaxiEnv
 from reflectrl.episodes import EpisodeLog
 from reflectrl.types import Episode, Sampling, Step, Task, Turn
+from reflectrl.wings.taxi.env import TaxiEnv
 
 SKILL = {  # the chance that a fake arm takes the best action
     "random": 0.0,

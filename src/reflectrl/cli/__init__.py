@@ -44,9 +44,9 @@ def _obey(words: Sequence[str]) -> None:
         print(f"reflectrl {reflectrl.__version__}")
         return
     from reflectrl.cli.arguments import parse
-    from reflectrl.cli.verbs import VERBS
+    from reflectrl.cli.verbs import all_verbs
 
-    verb, settings = parse(words, VERBS, "reflectrl", DESCRIPTION)
+    verb, settings = parse(words, all_verbs(), "reflectrl", DESCRIPTION)
     verb(settings)
 
 

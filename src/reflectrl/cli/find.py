@@ -1,20 +1,18 @@
-"""Recipes by name: the user's own folder first, then those of a checkout, then those that were installed."""
+"""Recipes by name: those in the user's own folder `recipes/` first, then those of installed packages."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
-import reflectrl
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import announced, suggestion
 from reflectrl.types import UserError
 
 
 def folders() -> list[Path]:
     """Where recipes are looked for, first found first taken."""
-    package = Path(reflectrl.__file__).resolve().parent
-    return [
-        folder for folder in (Path("recipes"), package.parents[1] / "recipes", package / "recipes") if folder.is_dir()
-    ]
+    packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
+    return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
 
 
 def recipes() -> dict[str, Path]:

@@ -16,16 +16,11 @@ import tyro
 
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.data import Data
-from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.find import find_recipe, recipes, summary
-from reflectrl.cli.locate import Locate
-from reflectrl.cli.mcp import Mcp
-from reflectrl.cli.offline import Offline
-from reflectrl.cli.text import Compare, Judge
 from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
-from reflectrl.plugins import names, suggestion
+from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -64,7 +59,7 @@ class Run:
         require_writable(folder, f"run folder {folder}")
         try:
             if self.repos:
-                from reflectrl.cli.own_repos import own_library
+                from reflectrl.wings.autoexplore.cli.own_repos import own_library
 
                 recipe = replace(recipe, env={**recipe.env, "library": str(own_library(self.repos, folder))})
             from reflectrl import pipeline
@@ -174,25 +169,25 @@ class List:
                 print(f"  {name:22} {words}".rstrip())
 
 
-VERBS: dict[str, type] = {
+OWN: dict[str, type] = {
     "run": Run,
     "teach": Teach,
     "sft": SFT,
     "rl": RL,
     "eval": Eval,
     "report": Report,
-    "offline": Offline,
     "play": Play,
-    "locate": Locate,
-    "mcp": Mcp,
-    "export-agent": ExportAgent,
-    "judge": Judge,
-    "compare": Compare,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,
     "list": List,
 }
+"""The core's verbs."""
+
+
+def all_verbs() -> dict[str, type]:
+    """Name → verb: the core's, and those that installed packages announce (the wings among them)."""
+    return {**{name: resolve("verbs", name) for name in names("verbs")}, **OWN}
 
 
 def _listed(what: str) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     if recipe.text.task == "none":  # torch is slow to import; lists and help do without
         from reflectrl.pipeline.stages import run as run_stages
     else:
-        from reflectrl.pipeline.text.stages import run as run_stages
+        from reflectrl.wings.text.pipeline.stages import run as run_stages
     run_stages(recipe, folder, until)
 
 

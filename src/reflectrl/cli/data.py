@@ -1,0 +1,53 @@
+"""`data`: getting the data of a benchmark, or saying what is there. Each benchmark has its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import tyro
+
+from reflectrl.plugins import names, resolve, suggestion
+from reflectrl.terminal import console
+from reflectrl.types import UserError
+
+Tick = Callable[[int, int, str], None]
+"""Called with (done, total, what) as the work goes on."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Get the data of a benchmark, or say what is there: `data alfworld --help`, `data hha --help` and so on."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
+    """Name of a benchmark; convert, for files of samples."""
+
+    @classmethod
+    def narrowed(cls, words: Sequence[str]) -> type[Data]:
+        """The verb of the benchmark that is named first among the words; this one if none is."""
+        known = names("benchmarks")
+        name = next((word for word in words if word in known), None)
+        return cls if name is None else resolve("benchmarks", name)
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Refuse: no benchmark was named that there is. (A benchmark's own class gets its data here.)"""
+        raise UserError(f"unknown benchmark {self.name!r}{suggestion(self.name, names('benchmarks'))}")
+
+
+def refuse_unknown(settings: Sequence[str], verb: type) -> None:
+    """Refuse words that are no options of a verb, with the nearest one that is."""
+    if settings:
+        option = settings[0].partition("=")[0]
+        known = [f"--{field.name.rstrip('_').replace('_', '-')}" for field in fields(verb) if field.name != "name"]
+        raise UserError(f"unknown option {option!r}{suggestion(option, known)}")
+
+
+@contextmanager
+def bar(part: str) -> Iterator[Tick]:
+    """Shows on a terminal how far a part is; elsewhere, a plain line now and then."""
+    from reflectrl.pipeline.progress import Board
+
+    with Board(console(120)) as board:
+        yield lambda done, total, note: board.tick(part, done, total or done, note)

@@ -1,8 +1,0 @@
-"""The task families of the paper: from the raw files that a user downloads to samples, split by split."""
-
-from reflectrl.samples.families import comet, hha, knowledge, reddit
-from reflectrl.samples.families.store import Account, Family, prepare, read_account, store_path
-
-FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in (hha, comet, reddit, knowledge)}
-
-__all__ = ["FAMILIES", "Account", "Family", "prepare", "read_account", "store_path"]

@@ -1,0 +1,181 @@
+"""`data alfworld`: getting the games, or saying what is there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+from urllib.parse import urlsplit
+
+import tyro
+
+from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.wings.alfworld.importing import Imported
+
+ALFWORLD_RELEASES = "https://github.com/alfworld/alfworld/releases/download/"
+ALFWORLD_URLS = tuple(
+    ALFWORLD_RELEASES + file
+    for file in ("0.2.2/json_2.1.1_json.zip", "0.2.2/json_2.1.1_pddl.zip", "0.4.0/json_2.1.2_tw-pddl.zip")
+)
+"""What `alfworld-download` fetches for the text games: tasks, households, and which games can be solved."""
+
+DOWNLOADS = "downloads"
+"""Folder in the store for archives, until they are imported."""
+
+SHOWN = 10
+"""So many bad games are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class ALFWorldData(Data):
+    """Get ALFWorld's games: download them, import official files, or generate some. Else say what is there."""
+
+    download: bool = False
+    """Download the official files, and import them."""
+    from_: Annotated[
+        tuple[tuple[Path, ...], ...], tyro.conf.arg(name="from", metavar="DIR ..."), tyro.conf.UseAppendAction
+    ] = ()
+    """Import official files: folders, or .zip and .tar.* archives."""
+    generate: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Make N games for training, and a tenth of that for each other set. Results on them are no ALFWorld scores."""
+    store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Where games are kept; $REFLECTRL_DATA/alfworld or ~/.cache/reflectrl/alfworld if not given."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Seed of generated games."""
+    replace: bool = False
+    """Remove the games that are there."""
+    url: Annotated[tuple[str, ...], tyro.conf.arg(metavar="URL"), tyro.conf.UseAppendAction] = ()
+    """Download from this address instead (a mirror); may be given several times."""
+
+    ways: ClassVar[str] = "--download, --from DIR, --generate N"
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Get the games, then say what the store holds."""
+        self._check(settings)
+        from reflectrl.wings.alfworld.library import store_path
+
+        store = store_path(self.store)
+        try:
+            self._get(store)
+        except UserError:
+            _clear(store)
+            raise
+        _show(store, self.store)
+
+    def _get(self, store: Path) -> None:
+        if self.download:
+            _report(self._download(store))
+        elif self.from_:
+            _report(self._import([path for paths in self.from_ for path in paths], store))
+        elif self.generate is not None:
+            self._generate(self.generate, store)
+
+    def _check(self, settings: Sequence[str]) -> None:
+        refuse_unknown(settings, type(self))
+        asked = self.download + bool(self.from_) + (self.generate is not None)
+        if asked > 1:
+            raise UserError(f"data: only one of {self.ways} at a time")
+        if () in self.from_:
+            raise UserError("data: --from needs a folder or an archive")
+        if self.generate is not None and self.generate < 1:
+            raise UserError(f"data: --generate must be at least 1, not {self.generate}")
+        if self.url and not self.download:
+            raise UserError("data: --url needs --download")
+        for url in self.url:
+            _archive_name(url)
+        if self.replace and not asked:
+            raise UserError(f"data: --replace needs one of {self.ways}")
+
+    def _import(self, sources: Sequence[Path], store: Path) -> Imported:
+        from reflectrl.wings.alfworld.importing import import_games
+
+        with bar("import") as tick:
+            return import_games(sources, store, tick, self.replace)
+
+    def _generate(self, count: int, store: Path) -> None:
+        from reflectrl.wings.alfworld.importing import generate_games
+
+        with bar("generate") as tick:
+            generate_games(count, self.seed, store, tick, self.replace)
+
+    def _download(self, store: Path) -> Imported:
+        from reflectrl.wings.alfworld.library import require_fillable
+
+        require_fillable(store, generated=False, replace=self.replace)
+        folder = store / DOWNLOADS
+        folder.mkdir(exist_ok=True)
+        archives = [_fetched(url, folder) for url in self.url or ALFWORLD_URLS]
+        found = self._import(archives, store)
+        for archive in archives:
+            archive.unlink()
+        _clear(store)
+        return found
+
+
+def _clear(store: Path) -> None:
+    """Remove the folders in which nothing is."""
+    for folder in (store / DOWNLOADS, store):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _archive_name(url: str) -> str:
+    """A file's name for an address, another one for each; UserError if no archive can be there."""
+    from reflectrl.wings.alfworld.sources import ARCHIVES
+
+    try:
+        address = urlsplit(url)
+    except ValueError as error:
+        raise UserError(f"{url}: no address: {error}") from error
+    if address.scheme not in ("http", "https") or not address.path.endswith(ARCHIVES):
+        raise UserError(f"{url}: expected the http or https address of an archive ({', '.join(ARCHIVES)})")
+    return re.sub(r"[^\w.-]", "_", address.netloc + address.path)
+
+
+def _fetched(url: str, folder: Path) -> Path:
+    """An archive from a server; what turns out to be none is removed."""
+    from reflectrl.cli.download import download
+    from reflectrl.wings.alfworld.sources import open_sources
+
+    archive = folder / _archive_name(url)
+    print(f"downloading {url} to {archive}", flush=True)
+    with bar(url.rpartition("/")[2]) as tick:
+        download(url, archive, lambda done, total: tick(done >> 20, total >> 20, "MiB"))
+    try:
+        with open_sources([archive]):
+            return archive
+    except UserError as error:
+        archive.unlink()
+        raise UserError(f"{url} gave no archive of games: {error}") from error
+
+
+def _report(found: Imported) -> None:
+    for reason, count in found.skipped.most_common():
+        print(f"left out: {count} games, {reason}")
+    for name, reason in found.bad[:SHOWN]:
+        print(f"bad game: {name}: {reason}", file=sys.stderr)
+    if len(found.bad) > SHOWN:
+        print(f"... and {len(found.bad) - SHOWN} more bad games", file=sys.stderr)
+
+
+def _show(store: Path, named: str) -> None:
+    """A table: games per task type and split."""
+    from reflectrl.wings.alfworld.game import TYPES
+    from reflectrl.wings.alfworld.library import SETS, open_shelf, splits_in
+
+    shelves = {split: open_shelf(named, split) for split in splits_in(store) or SETS[:1]}
+    counts = {split: Counter(entry.type for entry in shelf.entries) for split, shelf in shelves.items()}
+    generated = any(shelf.generated for shelf in shelves.values())
+    print(f"{store}{' (generated games: results on them are no ALFWorld scores)' if generated else ''}")
+    print(" " * 32 + "".join(f"{split:>14}" for split in shelves))
+    for kind in TYPES:
+        print(f"  {kind:30}" + "".join(f"{counts[split][kind]:14}" for split in shelves))
+    print(f"  {'all':30}" + "".join(f"{counts[split].total():14}" for split in shelves))

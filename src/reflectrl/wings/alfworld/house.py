@@ -1,0 +1,314 @@
+"""The household itself: commands, what they do, and what is said about it.
+
+A native engine for ALFWorld's text games. It gives the same observations, admissible commands (in the same order) and
+outcomes as the reference engine, TextWorld with ALFWorld's grammar, quirks included; `tests/wings/alfworld` and
+`benchmarks/alfworld_sweep.py` compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from reflectrl.wings.alfworld.game import TREATMENTS, Game
+
+Dialect = Literal["current", "paper"]
+"""The words of alfworld 0.4 ("move X to Y", "You arrive at desk 1.", help), or those of alfworld 0.3 that published
+prompts use ("put X in/on Y", "You arrive at loc 7.", no help)."""
+
+HELP = """Available commands:
+  look:                             look around your current location
+  inventory:                        check your current inventory
+  go to (receptacle):               move to a receptacle
+  open (receptacle):                open a receptacle
+  close (receptacle):               close a receptacle
+  take (object) from (receptacle):  take an object from a receptacle
+  move (object) to (receptacle):  place an object in or on a receptacle
+  examine (something):              examine a receptacle or an object
+  use (object):                     use an object
+  heat (object) with (receptacle):  heat an object using a receptacle
+  clean (object) with (receptacle): clean an object using a receptacle
+  cool (object) with (receptacle):  cool an object using a receptacle
+  slice (object) with (object):     slice an object using a sharp object
+"""
+
+_TOOLS = {treatment.tool: treatment for treatment in TREATMENTS.values()}
+_STATES = {treatment.verb: state for state, treatment in TREATMENTS.items()}
+_UNDONE = {"hot": "cool", "cool": "hot", "clean": ""}
+
+Command = tuple[Any, ...]
+"""A verb and indices of things and receptacles: ("take", thing, receptacle)."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """As in "a mug 1, a pen 2, and a book 1", or "nothing" if there is nothing."""
+    items = [f"a {name}" for name in names]
+    if len(items) < 2:
+        return items[0] if items else "nothing"
+    return f"{', '.join(items[:-1])}, and {items[-1]}"
+
+
+class House:
+    """A game being played.
+
+    Attributes:
+        location: where the player is (an index of `game.places`).
+        held: index of the thing in the player's hand, or None.
+        opened: receptacles that stand open.
+        contents: for each receptacle the things in or on it.
+        at: (thing, location) pairs, as the game's.
+        removed: (thing, receptacle) pairs of what was taken from where and not put back; `look` shows some of them.
+        states: thing → its states ("clean", "hot", "cool", "sliced", "toggled").
+    """
+
+    def __init__(self, game: Game, dialect: Dialect = "current") -> None:
+        self.game, self.dialect = game, dialect
+        self.location = game.start
+        self.held: int | None = None
+        self.opened = {index for index, receptacle in enumerate(game.receptacles) if receptacle.opened}
+        self.contents: list[set[int]] = [set() for _ in game.receptacles]
+        for thing, receptacle in game.inside:
+            self.contents[receptacle].add(thing)
+        self.at = set(game.at)
+        self.removed: set[tuple[int, int]] = set()
+        self.states = [thing.states for thing in game.things]
+        self._commands: dict[str, Command] | None = None
+
+    # ---- what can be done ------------------------------------------------------------------------------------------
+
+    def commands(self) -> dict[str, Command]:
+        """The admissible commands in order (that of their texts), and what they mean."""
+        if self._commands is None:
+            found = dict(self.game.travels[self.location])
+            self._add_fixed(found)
+            for receptacle in self.game.here.get(self.location, ()):
+                self._add_receptacle(found, receptacle)
+            self._add_held(found)
+            self._commands = {text: found[text] for text in sorted(found)}
+        return self._commands
+
+    def admissible(self) -> tuple[str, ...]:
+        """The texts of the admissible commands, in order."""
+        return tuple(self.commands())
+
+    def _add_fixed(self, found: dict[str, Command]) -> None:
+        found["look"] = ("look",)
+        found["inventory"] = ("inventory",)
+        if self.dialect == "current":
+            found["help"] = ("help",)
+
+    def _add_receptacle(self, found: dict[str, Command], index: int) -> None:
+        game, receptacle = self.game, self.game.receptacles[index]
+        name = receptacle.name
+        found[f"examine {name}"] = ("examine receptacle", index)
+        if receptacle.openable:
+            verb = "close" if index in self.opened else "open"
+            found[f"{verb} {name}"] = (verb, index)
+        for thing in self.contents[index]:
+            if "toggleable" in game.things[thing].abilities:
+                found[f"use {game.things[thing].name}"] = ("use", thing)
+        if not self.is_accessible(index):
+            return
+        for thing in self.contents[index]:
+            about = game.things[thing]
+            if self.held is None and "pickupable" in about.abilities:
+                found[f"take {about.name} from {name}"] = ("take", thing, index)
+
+    def _add_held(self, found: dict[str, Command]) -> None:
+        if self.held is None:
+            return
+        thing = self.game.things[self.held]
+        # Only what is held can be examined: a stray comma in ALFWorld's domain makes its rule for other things void.
+        found[f"examine {thing.name}"] = ("examine thing", self.held)
+        for index in self.game.here.get(self.location, ()):
+            receptacle = self.game.receptacles[index]
+            if self.is_accessible(index) and thing.kind in receptacle.holds:
+                found[self._put_text(thing.name, receptacle.name)] = ("put", self.held, index)
+            treatment = _TOOLS.get(receptacle.kind)
+            if treatment is not None and treatment.ability in thing.abilities:
+                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, self.held, index)
+        if thing.kind in ("knife", "butterknife"):
+            for other, location in self.at:
+                if location == self.location and "sliceable" in self.game.things[other].abilities:
+                    found[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
+
+    def _put_text(self, thing: str, receptacle: str) -> str:
+        return f"move {thing} to {receptacle}" if self.dialect == "current" else f"put {thing} in/on {receptacle}"
+
+    def is_accessible(self, receptacle: int) -> bool:
+        """Whether one can reach into it: it has no door, or the door is open."""
+        return not self.game.receptacles[receptacle].openable or receptacle in self.opened
+
+    # ---- doing it --------------------------------------------------------------------------------------------------
+
+    def do(self, command: str) -> str:
+        """Carry out a command; one that is not admissible changes nothing. Returns what is said."""
+        meaning = self.commands().get(command.strip())
+        if meaning is None:
+            return "Nothing happens."
+        self._commands = None
+        return self._do(*meaning)
+
+    def _do(self, verb: str, *indices: int) -> str:
+        if verb in ("look", "inventory", "help"):
+            return {"look": self.look, "inventory": self.inventory, "help": lambda: HELP}[verb]()
+        if verb == "examine receptacle":
+            return self.describe_receptacle(*indices)
+        if verb == "examine thing":
+            return self.describe_thing(*indices)
+        if verb in ("go", "open", "close"):
+            return self._go(*indices) if verb == "go" else self._move_door(verb, *indices)
+        if verb in ("take", "put"):
+            return self._take(*indices) if verb == "take" else self._put(*indices)
+        if verb in ("use", "slice"):
+            return self._use(*indices) if verb == "use" else self._slice(*indices)
+        return self._treat(verb, *indices)
+
+    def _go(self, receptacle: int) -> str:
+        self.location = self.game.receptacles[receptacle].location
+        current = self.dialect == "current"
+        place = self.game.receptacles[receptacle].name if current else self.game.places[self.location]
+        return f"You arrive at {place}. {self.describe_receptacle(receptacle)}"
+
+    def _move_door(self, verb: str, receptacle: int) -> str:
+        name = self.game.receptacles[receptacle].name
+        if verb == "close":
+            self.opened.discard(receptacle)
+            return f"You close the {name}."
+        self.opened.add(receptacle)
+        return f"You open the {name}. {self.describe_receptacle(receptacle)}"
+
+    def _take(self, thing: int, receptacle: int) -> str:
+        self.contents[receptacle].discard(thing)
+        self.removed.add((thing, receptacle))
+        self.at.discard((thing, self.location))
+        self.held = thing
+        return f"You pick up the {self.game.things[thing].name} from the {self.game.receptacles[receptacle].name}."
+
+    def _put(self, thing: int, receptacle: int) -> str:
+        self.contents[receptacle].add(thing)
+        self.removed.discard((thing, receptacle))
+        self.at.add((thing, self.location))
+        self.held = None
+        name, place = self.game.things[thing].name, self.game.receptacles[receptacle].name
+        return (
+            f"You move the {name} to the {place}."
+            if self.dialect == "current"
+            else f"You put the {name} in/on the {place}."
+        )
+
+    def _use(self, thing: int) -> str:
+        self.states[thing] |= {"toggled"}
+        return f"You turn on the {self.game.things[thing].name}."  # always "on": the reference never says otherwise
+
+    def _slice(self, thing: int) -> str:
+        self.states[thing] |= {"sliced"}
+        assert self.held is not None
+        return f"You sliced the {self.game.things[thing].name} with the {self.game.things[self.held].name}."
+
+    def _treat(self, verb: str, thing: int, receptacle: int) -> str:
+        state = _STATES[verb]
+        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
+        return f"You {verb} the {self.game.things[thing].name} using the {self.game.receptacles[receptacle].name}."
+
+    # ---- what is said ----------------------------------------------------------------------------------------------
+
+    def introduction(self, wording: str) -> str:
+        """What a player reads first; `wording` is the task in words."""
+        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{self._overview()}\n\nYour task is to: {wording}"
+
+    def _overview(self) -> str:
+        if self.game.here.get(self.location):
+            return self.look()
+        names = [receptacle.name for receptacle in self.game.receptacles]
+        return f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+
+    def look(self) -> str:
+        """What is around. Things "next to" a receptacle are those that were taken from it and put down beside it."""
+        here = self.game.here.get(self.location, ())
+        if not here:
+            return "You are in the middle of a room. Looking quickly around you, you see nothing."
+        names = [self.game.receptacles[index].name for index in here]
+        facing = names[0] if len(names) == 1 else f"{', '.join(names[:-1])}, and {names[-1]}"
+        things = sorted(thing for thing, location in self.at if location == self.location)
+        beside = [self.game.things[t].name for t in things for index in here if (t, index) in self.removed]
+        return f"You are facing the {facing}. Next to it, you see {listed(beside)}."
+
+    def inventory(self) -> str:
+        if self.held is None:
+            return "You are not carrying anything."
+        return f"You are carrying: a {self.game.things[self.held].name}."
+
+    def describe_receptacle(self, index: int) -> str:
+        """What is seen in or on a receptacle."""
+        receptacle = self.game.receptacles[index]
+        if receptacle.openable and index not in self.opened:
+            return f"The {receptacle.name} is closed."
+        seen = listed([self.game.things[thing].name for thing in sorted(self.contents[index])])
+        if receptacle.openable:
+            return f"The {receptacle.name} is open. In it, you see {seen}."
+        return f"On the {receptacle.name}, you see {seen}."
+
+    def describe_thing(self, index: int) -> str:
+        """What an object looks like."""
+        thing, states = self.game.things[index], self.states[index]
+        name = thing.name
+        if "isreceptacleobject" in thing.abilities:
+            inner = [self.game.things[one].name for one, outer in self.game.nested if outer == index]
+            return f"This is a normal {name}. In it, you see {listed(inner)}."
+        sliced = "sliced" in states
+        warm = "hot" if "hot" in states else "cool" if "cool" in states else ""
+        if warm and "clean" in states:
+            return f"This is a {warm} and clean {'sliced ' if sliced else ''}{name}."
+        if sliced and (warm or "clean" in states):
+            return f"This is a {'clean' if 'clean' in states else warm} sliced {name}."
+        if warm or "clean" in states:
+            return f"This is a {'hot' if warm == 'hot' else 'clean' if 'clean' in states else 'cold'} {name}."
+        if "toggleable" in thing.abilities and "toggled" in states:
+            return f"This {name} is on."
+        if "sliceable" in thing.abilities and sliced:
+            return f"This is a sliced {name}."
+        return f"There's nothing special about {name}."
+
+    # ---- how it ends -----------------------------------------------------------------------------------------------
+
+    def is_won(self) -> bool:
+        """Whether the goal is reached."""
+        goal, game = self.game.goal, self.game
+        if goal.lamp:
+            return self._is_lit() and self.held is not None and game.things[self.held].kind == goal.kind
+        return any(
+            sum(map(self.is_wanted, self.contents[index])) >= goal.count
+            for index, receptacle in enumerate(game.receptacles)
+            if receptacle.kind == goal.receptacle
+        )
+
+    def is_wanted(self, thing: int) -> bool:
+        """Whether a thing is of the goal's kind and in the state that it asks for."""
+        goal = self.game.goal
+        return self.game.things[thing].kind == goal.kind and self.is_prepared(thing)
+
+    def is_prepared(self, thing: int) -> bool:
+        """Whether a thing is in the state that the goal asks for (and able to be brought into it)."""
+        state = self.game.goal.state
+        able = self.game.things[thing].abilities
+        return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
+
+    def _is_lit(self) -> bool:
+        """Whether a lamp of the goal's kind that was switched on stands where the player is."""
+        things = (thing for index in self.game.here.get(self.location, ()) for thing in self.contents[index])
+        lamp = self.game.goal.lamp
+        return any(self.game.things[thing].kind == lamp and "toggled" in self.states[thing] for thing in things)
+
+    def get_state(self) -> tuple[Any, ...]:
+        """Everything that commands change, as a value that later commands do not alter."""
+        contents = tuple(frozenset(inside) for inside in self.contents)
+        sets = frozenset(self.opened), frozenset(self.at), frozenset(self.removed)
+        return (self.location, self.held, contents, *sets, tuple(self.states))
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """Go back to a value of `get_state`."""
+        self.location, self.held, contents, opened, at, removed, states = state
+        self.contents = [set(inside) for inside in contents]
+        self.opened, self.at, self.removed = set(opened), set(at), set(removed)
+        self.states, self._commands = list(states), None

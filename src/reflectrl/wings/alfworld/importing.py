@@ -1,0 +1,150 @@
+"""Filling a store: from the official files, or with generated games."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from zipfile import BadZipFile
+
+from reflectrl.types import UserError, named_seed
+from reflectrl.wings.alfworld.cached import to_json
+from reflectrl.wings.alfworld.game import TYPES, Game, GameError
+from reflectrl.wings.alfworld.generate import generate_game
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.library import SETS, fill, require_fillable
+from reflectrl.wings.alfworld.planner import plan
+from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.sources import LAYOUT, PROBLEM, REFERENCE, TRAJECTORY, Place, Read, open_sources
+
+Tick = Callable[[int, int, str], None]
+"""Called with (done, total, what) as the work goes on."""
+
+UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
+"""What a damaged, encrypted or senseless file raises: then its own game is bad, and the others are not."""
+
+_WORDING = re.compile(r'Your task is to: ([^"\n]+)"')
+
+
+class _SkippedError(Exception):
+    """A game that the official sets leave out; the message is the reason."""
+
+
+@dataclass
+class Imported:
+    """What an import found.
+
+    Attributes:
+        games: split → game id → the game's line.
+        skipped: why games were left out that the official sets do not have either → how many.
+        bad: (split and id, what is wrong) of games that cannot be played.
+    """
+
+    games: dict[str, dict[str, str]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+
+def import_games(
+    sources: Sequence[Path], store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
+) -> Imported:
+    """Compile the games of the official files into a store. Games of the same id are written over, others stay.
+
+    Args:
+        sources: folders and archives in the official layout; a game's files may be spread over several.
+        store: folder of the store, made if need be.
+        replace: whether everything that was in the store goes.
+
+    Raises:
+        UserError: the sources cannot be read, the store cannot be written or holds generated games, or there is not
+            one playable game. Then the store is left as it was.
+    """
+    require_fillable(store, generated=False, replace=replace)
+    with open_sources(sources) as (files, skipped):
+        found = Imported(skipped=skipped)
+        for done, place in enumerate(sorted(files), 1):
+            _import_one(found, place, files[place])
+            tick(done, len(files), "games read")
+    if not found.games:
+        raise UserError(f"{', '.join(map(str, sources))}: not one game can be imported; {_why_none(found)}")
+    fill(store, found.games, replace=replace)
+    return found
+
+
+def _import_one(found: Imported, place: Place, files: Mapping[str, Read]) -> None:
+    try:
+        game = _read_game(place, files)
+    except _SkippedError as reason:
+        found.skipped[str(reason)] += 1
+    except UNREADABLE as error:
+        found.bad.append((f"{place.split}/{place.id}", " ".join(str(error).split()) or type(error).__name__))
+    else:
+        found.games.setdefault(place.split, {})[place.id] = to_json(game)
+
+
+def _why_none(found: Imported) -> str:
+    if found.bad:
+        name, reason = found.bad[0]
+        return f"{len(found.bad)} cannot be played, the first being {name}: {reason}"
+    return f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
+
+
+def _read_game(place: Place, files: Mapping[str, Read]) -> Game:
+    if TRAJECTORY not in files:
+        raise GameError(f"there is no {TRAJECTORY}")
+    trajectory = _object(TRAJECTORY, files[TRAJECTORY]())
+    if str(trajectory.get("task_type")) not in TYPES:
+        raise _SkippedError(f"task type {trajectory.get('task_type')}")
+    reference = _object(REFERENCE, files[REFERENCE]()) if REFERENCE in files else {}
+    if reference.get("solvable") is False:
+        raise _SkippedError("marked as not solvable")
+    words = _WORDING.search(str(reference.get("grammar", "")))
+    if PROBLEM not in files:
+        raise GameError(f"there is no {PROBLEM}")
+    problem = files[PROBLEM]().decode("utf-8")
+    return with_plan(compile_game(place.id, problem, trajectory, words[1] if words else ""))
+
+
+def _object(name: str, content: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise GameError(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise GameError(f"{name} is not a JSON object")
+    return value
+
+
+def with_plan(game: Game) -> Game:
+    """The game with the length of its shortest plan.
+
+    Raises:
+        GameError: it cannot be won.
+    """
+    return replace(game, plan_length=len(plan(House(game))))
+
+
+def generate_games(
+    count: int, seed: int, store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
+) -> Imported:
+    """Fill a store with generated games: `count` for training, a tenth of it for each other set.
+
+    Generated games that were there before go. The same count and seed make the same games.
+
+    Raises:
+        UserError: the store cannot be written, or holds real games.
+    """
+    require_fillable(store, generated=True, replace=replace)
+    found = Imported()
+    sizes = {split: count if split == "train" else max(1, count // 10) for split in SETS}
+    every = [(split, number) for split, size in sizes.items() for number in range(size)]
+    for done, (split, number) in enumerate(every, 1):
+        game_id, problem, trajectory = generate_game(named_seed("alfworld-generated", seed, split, number))
+        found.games.setdefault(split, {})[game_id] = to_json(with_plan(compile_game(game_id, problem, trajectory)))
+        tick(done, len(every), "games made")
+    fill(store, found.games, generated=f"{count} games for training, seed {seed}", replace=True)
+    return found

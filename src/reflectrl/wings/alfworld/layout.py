@@ -1,0 +1,88 @@
+"""Where the receptacles of generated scenes stand, and names for everything in the official form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from reflectrl.types import named_seed
+from reflectrl.wings.alfworld import rooms
+from reflectrl.wings.alfworld.writing import Fixture
+
+
+class Layout(NamedTuple):
+    """What a scene always has: its receptacles, and places without any."""
+
+    receptacles: tuple[Fixture, ...]
+    free: tuple[str, ...]
+
+    @property
+    def spots(self) -> list[str]:
+        """Every location, once."""
+        return list(dict.fromkeys([*(fixture.location for fixture in self.receptacles), *self.free]))
+
+    def of(self, kinds: Sequence[str]) -> list[Fixture]:
+        """The receptacles of some kinds."""
+        return [one for one in self.receptacles if one.kind in kinds]
+
+
+@lru_cache(maxsize=256)
+def layout_of(room: str, scene: int) -> Layout:
+    """The receptacles of a scene, which are the same in all its games."""
+    rng = np.random.default_rng(named_seed("alfworld-scene", scene))
+    spots = _spots(rng)
+    names = Names(rng)
+    fixtures: list[Fixture] = []
+    for kind in drawn_kinds(rng, rooms.ROOMS[room].receptacles):
+        location = _beside(rng, kind, fixtures) or next(spots)
+        fixtures.append(Fixture(names.of(kind), kind, location, bool(rng.random() < rooms.DOORS.get(kind, 0))))
+    fixtures.sort(key=lambda fixture: fixture.name)
+    return Layout(tuple(fixtures), tuple(next(spots) for _ in range(6)))
+
+
+def drawn_kinds(rng: np.random.Generator, chances: rooms.Chances) -> Iterator[str]:
+    """Every kind as often as a room happens to have it."""
+    for kind, (chance, fewest, most) in chances.items():
+        if rng.random() < chance:
+            yield from [kind] * int(rng.integers(fewest, most + 1))
+
+
+def _beside(rng: np.random.Generator, kind: str, fixtures: Sequence[Fixture]) -> str:
+    """The place of another receptacle that a new one of this kind shares, or ""."""
+    other, chance = rooms.BESIDE.get(kind, ("", 0))
+    found = [fixture.location for fixture in fixtures if fixture.kind == other]
+    return found[-1] if found and rng.random() < chance and found.count(found[-1]) < 3 else ""
+
+
+def _spots(rng: np.random.Generator) -> Iterator[str]:
+    """Names of locations: two coordinates, a direction and an angle of view, no two alike."""
+    cells = list(product(range(-12, 13), range(-12, 13)))
+    for cell in rng.permutation(len(cells)):
+        numbers = (*cells[cell], int(rng.integers(4)), int(rng.choice([-30, -15, 0, 15, 30, 45, 60])))
+        yield "loc_bar_" + "_bar_".join(str(number).replace("-", "_minus_") for number in numbers)
+
+
+class Names:
+    """PDDL names: a kind and three coordinates, no two alike."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.used = rng, set[str]()
+
+    def of(self, kind: str) -> str:
+        """A new name for something of that kind."""
+        body = kind.removesuffix("Basin")
+        while (place := self._place()) in self.used:
+            pass
+        self.used.add(place)
+        return f"{body}_bar_{place}" + (f"_bar_{kind}" if body != kind else "")
+
+    def _place(self) -> str:
+        lows, highs = (-400, 1, -400), (400, 220, 400)
+        return "_bar_".join(
+            f"_{'plus' if value >= 0 else 'minus'}_{abs(value) // 100:02}_dot_{abs(value) % 100:02}"
+            for value in self.rng.integers(lows, highs).tolist()
+        )

@@ -1,0 +1,195 @@
+"""Where games are kept: a *store* is a folder with one file per split, one game per line, sorted by game id."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from reflectrl.config.folders import no_link, require_writable
+from reflectrl.types import UserError
+from reflectrl.wings.alfworld.cached import from_json
+from reflectrl.wings.alfworld.game import Game, GameError
+
+SETS = ("train", "valid_seen", "valid_unseen", "valid_train")
+"""The official sets of games."""
+
+KEPT = 256
+"""So many games of a shelf stay decoded; decoding one takes less than a millisecond."""
+
+_SUFFIX = ".games.jsonl"
+_FRESH = ".writing"
+_MARKER = "generated"
+_LINE = re.compile(r'\{"id":("(?:[^"\\]|\\.)*"),"type":"(\w+)",.*,"plan_length":(\d+)\}')
+
+
+class Entry(NamedTuple):
+    """What is known of a game before it is decoded; `plan_length` is that of the shortest plan, in commands."""
+
+    id: str
+    type: str
+    plan_length: int
+
+
+class Shelf:
+    """The games of one split, as lines of text; a game is decoded when it is asked for.
+
+    Attributes:
+        entries: all games, sorted by id.
+        generated: whether the games were generated, so that results on them are no ALFWorld scores.
+
+    Raises:
+        UserError: a line is not a game; the message names file and line.
+    """
+
+    def __init__(self, path: Path, generated: bool = False) -> None:
+        self.path, self.generated = path, generated
+        self._lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        self.entries = tuple(self._entry(number, line) for number, line in enumerate(self._lines))
+        self._numbers = {entry.id: number for number, entry in enumerate(self.entries)}
+        self.game = lru_cache(maxsize=KEPT)(self._game)
+
+    def _entry(self, number: int, line: str) -> Entry:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise self._corrupt(number, "not a cached game")
+        return Entry(json.loads(match[1]), match[2], int(match[3]))
+
+    def _game(self, game_id: str) -> Game:
+        """The game of that id."""
+        if game_id not in self._numbers:
+            raise UserError(f"{self.path} has no game {game_id!r}")
+        number = self._numbers[game_id]
+        try:
+            return from_json(self._lines[number])
+        except GameError as error:
+            raise self._corrupt(number, str(error)) from error
+
+    def _corrupt(self, number: int, why: str) -> UserError:
+        return UserError(
+            f"{self.path}, line {number + 1}: {why}; get the games again: reflectrl data alfworld --replace ..."
+        )
+
+    def lines(self) -> dict[str, str]:
+        """Game id → its line."""
+        return {entry.id: line for entry, line in zip(self.entries, self._lines, strict=True)}
+
+
+def store_path(store: str | Path = "") -> Path:
+    """The folder of a store; "" is $REFLECTRL_DATA/alfworld, or ~/.cache/reflectrl/alfworld without that variable."""
+    if store != "":
+        return Path(store).expanduser()
+    data = os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl"
+    return Path(data).expanduser() / "alfworld"
+
+
+def splits_in(store: Path) -> list[str]:
+    """The splits that a store holds."""
+    found = {path.name.removesuffix(_SUFFIX) for path in store.glob(f"*{_SUFFIX}")}
+    return [split for split in SETS if split in found]
+
+
+def is_generated(store: Path) -> bool:
+    """Whether the store's games were generated."""
+    return (store / _MARKER).exists()
+
+
+def open_shelf(store: str | Path, split: str) -> Shelf:
+    """The games of a split; one that is open is shared, and read again when its file has changed.
+
+    Args:
+        store: folder of the games; "" is the default one.
+        split: one of `SETS`.
+
+    Raises:
+        UserError: there are no games, or none of that split, or the file is damaged.
+    """
+    folder = store_path(store)
+    path = folder / f"{split}{_SUFFIX}"
+    try:
+        status = path.stat()
+        return _opened(path.resolve(), status.st_mtime_ns, status.st_size, is_generated(folder))
+    except FileNotFoundError:
+        raise UserError(_absence(store, folder, split)) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, changed: int, size: int, generated: bool) -> Shelf:
+    return Shelf(path, generated)
+
+
+def _absence(store: str | Path, folder: Path, split: str) -> str:
+    there = splits_in(folder)
+    if there:
+        return f"{folder} has no games of split {split!r}; there are {', '.join(there)}"
+    verb = "reflectrl data alfworld" + ("" if folder == store_path() else f" --store {store}")
+    return (
+        f"there are no ALFWorld games in {folder}: get them with `{verb} --download`, or `{verb} --from DIR` "
+        f"(the official files), or make some with `{verb} --generate N`"
+    )
+
+
+# ---- filling a store ---------------------------------------------------------------------------------------------
+
+
+def require_fillable(store: Path, generated: bool, replace: bool) -> None:
+    """Refuse, before any work, a store that cannot be written, or that would mix real and generated games.
+
+    Raises:
+        UserError: says which.
+    """
+    require_writable(store, f"games cannot be written to {store}")
+    if splits_in(store) and is_generated(store) != generated and not replace:
+        there, new = ("generated", "real") if is_generated(store) else ("real", "generated")
+        raise UserError(
+            f"{store} holds {there} games, which {new} ones must not be mixed with: "
+            "--replace removes them, --store DIR puts the new ones elsewhere"
+        )
+
+
+def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "", replace: bool = False) -> None:
+    """Write games into a store; what is there is left whole until everything new is on the disk.
+
+    Args:
+        games: split → game id → the game's line. Games that are there and not among them stay, unless `replace`.
+        generated: how the games were generated, for the marker; "" for real ones.
+        replace: whether everything that was in the store goes.
+
+    Raises:
+        UserError: they cannot be written (the disk is full, say).
+    """
+    try:
+        _fill(store, games, generated, replace)
+    except OSError as error:
+        for path in store.glob(f"*{_SUFFIX}{_FRESH}"):
+            path.unlink(missing_ok=True)
+        raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
+
+
+def _fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str, replace: bool) -> None:
+    old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
+    fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
+    for path in old:
+        path.unlink()
+    marker = store / _MARKER
+    marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
+    for path in fresh:
+        path.replace(path.with_suffix(""))
+
+
+def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:
+    """Write the games, and those that `path` has, beside it; returns where."""
+    kept = Shelf(path).lines() if path.exists() and not replace else {}
+    every = {**kept, **lines}
+    fresh = path.with_name(path.name + _FRESH)
+    with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
+        file.writelines(every[game_id] + "\n" for game_id in sorted(every))
+        file.flush()
+        os.fsync(file.fileno())
+    return fresh

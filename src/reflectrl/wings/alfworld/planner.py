@@ -1,0 +1,263 @@
+"""The privileged expert: a shortest way to win from any state of a house, knowing where everything is.
+
+A plan is a row of deeds (take, treat, put down, switch on), each of which may need a walk and a door opened first; A*
+over such rows is exact because nothing else can help: doors need not be closed, nothing but the goal's objects need
+be taken, and only what was in the hand at the start need be put anywhere but in its goal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from reflectrl.wings.alfworld.game import TREATMENTS, GameError
+from reflectrl.wings.alfworld.house import House
+
+Deed = tuple[str, int, int]
+"""A verb, a thing and a receptacle: ("put", thing, receptacle). Verb "visit" is to be there and no more."""
+
+ALIKE = 4  # no plan has more than four stops, so of places that are alike four are as good as all
+
+
+class _State(NamedTuple):
+    """What deeds change: where the player is, what is held, doors opened by the plan, where things are, and which
+    things are done with (prepared objects and lit lamps).
+    """
+
+    location: int
+    held: int | None
+    opened: frozenset[int]
+    lying: frozenset[tuple[int, int]]
+    done: frozenset[int]
+
+
+def plan(house: House) -> list[str]:
+    """A shortest list of commands that wins, in the words of the house's dialect; empty if the game is won.
+
+    The house is not changed. Of several shortest plans the same one is found every time.
+
+    Raises:
+        GameError: the game cannot be won from here.
+    """
+    return _spelled(house, _Search(house).deeds())
+
+
+def best_command(house: House) -> str:
+    """The first command of the plan.
+
+    Raises:
+        GameError: the game cannot be won from here, or is won already.
+    """
+    commands = plan(house)
+    if not commands:
+        raise GameError(f"{house.game.id} is won: there is nothing left to do")
+    return commands[0]
+
+
+def _spelled(house: House, deeds: list[Deed]) -> list[str]:
+    """The commands that deeds are, with the walks and doors that they need."""
+    game, location, opened = house.game, house.location, set(house.opened)
+    put = "move {} to {}" if house.dialect == "current" else "put {} in/on {}"
+    commands = []
+    for verb, thing, index in deeds:
+        receptacle = game.receptacles[index]
+        if receptacle.location != location:
+            commands.append(f"go to {receptacle.name}")
+            location = receptacle.location
+        if verb in ("take", "put") and receptacle.openable and index not in opened:
+            commands.append(f"open {receptacle.name}")
+            opened.add(index)
+        words = {"take": "take {} from {}", "put": put, "use": "use {}", "visit": ""}.get(verb, verb + " {} with {}")
+        commands += [words.format(game.things[thing].name, receptacle.name)] if words else []
+    return commands
+
+
+class _Search:
+    """A search from the present state of a house.
+
+    Official files have things in two receptacles at once; taking such a thing from one leaves it in the other. These
+    are `doubled`, and like no other thing.
+    """
+
+    def __init__(self, house: House) -> None:
+        game, goal = house.game, house.game.goal
+        self.house, self.goal, self.receptacles = house, goal, game.receptacles
+        self.wanted = {index for index, thing in enumerate(game.things) if thing.kind == goal.kind}
+        self.lamps = {index for index, thing in enumerate(game.things) if thing.kind == goal.lamp}
+        self.first_held = house.held
+        self.watched = self.wanted | self.lamps
+        lying = {(thing, index) for index, inside in enumerate(house.contents) for thing in self.watched & inside}
+        lies = Counter([thing for thing, _ in lying] + [house.held] * (house.held is not None))
+        self.doubled = {thing for thing, times in lies.items() if times > 1 and thing in self.wanted}
+        done = {thing for thing in self.wanted if house.is_prepared(thing)}
+        done |= {thing for thing in self.lamps if "toggled" in house.states[thing]}
+        self.start = _State(house.location, house.held, frozenset(), frozenset(lying), frozenset(done))
+        self._set_roles()
+        self._set_bounds()
+
+    # ---- what matters ----------------------------------------------------------------------------------------------
+
+    def _set_roles(self) -> None:
+        """Which receptacles are worth going to, and what for."""
+        things, held, goal = self.house.game.things, self.first_held, self.goal
+        self.verb, tool, self.ability = TREATMENTS.get(goal.state, ("", "", ""))
+        roles = [
+            (
+                receptacle.kind == tool,
+                receptacle.kind == goal.receptacle,
+                receptacle.kind == goal.receptacle and goal.kind in receptacle.holds,
+                held is not None and things[held].kind in receptacle.holds,
+            )
+            for receptacle in self.receptacles
+        ]
+        kept = self._kept(roles)
+        self.tools, _, self.targets, self.places = (
+            [index for index in kept if roles[index][role]] for role in range(4)
+        )
+        self.counted = {index for index in kept if roles[index][1]}
+        able = {index for index in self.wanted if "pickupable" in things[index].abilities}
+        self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
+
+    def _kept(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
+        """The receptacles without those at places that only repeat what other places offer."""
+        contents: dict[int, list[tuple[int, ...]]] = {}
+        for thing, index in self.start.lying:
+            abilities = self.house.game.things[thing].abilities
+            about = (name in abilities for name in ("pickupable", "toggleable", self.ability))
+            itself = thing if thing in self.doubled else -1
+            contents.setdefault(index, []).append((itself, thing in self.lamps, thing in self.start.done, *about))
+        kept: list[int] = []
+        seen: Counter[object] = Counter()
+        for location, indices in self.house.game.here.items():
+            offers = [
+                (self._is_shut(index), roles[index], tuple(sorted(contents.get(index, ()))))
+                for index in indices
+                if index in contents or any(roles[index])
+            ]
+            look = tuple(sorted(offers))
+            alike = seen[look] if location != self.start.location else 0  # where one is is like no other place
+            seen[look] += location != self.start.location
+            if offers and alike < ALIKE:
+                kept += indices
+        return sorted(kept)
+
+    def _is_shut(self, receptacle: int) -> bool:
+        return not self.house.is_accessible(receptacle)
+
+    def _set_bounds(self) -> None:
+        """Places of each kind of deed, and the walks that lie between them at least."""
+
+        def places(indices: list[int]) -> frozenset[int]:
+            return frozenset(self.receptacles[index].location for index in indices)
+
+        self.at_source = places([index for _, index in self.sources])
+        self.at_tool, self.at_target = places(self.tools), places(self.targets)
+        self.tool_to_target = int(self.at_tool.isdisjoint(self.at_target))
+        self.source_to_tool = int(self.at_source.isdisjoint(self.at_tool))
+        self.source_to_target = int(self.at_source.isdisjoint(self.at_target))
+
+    # ---- searching -------------------------------------------------------------------------------------------------
+
+    def deeds(self) -> list[Deed]:
+        """The deeds of a shortest plan."""
+        best = {self.start: 0}
+        came: dict[_State, tuple[_State, Deed]] = {}
+        queue: list[tuple[int, int, int, _State]] = [(self._bound(self.start), 0, 0, self.start)]
+        pushed = 0
+        while queue:
+            _, _, negative, state = heappop(queue)
+            spent = -negative
+            if spent > best[state]:
+                continue
+            if self._bound(state) == 0:
+                return self._traced(state, came)
+            for deed, cost, after in self._steps(state):
+                total = spent + cost
+                if total < best.get(after, total + 1):
+                    best[after], came[after] = total, (state, deed)
+                    pushed += 1
+                    heappush(queue, (total + self._bound(after), pushed, -total, after))
+        raise GameError(f"{self.house.game.id} cannot be won from here")
+
+    def _traced(self, state: _State, came: dict[_State, tuple[_State, Deed]]) -> list[Deed]:
+        found = []
+        while state in came:
+            state, deed = came[state]
+            found.append(deed)
+        return found[::-1]
+
+    def _steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
+        """Deeds that may help, what they cost in commands, and the states that they lead to."""
+        if self.goal.lamp:
+            yield from self._lamp_steps(state)
+        if state.held is None:
+            yield from self._take_steps(state)
+            return
+        held = state.held
+        ready = held in self.wanted and held in state.done
+        if held in self.wanted and not ready and self.ability in self.house.game.things[held].abilities:
+            for index in self.tools:
+                yield self._step(state, (self.verb, held, index), done=state.done | {held})
+        # what is ready goes to its goal, unless some other thing lies there already and is only to be prepared
+        anywhere = held == self.first_held and (not ready or bool(self.doubled))
+        for index in self.places if anywhere else self.targets if ready else ():
+            lying = state.lying | {(held, index)} if held in self.watched else state.lying
+            yield self._step(state, ("put", held, index), held=None, lying=lying)
+
+    def _lamp_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
+        for thing, index in sorted(state.lying):
+            if thing in state.done and thing in self.lamps:
+                yield self._step(state, ("visit", thing, index))
+            elif thing in self.lamps and "toggleable" in self.house.game.things[thing].abilities:
+                yield self._step(state, ("use", thing, index), done=state.done | {thing})
+
+    def _take_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
+        """Takes, of things where they lay at first: to take up what the plan itself put down cannot help."""
+        tried = set()
+        for pair in self.sources:
+            thing, index = pair
+            itself = thing if thing in self.doubled else None
+            kind = (index, itself, thing in state.done, self.house.game.things[thing].abilities)
+            if pair in state.lying and kind not in tried:
+                tried.add(kind)
+                yield self._step(state, ("take", thing, index), held=thing, lying=state.lying - {pair})
+
+    def _step(self, state: _State, deed: Deed, **change: object) -> tuple[Deed, int, _State]:
+        verb, _, index = deed
+        receptacle = self.receptacles[index]
+        cost = int(verb != "visit") + int(receptacle.location != state.location)
+        if verb in ("take", "put") and self._is_shut(index) and index not in state.opened:
+            cost += 1
+            change["opened"] = state.opened | {index}
+        return deed, cost, state._replace(location=receptacle.location, **change)  # type: ignore[arg-type]
+
+    # ---- how far it is at least ------------------------------------------------------------------------------------
+
+    def _bound(self, state: _State) -> int:
+        """No more commands than a win takes, and 0 only when it is won."""
+        return self._lamp_bound(state) if self.goal.lamp else self._place_bound(state)
+
+    def _lamp_bound(self, state: _State) -> int:
+        here = {thing for thing, index in state.lying if self.receptacles[index].location == state.location}
+        lamps = self.lamps & here
+        light = 0 if lamps & state.done else 1 if lamps or self.lamps & state.done else 2
+        return light + (0 if state.held in self.wanted else 1 if state.held is None else 2)
+
+    def _place_bound(self, state: _State) -> int:
+        ready = Counter(i for thing, i in state.lying if i in self.counted and thing in state.done)
+        missing = self.goal.count - max(ready.values(), default=0)
+        if missing <= 0:
+            return 0
+        here, held = state.location, state.held
+        if self.doubled:
+            return 1 if held in self.wanted else 2 + (held is not None)
+        if held in self.wanted:
+            if held in state.done:
+                return 2 * missing - 1 + (here not in self.at_target)
+            if state.done:  # another is ready: perhaps it is better to put this one down
+                return 2
+            return 2 * missing + (here not in self.at_tool) + self.tool_to_target
+        walks = self.source_to_target if state.done else 1 + self.source_to_tool + self.tool_to_target
+        return 2 * missing + (held is not None) + (here not in self.at_source) + walks

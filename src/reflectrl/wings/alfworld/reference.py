@@ -1,0 +1,121 @@
+"""The reference engine, TextWorld with ALFWorld's grammar, behind the interface of `House`. Needs the extra `alfworld`.
+
+Slow (seconds per game, tens of milliseconds per step), there for anyone who doubts the native engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from reflectrl.types import UserError
+from reflectrl.wings.alfworld.game import Game
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    """One environment for all games of the process: every further one would leak some megabytes."""
+    try:
+        import textworld
+        from textworld.envs import PddlEnv
+    except ImportError as error:
+        raise UserError(
+            f"engine 'textworld' needs TextWorld ({error}): pip install 'reflectrl[alfworld]', or use the native one"
+        ) from None
+    return PddlEnv(textworld.EnvInfos(admissible_commands=True))
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[str, str]:
+    """ALFWorld's PDDL domain and grammar, from its package, without importing it (that would create folders)."""
+    from importlib.util import find_spec
+
+    spec = find_spec("alfworld")
+    if spec is None or spec.origin is None:
+        raise UserError("engine 'textworld' needs alfworld: pip install 'reflectrl[alfworld]'")
+    data = Path(spec.origin).parent / "data"
+    return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
+
+
+class ReferenceHouse:
+    """A game in the reference engine. Only one at a time: starting another takes the engine away.
+
+    Args:
+        problem: text of `initial_state.pddl`.
+        game: the same game, compiled.
+    """
+
+    def __init__(self, problem: str, game: Game) -> None:
+        self.game, self._problem = game, problem
+        self._env = _engine()
+        self._walked: list[str] = []
+
+    @classmethod
+    def from_folder(cls, source: str, game: Game) -> ReferenceHouse:
+        """The game of that id in a folder of the official layout.
+
+        Raises:
+            UserError: there is none.
+        """
+        found = sorted(Path(source).glob(f"**/{game.id}/initial_state.pddl"))
+        if not found:
+            raise UserError(f"alfworld: there is no {game.id}/initial_state.pddl in {source}")
+        return cls(found[0].read_text(encoding="utf-8"), game)
+
+    def _begin(self, wording: str) -> None:
+        domain, grammar = _rules()
+        content = {
+            "pddl_domain": domain,
+            "grammar": grammar.replace("UNKNOWN GOAL.", wording),
+            "pddl_problem": self._problem,
+        }
+        self._walked = []
+        arguments = list(sys.argv)  # Fast Downward's translator overwrites them
+        try:
+            self._env.load(content)
+            _name(self._env._entity_infos)
+            self._state = self._env.reset()
+        except SystemExit:
+            raise UserError("the reference engine cannot solve this game's translation") from None
+        finally:
+            sys.argv = arguments
+
+    def introduction(self, wording: str) -> str:
+        """What a player reads first; `wording` is the task in words. The game begins anew."""
+        self._begin(wording)
+        return str(self._state.feedback)
+
+    def admissible(self) -> tuple[str, ...]:
+        """The admissible commands, in order."""
+        return tuple(self._state["admissible_commands"])
+
+    def do(self, command: str) -> str:
+        """Carry out a command; returns what is said."""
+        self._walked.append(command)
+        self._state, _, _ = self._env.step(command)
+        return str(self._state.feedback)
+
+    def is_won(self) -> bool:
+        """Whether the goal is reached."""
+        return bool(self._state["won"])
+
+    def get_state(self) -> tuple[str, ...]:
+        """The commands that led here."""
+        return tuple(self._walked)
+
+    def set_state(self, state: tuple[str, ...]) -> None:
+        """Go back by starting anew and walking the same way."""
+        self._begin(self.game.description)
+        for command in state:
+            self.do(command)
+
+
+def _name(infos: dict[str, Any]) -> None:
+    """Give the entities the names that players read, by ALFWorld's own code."""
+    from importlib import import_module
+
+    demangler = import_module("alfworld.agents.utils.misc").Demangler(game_infos=infos, shuffle=False)
+    for info in infos.values():
+        info.name = demangler.demangle_alfred_name(info.id)

@@ -1,0 +1,155 @@
+"""The official files of ALFWorld, wherever they lie: folders, tar archives and zip archives, or several of these
+together (ALFWorld publishes the two halves of a game in two archives).
+
+Archives are read in memory, member by member: nothing is extracted, and links in them are not followed.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from reflectrl.types import UserError
+from reflectrl.wings.alfworld.library import SETS
+
+PROBLEM, TRAJECTORY, REFERENCE = "initial_state.pddl", "traj_data.json", "game.tw-pddl"
+LAYOUT = f"SPLIT/TASK/TRIAL/{PROBLEM} and {TRAJECTORY} beside it, SPLIT being one of {', '.join(SETS)}"
+
+ARCHIVES = (".tar.xz", ".tar.gz", ".tgz", ".zip")
+MOST_BYTES = 32 << 20
+"""No file of a game is larger; one that claims to be is no game's."""
+
+Read = Callable[[], bytes]
+
+
+class Place(NamedTuple):
+    """Where a game lies in the official layout."""
+
+    split: str
+    task: str
+    trial: str
+
+    @property
+    def id(self) -> str:
+        """The game's id: "TASK/TRIAL"."""
+        return f"{self.task}/{self.trial}"
+
+
+class Sources(NamedTuple):
+    """The files found: place → file name → what reads it. And how many places were left out, by reason."""
+
+    files: dict[Place, dict[str, Read]]
+    skipped: Counter[str]
+
+
+@contextmanager
+def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
+    """Find the files of games; they can be read as long as the context is open.
+
+    Args:
+        paths: folders (any folder of the layout, or one above it) and archives, or folders of archives. Where two
+            have the same file, the later one counts.
+
+    Raises:
+        UserError: there is no such folder, it is in another layout, or an archive is damaged.
+    """
+    found: dict[Place, dict[str, Read]] = {}
+    skipped: dict[Place, str] = {}
+    with ExitStack() as stack:
+        for path in paths:
+            try:
+                here = list(_placed(path.expanduser(), stack))
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+            if not here:
+                raise UserError(f"{path}: no ALFWorld games there; expected {LAYOUT}, in a folder or in archives")
+            for place, name, read in here:
+                reason = _unwanted(place)
+                if reason:
+                    skipped[place] = reason
+                else:
+                    found.setdefault(place, {})[name] = read
+        yield Sources(found, Counter(skipped.values()))
+
+
+def _unwanted(place: Place) -> str:
+    """Why a game is not among the official sets by its name alone: the rule of the reference's own loader."""
+    for word in ("movable", "Sliced"):
+        if word in place.task + place.trial:
+            return f"{word} in its name"
+    return "" if place.split in SETS else f"in none of {', '.join(SETS)}"
+
+
+def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
+    if not path.exists():
+        raise UserError(f"{path}: no such folder or archive")
+    if path.is_dir():
+        inside = list(_in_folder(path.resolve()))
+        yield from inside
+        archives = [] if inside else sorted(one for one in path.iterdir() if one.name.endswith(ARCHIVES))
+    else:
+        archives = [path]
+    for archive in archives:
+        yield from _in_archive(archive, stack)
+
+
+def _place(parts: Sequence[str]) -> tuple[Place, str] | None:
+    """The place and the file name that a path ends in, if it is one of the layout."""
+    if len(parts) < 4 or parts[-1] not in (PROBLEM, TRAJECTORY, REFERENCE) or ".." in parts[-4:]:
+        return None
+    return Place(*parts[-4:-1]), parts[-1]
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[Place, str, Read]]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root) / name
+            found = _place(path.parts)
+            if found:
+                yield *found, path.read_bytes
+
+
+def _in_archive(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
+    reader = _in_zip if path.name.endswith(".zip") else _in_tar
+    try:
+        for name, read in reader(path, stack):
+            found = _place(PurePosixPath(name).parts)
+            if found:
+                yield *found, read
+    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        why = str(error).partition("\n")[0].rstrip(":")
+        raise UserError(f"{path}: cut off, damaged or no archive at all ({why})") from error
+
+
+def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
+    archive = stack.enter_context(zipfile.ZipFile(path))
+    for member in archive.infolist():
+        if _is_wanted(path, member.filename, member.file_size):
+            yield member.filename, partial(archive.read, member)
+
+
+def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
+    """Members of a tar, which can only be read in a row: their bytes are kept, compressed."""
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            if member.isreg() and _is_wanted(path, member.name, member.size):
+                file = archive.extractfile(member)
+                assert file is not None  # it is a regular file
+                yield member.name, partial(zlib.decompress, zlib.compress(file.read(), 1))
+
+
+def _is_wanted(archive: Path, name: str, size: int) -> bool:
+    """Whether a member is a file of a game; UserError if it is, but too large for one."""
+    wanted = _place(PurePosixPath(name).parts) is not None
+    if wanted and size > MOST_BYTES:
+        raise UserError(f"{archive}: {name} has {size} bytes, which no game's file has")
+    return wanted

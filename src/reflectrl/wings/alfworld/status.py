@@ -1,0 +1,117 @@
+"""The status: what matters of the text so far, in a few short lines that stand where small models find them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from reflectrl.wings.alfworld.game import Goal
+from reflectrl.wings.alfworld.likely import by_promise, likely_places
+from reflectrl.wings.alfworld.notes import Notes, kind_of, numbered
+from reflectrl.wings.alfworld.search import delivered, target
+
+KINDS_SHOWN = 4
+"""So many kinds of places are named for a thing that is looked for; the others follow when these were looked at."""
+_WORD = re.compile("[a-z]+")
+
+
+def plain_status(notes: Notes, wording: str) -> str:
+    """What matters of the text so far, in lines that are short however long the text is.
+
+    The task; what is in the hand and was done to it; what is where one stands; where things are that the task
+    names; by kind, the numbers of the places that were not looked at yet; and whether the last command was wasted.
+
+    Args:
+        wording: the task in words.
+    """
+    named = {kind_of(thing) for things in notes.seen.values() for thing in things} & set(_words(wording))
+    known = [f"{thing} at {place}" for kind in sorted(named) for thing, place in notes.where(kind)]
+    left = " ".join(_by_kind(notes.left()))
+    return _lines(notes, wording, _holding(notes), {"Seen": ", ".join(known) or "nothing", "Left": left or "nothing"})
+
+
+def guiding_status(notes: Notes, wording: str, legal: Collection[str], prior: bool = True) -> str:
+    """The same, as a guide: for each kind of thing that the task names and that is not in the hand, where to find one.
+
+    Where one was seen (what is within reach first), or else the places that were not looked at yet, the most promising
+    first: so it also says what was *not* seen. Of two things that are to be brought somewhere, those that are there
+    stand apart. It also says which other places are within reach, since nobody can *go* to those.
+    A task whose words name no kind of thing (people's words, say) has the plain status.
+
+    Args:
+        wording: the task in words.
+        legal: the commands that are possible now.
+        prior: whether it is known which places are promising (see `likely_places`); else they stand by name.
+    """
+    words = _words(wording)
+    kinds = [word for word in words if word in likely_places()]
+    if not kinds:
+        return plain_status(notes, wording)
+    beside = [place for place in notes.places if place != notes.at and f"examine {place}" in legal]
+    lines = {"Also here": ", ".join(beside)} if beside else {}
+    settled = _settled(notes, kinds[0], words)
+    if settled:
+        lines["In place"] = _located(settled, legal)
+    for kind in (kind for kind in kinds if not notes.held or kind != kind_of(notes.held)):
+        seen = [pair for pair in notes.where(kind) if pair not in settled]
+        if seen:
+            lines[f"Seen {kind}"] = _located(seen, legal)
+        else:
+            left = by_promise(notes.left(), kind, prior)
+            first = f" (the first is {_reach(left[0], legal)})" if left and _reach(left[0], legal) else ""
+            lines[f"Left for {kind}{first}"] = _first_kinds(left) or "nothing"
+    unasked = " (not asked for)" if notes.held and kind_of(notes.held) not in kinds else ""
+    return _lines(notes, wording, _holding(notes) + unasked, lines)
+
+
+def _reach(place: str, legal: Collection[str]) -> str:
+    """Whether a place is within reach, and shut; "" if one has to go there."""
+    if f"examine {place}" not in legal:
+        return ""
+    return "here, shut" if f"open {place}" in legal else "here"
+
+
+def _located(things: Iterable[tuple[str, str]], legal: Collection[str]) -> str:
+    """Things and their places, those within reach first."""
+    texts = [(reach := _reach(place, legal), f"{thing} at {place}{reach and f' ({reach})'}") for thing, place in things]
+    return ", ".join(text for _, text in sorted(texts, key=lambda pair: not pair[0]))
+
+
+def _first_kinds(places: Iterable[str]) -> str:
+    kinds = _by_kind(places)
+    return ", ".join([*kinds[:KINDS_SHOWN], *(["..."] if len(kinds) > KINDS_SHOWN else [])])
+
+
+def _words(wording: str) -> Sequence[str]:
+    """The words of a task, each once, in order."""
+    return list(dict.fromkeys(_WORD.findall(wording.lower())))
+
+
+def _holding(notes: Notes) -> str:
+    done = " ".join(verb for verb, thing in sorted(notes.done) if thing == notes.held)
+    return f"{notes.held or 'nothing'}{done and f' ({done})'}"
+
+
+def _lines(notes: Notes, wording: str, holding: str, others: dict[str, str]) -> str:
+    here = "closed" if notes.at in notes.shut else ", ".join(sorted(notes.seen.get(notes.at, ())))
+    lines = {"Task": wording, "Holding": holding, "At": f"{notes.at or 'nowhere'}: {here or 'nothing'}", **others}
+    wasted = "" if notes.fresh else "New: nothing\n"
+    return "".join(f"{name}: {text}\n" for name, text in lines.items()) + wasted
+
+
+def _settled(notes: Notes, kind: str, words: Sequence[str]) -> list[tuple[str, str]]:
+    """(thing, place) of what lies where two of a kind are to be brought, if the task is to bring two somewhere."""
+    places = [word for word in words if any(kind_of(place) == word for place in notes.places)]
+    if "two" not in words or not places:
+        return []
+    goal = Goal(kind, places[-1], count=2)
+    place = target(notes, goal)
+    return [pair for pair in notes.where(kind) if pair[1] == place] if delivered(notes, goal, place) else []
+
+
+def _by_kind(places: Iterable[str]) -> list[str]:
+    """Places as "cabinet 1 2 3 ..." (see `numbered`), a text per kind, in the order of their first ones."""
+    kinds: dict[str, list[str]] = {}
+    for place in places:
+        kinds.setdefault(kind_of(place), []).append(place)
+    return [numbered(own) for own in kinds.values()]

@@ -1,0 +1,77 @@
+"""What a good reflector would say on a walk: from nothing but what was shown, and where to turn next.
+
+Whoever teaches knows the target; the reasons given for it are what was shown to speak for it, or words that its folder
+shares with the question.
+"""
+
+from __future__ import annotations
+
+from reflectrl.wings.autoexplore.commands import Command, Walk
+from reflectrl.wings.autoexplore.finder import Finder
+from reflectrl.wings.autoexplore.kinds import kind_of
+from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.words import spoken
+
+WORDS = 3
+"""Words that a reason names."""
+
+
+def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, action: str) -> str:
+    """One line: what the last look showed, why the next action is promising, and the action.
+
+    Args:
+        last: the command before; None at the start.
+        action: the action to be taken now.
+    """
+    command = walk.commands()[action]
+    said = [_of_last(finder, last, command), _of_next(walk, question, command)]
+    return " ".join([*filter(None, said), f"Next: {action}"])
+
+
+def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
+    """What a look at a file or folder showed, where the way now leads elsewhere."""
+    if last is None or last.path == command.path:
+        return ""
+    if last.verb in ("cat", "head", "outline"):
+        about = finder.profiles.of(last.path).about
+        name = shown(last.path.rpartition("/")[2])
+        return f"{name} is about {_short(about)}, not this." if about else f"{name} does not answer it."
+    if command.verb in ("more", "search") and last.verb in ("search", "more"):
+        return "None of these fits."
+    if last.verb == "cd" and command.verb == "cd" and not command.path.startswith(last.path):
+        return f"{shown(last.path) if last.path else 'The root'} does not lead there."
+    return ""
+
+
+def _of_next(walk: Walk, question: str, command: Command) -> str:
+    match command.verb:
+        case "id":
+            return _of_file(walk, question, command.path)
+        case "cd":
+            shared = _shared(question, command.path.rpartition("/")[2])
+            return f"The folder shares {', '.join(shared)} with the question." if shared else ""
+        case "search" if command.path:
+            return f"The word {command.path} is telling."
+    return ""
+
+
+def _of_file(walk: Walk, question: str, path: str) -> str:
+    """The kind of file that answers, and whether this is the first of them that was found."""
+    kind = kind_of(path)
+    said = f"The answer is in {kind}."
+    alike = [one for one in walk.found_with(path) if kind_of(one) == kind]
+    if alike:
+        return f"{said} It comes first there." if alike[0] == path else said
+    shared = _shared(question, path.rpartition("/")[2])
+    return f"{said} Its name shares {', '.join(shared)} with the question." if shared else said
+
+
+def _shared(question: str, name: str) -> list[str]:
+    """Words of the question in a name, as the question has them."""
+    inside = {word for _, word in spoken(name)}
+    return list(dict.fromkeys(form for form, word in spoken(question) if word in inside))[:WORDS]
+
+
+def _short(text: str) -> str:
+    """The first words of a line."""
+    return " ".join(text.rstrip(".").split()[:12])

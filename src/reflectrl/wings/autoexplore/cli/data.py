@@ -1,0 +1,193 @@
+"""`data autoexplore`: making a library of repositories and questions, or saying what is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.config.folders import require_writable
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
+
+if TYPE_CHECKING:
+    from reflectrl.wings.autoexplore.making.make import Writer
+
+ANSWERS = "answers.jsonl"
+"""File in the library that keeps what a language model answered."""
+
+
+@dataclass(frozen=True)
+class AutoExploreData(Data):
+    """Make a library of repositories and questions about them, for AutoExplore. Else say what is there."""
+
+    download: bool = False
+    """Download the packages of the built-in table from a package index (with --import: those that are asked about)."""
+    from_: Annotated[
+        tuple[tuple[Path, ...], ...], tyro.conf.arg(name="from", metavar="DIR ..."), tyro.conf.UseAppendAction
+    ] = ()
+    """Take these folders (git clones, say) as repositories. They are not copied, and stay where they are."""
+    import_: Annotated[Path | None, tyro.conf.arg(name="import", metavar="FILE")] = None
+    """Add questions of others: JSON lines with repo (owner/name), question and gold (paths)."""
+    repos: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where the repositories of imported questions are: a folder with a folder for each."""
+    stage: Annotated[Literal["repos", "questions", "all"], tyro.conf.arg(metavar="STAGE")] = "all"
+    """repos: only get the repositories. questions: only write questions about those that are there."""
+    writer: Annotated[Literal["rules", "endpoint"], tyro.conf.arg(metavar="WRITER")] = "rules"
+    """Who writes questions: rules (no language model), or endpoint (a model, which is sent the files)."""
+    endpoint: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
+    """Of --writer endpoint: an OpenAI-compatible address, such as http://127.0.0.1:8000/v1."""
+    model: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """Of --writer endpoint: the server's name for the model."""
+    per_repo: Annotated[int, tyro.conf.arg(metavar="N")] = 300
+    """At most so many questions about a repository."""
+    commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    """Ask about so many commits of each git clone, at most; each needs a copy of its parent's files."""
+    split_by: Annotated[Literal["repository", "task"], tyro.conf.arg(metavar="WHAT")] = "repository"
+    """Divide repositories among training, validation and test; or questions, 7 : 2 : 1."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Seed of everything that is drawn."""
+    store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Where the library is; $REFLECTRL_DATA/autoexplore or ~/.cache/reflectrl/autoexplore if not given."""
+    replace: bool = False
+    """Make a new library in the place of the one that is there."""
+    index: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
+    """Package index of --download; pip's, if not given."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Make what is asked for, then say what the library holds."""
+        self._check(settings)
+        from reflectrl.wings.autoexplore.library import library_path, open_library
+
+        store = library_path(self.store)
+        if self.stage == "questions":
+            open_library(self.store)  # before anything is made
+        if self._asked:
+            made = store.with_name(f"{store.name}.making") if self.replace else store
+            require_writable(made, f"a library cannot be written to {made}")
+            try:
+                self._make(made)
+            finally:
+                _clear(made)
+            if self.replace:
+                _put_in_place(made, store)
+        _show(self.store)
+
+    @property
+    def _asked(self) -> bool:
+        return self.download or bool(self.from_) or self.import_ is not None or self.stage == "questions"
+
+    def _check(self, settings: Sequence[str]) -> None:
+        refuse_unknown(settings, type(self))
+        for is_wrong, why in self._mistakes():
+            if is_wrong:
+                raise UserError(f"data: {why}")
+
+    def _mistakes(self) -> Iterator[tuple[bool, str]]:
+        """What does not go together, and why."""
+        imports = self.import_ is not None
+        yield self.download and bool(self.from_), "only one of --download, --from DIR at a time"
+        yield () in self.from_, "--from needs a folder"
+        yield (
+            imports and bool(self.from_),
+            "--import takes its repositories from --repos DIR or --download, not from --from",
+        )
+        one_of = self.download != (self.repos is not None)
+        yield imports and not one_of, "--import needs --repos DIR, or --download to get the repositories"
+        yield self.repos is not None and not imports, "--repos needs --import FILE"
+        gets = self.download or bool(self.from_) or imports
+        yield self.stage == "questions" and gets, "--stage questions asks about what is there; leave out the others"
+        yield self.replace and not (self.download or self.from_), "--replace needs --download or --from DIR"
+        yield self.replace and imports, "--import adds to a library; it cannot --replace one"
+        yield self.per_repo < 1 or self.commits < 0, "--per-repo must be at least 1, and --commits at least 0"
+        asks = bool(self.endpoint and self.model)
+        yield (
+            (self.writer == "endpoint") != asks,
+            "--writer endpoint needs --endpoint URL and --model NAME, and they need it",
+        )
+
+    def _make(self, store: Path) -> None:
+        if self.import_ is not None:
+            self._import(self.import_, store)
+            return
+        if self.download:
+            get_table(self.index, store)
+        elif self.from_:
+            folders = [path for paths in self.from_ for path in paths]
+            reference(folders, store, self.seed, self.split_by == "task")
+        if self.stage in ("questions", "all"):
+            self._write(store)
+
+    def _write(self, store: Path) -> None:
+        from reflectrl.wings.autoexplore.making.make import make_questions
+
+        with bar("questions") as tick:
+            dropped = make_questions(store, self._writer(store), self.seed, self.split_by == "task", self.commits, tick)
+        _report("left out", dropped, "drafts")
+
+    def _writer(self, store: Path) -> Writer:
+        if self.writer == "rules":
+            from reflectrl.wings.autoexplore.making.writing import write_questions_about
+
+            return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
+        from reflectrl.models.endpoint import Endpoint
+        from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered
+
+        print(f"the files of the repositories are sent to {self.endpoint}", flush=True)
+        chat = Remembered(Endpoint(self.endpoint, self.model), self.model, store / ANSWERS)
+        return EndpointWriter(chat, self.per_repo, self.seed)
+
+    def _import(self, path: Path, store: Path) -> None:
+        from reflectrl.wings.autoexplore.making.imported import by_repo, read_imported, set_name
+        from reflectrl.wings.autoexplore.making.make import import_set
+
+        asked = read_imported(path)
+        name = set_name(asked, path)
+        named = list(by_repo(asked))
+        found = get_named(named, self.index, store) if self.repos is None else beside(named, self.repos, store)
+        if self.stage == "repos":
+            return
+        left_out = import_set(store, name, asked, found)
+        print(f"{name}: {len(asked) - left_out.total()} of {len(asked)} questions have a repository and a gold file")
+        _report("left out", left_out, "questions")
+
+
+def _clear(store: Path) -> None:
+    """Remove the folders in which nothing is."""
+    for folder in (store / DOWNLOADS, store / "repos", store):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _put_in_place(made: Path, store: Path) -> None:
+    """The new library becomes the library."""
+    old = store.with_name(f"{store.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if store.exists():
+        store.rename(old)
+    made.rename(store)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _report(what: str, reasons: Counter[str], things: str) -> None:
+    for reason, count in reasons.most_common():
+        print(f"{what}: {count} {things}, {reason}")
+
+
+def _show(named: str) -> None:
+    """A table: files and questions per repository, then totals per split."""
+    from reflectrl.wings.autoexplore.library import open_library
+    from reflectrl.wings.autoexplore.making.table import lines
+
+    library = open_library(named)
+    print(library.folder)
+    for line in lines(library):
+        print(line)

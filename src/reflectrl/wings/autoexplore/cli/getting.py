@@ -1,0 +1,109 @@
+"""Where `data autoexplore` gets repositories: from a package index, or folders that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reflectrl.cli.data import bar
+
+if TYPE_CHECKING:
+    from reflectrl.wings.autoexplore.library import RepoEntry
+    from reflectrl.wings.autoexplore.making.pins import Pin
+
+DOWNLOADS = "downloads"
+"""Folder in the library for archives, until they are unpacked."""
+
+
+def get_table(index: str, store: Path) -> None:
+    """Get the packages of the built-in table that are for training, validation and test."""
+    from reflectrl.wings.autoexplore.library import IMPORTED
+    from reflectrl.wings.autoexplore.making.pins import pins
+
+    _get([pin for pin in pins() if pin.split != IMPORTED], index, store)
+
+
+def get_named(named: Sequence[str], index: str, store: Path) -> dict[str, RepoEntry]:
+    """Get the packages of repositories (owner/name); returns owner/name → repository, of those that an index has."""
+    from reflectrl.wings.autoexplore.making.pins import pin_of
+
+    wanted = {name: pin_of(name) for name in named}
+    found = _get(list(dict.fromkeys(wanted.values())), index, store)
+    return {name: found[pin.package] for name, pin in wanted.items() if pin.package in found}
+
+
+def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]:
+    """Fetch and unpack packages, but for those that are there; returns package → repository."""
+    from reflectrl.wings.autoexplore.cli.packages import NoSuchPackageError, index_url
+    from reflectrl.wings.autoexplore.making.make import add_repositories
+    from reflectrl.wings.autoexplore.making.repositories import entries
+
+    index, known = index_url(index), entries(store)
+    missing = [pin for pin in wanted if not _is_there(pin, known, store)]
+    if missing:
+        print(f"getting {len(missing)} packages from {index}", flush=True)
+    with bar("packages") as tick:
+        for done, pin in enumerate(missing, 1):
+            try:
+                add_repositories(store, [_fetched(pin, index, store)])
+            except NoSuchPackageError as error:
+                print(f"left out: {error}")
+            tick(done, len(missing), pin.package)
+    known = entries(store)
+    return {pin.package: known[pin.package] for pin in wanted if pin.package in known}
+
+
+def _is_there(pin: Pin, known: Mapping[str, RepoEntry], store: Path) -> bool:
+    entry = known.get(pin.package)
+    if entry is None or pin.version not in ("", entry.version):
+        return False
+    return (store / "repos" / pin.package).exists()
+
+
+def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
+    from reflectrl.wings.autoexplore.cli.packages import fetch
+    from reflectrl.wings.autoexplore.making.imported import plain_name
+    from reflectrl.wings.autoexplore.making.repositories import unpacked
+
+    folder = store / DOWNLOADS
+    folder.mkdir(parents=True, exist_ok=True)
+    archive, taken = fetch(pin, index, folder)
+    origin = f"pkg:pypi/{plain_name(taken.package)}@{taken.version}?file_name={archive.name}"  # a package URL
+    entry = unpacked(archive, taken, origin, store)
+    archive.unlink()
+    return entry
+
+
+def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) -> None:
+    """Add folders of the user's own to a library, split by repository, or all for training where tasks are split."""
+    from reflectrl.wings.autoexplore.making.make import add_repositories, own_splits
+    from reflectrl.wings.autoexplore.making.repositories import entries, referenced
+
+    known = entries(store)
+    there = {entry.path: entry.name for entry in known.values() if entry.path}
+    taken = dict.fromkeys(name for name in known if name not in there.values())
+    found: list[RepoEntry] = []
+    for folder in dict.fromkeys(folder.expanduser().resolve() for folder in folders):
+        found.append(referenced(folder, "train", taken, there.get(str(folder), "")))
+        taken[found[-1].name] = None
+    splits = own_splits([entry.name for entry in found], seed, by_task)
+    add_repositories(store, [replace(entry, split=splits[entry.name]) for entry in found])
+
+
+def beside(named: Sequence[str], folder: Path, store: Path) -> dict[str, RepoEntry]:
+    """owner/name → the repository of that name in a folder, of those that are there."""
+    from reflectrl.wings.autoexplore.library import IMPORTED
+    from reflectrl.wings.autoexplore.making.imported import find_repo
+    from reflectrl.wings.autoexplore.making.repositories import entries, referenced
+
+    known = entries(store)
+    there = {entry.path: entry for entry in known.values() if entry.path}
+    found: dict[str, RepoEntry] = {}
+    for name in named:
+        root = find_repo(name, folder.expanduser())
+        if root is not None:
+            taken = {*known, *(entry.name for entry in found.values())}
+            found[name] = there.get(str(root.resolve())) or referenced(root, IMPORTED, taken)
+    return found

@@ -1,0 +1,126 @@
+"""`locate`: the files of a repository that may answer a question, each with its reason. Nothing leaves the machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.cli.agents import agent_of
+
+if TYPE_CHECKING:
+    from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
+    from reflectrl.wings.autoexplore.locate.answers import Answer
+    from reflectrl.wings.autoexplore.search import Hit
+
+WORDS_SHOWN = 6
+"""So many of the words that a file shares with the question are printed; JSON holds all of them."""
+OPTIONS = ("--repo", "--top", "--json", "--names-only", "--search", "--model", "--trace")
+
+
+@dataclass(frozen=True)
+class Locate:
+    """Find the files of a repository that answer a question, without anything leaving this machine."""
+
+    question: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="QUESTION")] = ()
+    """What you want to know: "where are retries configured?" """
+    repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
+    """Folder of the repository."""
+    top: Annotated[int, tyro.conf.arg(metavar="N", aliases=["-k"])] = 5
+    """At most so many files."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+    trace: bool = False
+    """Print the agent's walk, too: what it thought, each command, and what it was shown."""
+    model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    search: bool = False
+    """Answer by search, even where there is an agent."""
+    names_only: bool = False
+    """Search the names of files and folders, not what the files say."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Answer, and print the files, best first."""
+        self._check(settings)
+        from reflectrl.wings.autoexplore.repository import Repository
+        from reflectrl.wings.autoexplore.search import check_question
+
+        question = " ".join(self.question)
+        check_question(question)
+        repository = Repository.open(self.repo)
+        agent = agent_of(self.model, self.search or self.names_only)
+        _note(self._method(agent))
+        from reflectrl.wings.autoexplore.locate.answers import Locator
+
+        answer = Locator(repository, self.names_only, agent).locate(question, self.top)
+        if self.json:
+            print(json.dumps(_as_json(answer), indent=1))
+            return
+        if self.trace and answer.walked is not None:
+            print(_trace(answer.walked))
+        if not answer.files:
+            _note("no file shares a word with the question")
+        for number, hit in enumerate(answer.files, 1):
+            print(f"{number:>2}  {_described(hit, answer.walked is not None)}")
+
+    def _method(self, agent: Agent | None) -> str:
+        """In one line, who answers."""
+        if agent is not None:
+            return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
+        from reflectrl.wings.autoexplore.locate.answers import METHODS
+
+        why = "" if self.search or self.names_only else "no trained model is there yet: "
+        what = METHODS["names" if self.names_only else "search"]
+        return f"{why}this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
+
+    def _check(self, settings: Sequence[str]) -> None:
+        if settings:
+            from reflectrl.plugins import suggestion
+
+            option = settings[0].partition("=")[0]
+            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
+        if self.top < 1:
+            raise UserError(f"--top is {self.top}; it must be at least 1")
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": answer.method, "files": [asdict(hit) for hit in answer.files]}
+    if answer.walked is not None:
+        keys = ("action", "probability", "reflection", "output")
+        found |= {
+            "model": answer.walked.episode.provenance["agent"],
+            "ranking": [{"path": path, "probability": share} for path, share in answer.walked.ranking],
+            "walk": [{key: getattr(stride, key) for key in keys} for stride in answer.walked.strides],
+        }
+    return found
+
+
+def _trace(walked: Walked) -> str:
+    """The walk as text: thoughts, commands with their probabilities, and outputs."""
+    lines = []
+    for stride in walked.strides:
+        if stride.reflection is not None:
+            lines.append(f"# {''.join(c if c.isprintable() else ' ' for c in stride.reflection)}")
+        lines.append(f"> {stride.action}  ({stride.probability or 0:.0%})")
+        lines += [f"  {line}" for line in stride.output.split("\n") if line]
+    return "\n".join([*lines, ""])
+
+
+def _described(hit: Hit, by_agent: bool = False) -> str:
+    """Path and line as editors understand them, the words that led there, and the line itself below."""
+    from reflectrl.wings.autoexplore.names import shown
+
+    place = shown(hit.path) if hit.line is None else f"{shown(hit.path)}:{hit.line}"
+    more = len(hit.words) - WORDS_SHOWN
+    words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    why = "; ".join(filter(None, [f"{hit.score:.0%}" if by_agent else "", words]))
+    return f"{place}  ({why})" + (f"\n      {hit.text}" if hit.text else "")
+
+
+def _note(text: str) -> None:
+    print(f"reflectrl: {text}", file=sys.stderr, flush=True)

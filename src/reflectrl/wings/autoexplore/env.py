@@ -1,0 +1,215 @@
+"""AutoExplore as a `TextEnv`: find the file of a repository that answers a question.
+
+Rules (Reflect-RL, section on benchmarks): the player walks through a repository in a sandbox; `id F` answers and ends
+the episode, which is won when F is a file that answers. A step costs 1, an error 2 more, a warning 1 more; a right
+answer pays H, a wrong one, or none within H = 15 steps, costs H. Rewards are these numbers divided by H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.splits import require_known
+from reflectrl.types import Task, UserError
+from reflectrl.wings.autoexplore.analyst import analyse
+from reflectrl.wings.autoexplore.commands import Command, Walk
+from reflectrl.wings.autoexplore.extended import ExtendedWalk
+from reflectrl.wings.autoexplore.finder import Finder
+from reflectrl.wings.autoexplore.library import Library, open_library
+from reflectrl.wings.autoexplore.names import depth
+from reflectrl.wings.autoexplore.paper import PaperWalk
+from reflectrl.wings.autoexplore.questions import Question
+from reflectrl.wings.autoexplore.texts import printable
+from reflectrl.wings.autoexplore.view import View
+
+TROUBLE = {"error": 2, "warning": 1, None: 0}
+"""Further cost of a step."""
+STAGES = {"depth-1": 1, "depth-2": 2}
+"""Stages of the curriculum → how many folders may lie above the file; the first two levels are one stage."""
+PAPER_LEFT_OUT = 0.5
+
+
+class AutoExploreEnv(TextEnv):
+    """Find the file that answers a question.
+
+    Args:
+        library: folder of the library that `reflectrl data autoexplore` made; "" is its default.
+        actions: Reflect-RL's ("paper": cd, cat, id), or "extended" by search, outline and head.
+        sources: where questions come from ("docstring", "docs" ...); none means all.
+        repos: names of repositories; none means all.
+        leave_out: probability with which a file or folder that is not on the way is left out while training; negative
+            means 0.5 with the paper's actions and 0 with the extended ones, which rank files.
+        page: entries of a folder that are shown at a time; 0 means 40 with the paper's actions and 20 otherwise.
+        hits: files that a search shows at a time.
+        group_by: report results by the source of the questions, by the depth of the file, or by repository.
+        limit: at most so many questions per split, spread evenly; 0 takes all.
+        horizon: greatest number of steps.
+
+    Raises:
+        UserError: an argument is unknown or out of range, or there is no library.
+    """
+
+    stages = (*STAGES, "all")
+
+    def __init__(
+        self,
+        library: str = "",
+        actions: Literal["paper", "extended"] = "extended",
+        sources: tuple[str, ...] = (),
+        repos: tuple[str, ...] = (),
+        leave_out: float = -1.0,
+        page: int = 0,
+        hits: int = 8,
+        group_by: Literal["source", "depth", "repo"] = "source",
+        limit: int = 0,
+        horizon: int = 15,
+    ) -> None:
+        super().__init__(horizon)
+        if horizon < 1 or hits < 1 or page < 0 or limit < 0 or leave_out > 1:
+            raise UserError(
+                "autoexplore: horizon and hits must be at least 1, page and limit at least 0, leave_out at most 1"
+            )
+        self.library, self.actions, self.sources, self.repos = library, actions, sources, repos
+        self.leave_out = leave_out if leave_out >= 0 else (PAPER_LEFT_OUT if actions == "paper" else 0.0)
+        self.page, self.hits = page or (40 if actions == "paper" else 20), hits
+        self.group_by, self.limit = group_by, limit
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        stage = stage or "all"
+        require_known("autoexplore", "stage", stage, self.stages)
+        questions = [one for one in self._questions(split) if self._is_in(one, stage)]
+        return [_task_of(one, split, stage) for one in questions]
+
+    def _questions(self, split: str) -> list[Question]:
+        library = open_library(self.library)
+        require_known("autoexplore", "split", split, library.splits)
+        found = [one for one in library.questions(split) if self._is_wanted(one)]
+        if not found:
+            raise UserError(f"autoexplore: no questions of these sources and repositories in {split!r}")
+        count = min(self.limit or len(found), len(found))
+        return [found[i * len(found) // count] for i in range(count)]
+
+    def _is_wanted(self, question: Question) -> bool:
+        return (not self.sources or question.source in self.sources) and (not self.repos or question.repo in self.repos)
+
+    def _is_in(self, question: Question, stage: str) -> bool:
+        return min(map(depth, question.gold)) <= STAGES.get(stage, 1_000)
+
+    def group(self, task: Task) -> str | None:
+        """What results are reported by, too."""
+        if self.group_by == "depth":
+            nearest = min(map(depth, task.payload["gold"]))
+            return next((name for name, most in STAGES.items() if nearest <= most), "deeper")
+        return str(task.payload[self.group_by])
+
+    # ---- the world -------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> None:
+        self._ask(task)
+        if task.payload["gold"] and not self._gold:
+            missing = task.payload["gold"][0]
+            raise UserError(f"autoexplore: {task.id}: {missing} is not among the files of {task.payload['repo']}")
+        salt = str(int(self.np_random.integers(2**62))) if self.leave_out and task.split == "train" else ""
+        self._walk = self._started(salt)
+        self._last: Command | None = None
+
+    def _ask(self, task: Task) -> None:
+        """Take up a task's question; one without `gold` has no right answer, and no expert."""
+        self._finder = self.finder_of(task)
+        self._question = printable(task.payload["question"])
+        self._gold = tuple(path for path in task.payload["gold"] if path in self._finder.repository)
+
+    def finder_of(self, task: Task) -> Finder:
+        """The search of the repository that a task asks about, shared by all episodes in it."""
+        return _opened(open_library(self.library), task.payload["repo"])
+
+    def _started(self, salt: str) -> Walk:
+        """A walk at its start; with a salt, in a repository of which parts are left out."""
+        view = View.around(self._finder.repository, self._gold, self.leave_out if salt else 0.0, salt)
+        if self.actions == "paper":
+            return PaperWalk(view, self._question, self.page)
+        return ExtendedWalk(view, self._finder, self._question, self.page, self.hits)
+
+    @property
+    def walk(self) -> Walk:
+        """The walk under way."""
+        return self._walk
+
+    def apply(self, action: str) -> Outcome:
+        command = self._walk.commands()[action]
+        result = self._walk.do(action)
+        self._last = command
+        cost = 1 + TROUBLE[result.trouble]
+        if command.verb == "id":
+            right = command.path in self._gold
+            payment = self.horizon if right else -self.horizon
+            return Outcome((payment - cost) / self.horizon, True, right, ("found" if right else "wrong",))
+        if self._elapsed + 1 >= self.horizon:
+            cost += self.horizon
+        return Outcome(-cost / self.horizon, events=(result.trouble,) if result.trouble else ())
+
+    # ---- text ------------------------------------------------------------------------------------------------------
+
+    def history(self) -> str:
+        return self._walk.history()
+
+    def state(self) -> str:
+        return self._walk.state()
+
+    def legal_actions(self) -> Sequence[str]:
+        return tuple(self._walk.commands())
+
+    # ---- saving, teaching ------------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        return (self.task, self._walk.view.salt, self._last, self._walk.get_state())
+
+    def set_state(self, state: Any) -> None:
+        task, salt, self._last, walk = state
+        self._ask(task)
+        self._walk = self._started(salt)
+        self._walk.set_state(walk)
+
+    def expert_action(self) -> int:
+        return self.legal_actions().index(self._best())
+
+    def analyse(self) -> str:
+        return analyse(self._walk, self._finder, self._question, self._last, self._best())
+
+    def baseline_action(self) -> int:
+        """The file that a search finds first, taken at its word; with the paper's actions there is no search.
+
+        Where there is nothing to search for, or nothing is found, it is the first file that it comes upon in folders.
+        """
+        if self.actions == "paper":
+            raise NotImplementedError("the paper's actions have no search")
+        actions = self.legal_actions()
+        first = next((action for action in actions if action.startswith("id ")), "")
+        return actions.index(next((action for action in (first, "search", "ls") if action in actions), actions[-1]))
+
+    def _best(self) -> str:
+        """The first command of a shortest way to a file that answers."""
+        if not self._gold:
+            raise UserError(f"autoexplore: {self.task.id}: nobody knows the answer")
+        return min((self._walk.way_to(path) for path in self._gold), key=len)[0]
+
+
+def _task_of(question: Question, split: str, stage: str) -> Task:
+    payload = {
+        "question": question.question,
+        "repo": question.repo,
+        "gold": list(question.gold),
+        "source": question.source,
+    }
+    return Task(question.id, "autoexplore", payload, split, stage)
+
+
+@lru_cache(maxsize=256)
+def _opened(library: Library, name: str) -> Finder:
+    """The search of a repository, made once per process."""
+    return Finder(library.repository(name))

@@ -1,0 +1,106 @@
+"""Walking a repository, once: which files there are to explore, and why others were left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore import gitignore
+from reflectrl.wings.autoexplore.filters import HEAD, Filters
+from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
+from reflectrl.wings.autoexplore.names import joined
+from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in
+
+MOST_ENTRIES = 1_000_000
+"""Files and folders beyond which something that is no repository (a home folder, a disk) was named."""
+DEEPEST = 64
+"""Folders inside folders beyond which a walk does not go."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a walk found."""
+
+    files: dict[str, Stamp]
+    """Every file to explore, sorted by path."""
+    left_out: dict[str, int]
+    """Reason → how many entries were left out for it. What is in a folder that was left out is not counted."""
+
+
+def index(sandbox: Sandbox, filters: Filters) -> Index:
+    """Walk the whole repository, reading the beginnings of its files.
+
+    Raises:
+        UserError: there are more entries than in any repository.
+    """
+    walk = _Walk(sandbox, filters)
+    walk.pending.append(("", ()))
+    while walk.pending:
+        walk.visit(*walk.pending.pop())
+    return Index(dict(sorted(walk.files.items())), dict(walk.left_out.most_common()))
+
+
+class _Walk:
+    """A walk under way: the folders yet to be visited, each with the rules of git that hold in it."""
+
+    def __init__(self, sandbox: Sandbox, filters: Filters) -> None:
+        self.sandbox, self.filters = sandbox, filters
+        self.pending: list[tuple[str, tuple[Rules, ...]]] = []
+        self.files: dict[str, Stamp] = {}
+        self.left_out: Counter[str] = Counter()
+        self._seen = 0
+
+    def visit(self, path: str, rules: tuple[Rules, ...]) -> None:
+        """Look at everything in one folder."""
+        try:
+            with self.sandbox.folder(path) as descriptor:
+                found = entries(descriptor)
+                self._count(len(found))
+                if self.filters.ignored and (".gitignore", "file") in found:
+                    rules = (*rules, *_rules_in(descriptor, path))
+                for name, kind in found:
+                    reason = self._take(descriptor, path, name, kind, rules)
+                    if reason is not None:
+                        self.left_out[reason] += 1
+        except OSError:
+            self.left_out["unreadable"] += 1
+
+    def _count(self, more: int) -> None:
+        self._seen += more
+        if self._seen > MOST_ENTRIES:
+            raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
+
+    def _take(self, descriptor: int, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
+        """Note a file, or a folder to visit, unless there is a reason not to, which is returned."""
+        if kind in ("link", "special"):
+            return "a link" if kind == "link" else "a device, pipe or socket"
+        path = joined(folder, name)
+        if (reason := self.filters.of_name(name, kind == "folder")) is not None:
+            return reason
+        if rules and is_ignored(path + "/" * (kind == "folder"), rules):
+            return "ignored by git"
+        if kind == "folder":
+            if path.count("/") >= DEEPEST:
+                return "too deep"
+            self.pending.append((path, rules))
+            return None
+        return self._take_file(descriptor, path, name)
+
+    def _take_file(self, descriptor: int, path: str, name: str) -> str | None:
+        try:
+            head, stamp = read_in(descriptor, name, HEAD)
+        except OSError:
+            return "unreadable"
+        if (reason := self.filters.of_content(head, stamp.size)) is None:
+            self.files[path] = stamp
+        return reason
+
+
+def _rules_in(descriptor: int, path: str) -> tuple[Rules, ...]:
+    """The rules of a folder's .gitignore; none if it cannot be read."""
+    try:
+        data, _ = read_in(descriptor, ".gitignore", gitignore.MOST_BYTES)
+    except OSError:
+        return ()
+    return (Rules(path, data.decode("utf-8", "surrogateescape")),)

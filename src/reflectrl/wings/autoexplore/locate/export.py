@@ -1,0 +1,107 @@
+"""From a run folder to an agent's folder: the players of one arm, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.envs import make
+from reflectrl.learn.checkpoint import write_folder
+from reflectrl.models.lm import LanguageModel
+from reflectrl.pipeline.arms import ARMS, chosen
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.players import load_models
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.env import AutoExploreEnv
+from reflectrl.wings.autoexplore.locate.card import (
+    CARD,
+    POLICY,
+    REFLECTOR,
+    Card,
+    PlaySettings,
+    WalkSettings,
+    write_card,
+)
+
+
+def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust: bool = False) -> Card:
+    """Write the players of an arm into a folder that `Agent.load` reads; an agent that is there is replaced.
+
+    Adapters are written as such and need their backbone, under the name that the run knew it by.
+
+    Args:
+        half: store weights in 16 bits.
+        trust: let the run's recipe use code that it names.
+
+    Raises:
+        UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
+    """
+    recipe = _recipe(run, trust)
+    card = _card(recipe, run, arm, seed)
+    if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already and is no agent's folder; name another one")
+    models = load_models(recipe, RunFolder(run), seed, arm)
+    if models is None:
+        raise UserError(f"the arm {arm!r} plays without a model; there is nothing to export")
+
+    def fill(folder: Path) -> None:
+        for name, lm in zip((POLICY, REFLECTOR), models, strict=True):
+            if lm is not None:
+                _written(lm, half).save(folder / name)
+        write_card(folder, card)
+
+    try:
+        write_folder(out, fill)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    return card
+
+
+def _written(lm: LanguageModel, half: bool) -> LanguageModel:
+    """A model as it is to be written: one that needs no other does not say where it came from."""
+    if half:
+        lm.model.half()
+    return lm if lm.adapter else replace(lm, base="")
+
+
+def _recipe(run: Path, trust: bool) -> Recipe:
+    if not (run / "recipe.toml").is_file():
+        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+    return load_recipe(run / "recipe.toml", trust=trust)
+
+
+def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
+    chosen([arm])
+    if arm not in recipe.arms:
+        raise UserError(f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in ARMS])}")
+    if seed not in recipe.seeds:
+        raise UserError(f"{run} has no seed {seed}; it has {', '.join(map(str, recipe.seeds))}")
+    env = make(recipe.env)
+    if not isinstance(env, AutoExploreEnv):
+        raise UserError(f"{run} is a run of {recipe.env.get('name')!r}; agents answer questions with autoexplore")
+    play, results = recipe.play, _results(run)
+    return Card(
+        recipe.name,
+        arm,
+        seed,
+        results.get("commit", ""),
+        PlaySettings(play.scoring, play.reflection_tokens, play.shuffle_labels, recipe.model.context),
+        WalkSettings(env.actions, env.hits, env.page, env.horizon),
+        tuple(_plain(row) for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)),
+    )
+
+
+def _results(run: Path) -> dict[str, Any]:
+    """`results.json`; empty where the run was not evaluated yet."""
+    try:
+        return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}

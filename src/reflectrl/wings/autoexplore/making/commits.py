@@ -1,0 +1,187 @@
+"""Questions from a clone's history: what a commit says that it does, asked before it was done.
+
+Commits that change a single source file and say why are taken, and asked about the tree of their parent: the question
+is what the commit was made for, and its file the answer. git runs as a process of its own, with fixed arguments.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from reflectrl.types import UserError, named_seed
+from reflectrl.wings.autoexplore.library import RepoEntry
+from reflectrl.wings.autoexplore.making.english import participle, phrases, plain, said, shortened, third
+from reflectrl.wings.autoexplore.making.rewording import reworded, tidy
+from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
+from reflectrl.wings.autoexplore.questions import Question
+from reflectrl.wings.autoexplore.repository import Repository
+
+LOOKED_AT = 4000
+"""So many commits are looked at, the latest first."""
+TOLD = (4, 30)
+"""Words of a telling message, at least and at most."""
+MOST_WORDS = 14
+"""So many words of a message are asked about."""
+REWORDED = 0.25
+"""Share of a message's words that are replaced."""
+_GIT_SECONDS = 120
+_SOURCES = re.compile(
+    r".*\.(?:py|pyx|js|jsx|ts|tsx|go|rs|rb|java|kt|c|h|cc|cpp|hpp|cs|php|swift|scala|lua|sh|jl|r|ex|hs)", re.I
+)
+_TEST = re.compile(r"(?:^|/)(?:tests?|__tests__)/|(?:^|/)(?:test_[^/]*|[^/]*[._-]tests?\.\w+|conftest\.py)$")
+_UNTELLING = re.compile(
+    r"merge|revert|bump|release|version|typo|lint|format|flake8|black|isort|changelog|wip|pep ?8|whitespace|rename|"
+    r"copyright|update docs|docstring|cleanup|clean up|refactor|type hints?|pyupgrade|pre-commit|\bci\b|backport",
+    re.IGNORECASE,
+)
+_TRIMMED = re.compile(
+    r"^(?:\[[^\]]*\]\s*|\w+(?:\([^)]*\))?!?:\s+|(?:fixe?[sd]?|refs?|closes?)\s+#?\d+\s*(?:--|-|:)?\s*)+"
+    r"|\s*\(?#\d+\)?\.?\s*$",
+    re.IGNORECASE,
+)
+"""What is around a message: "feat(web): " before it, "(#123)" behind it."""
+_IS_FIX = re.compile(r"(?:\[[^\]]*\]\s*)?(?:bug)?fix(?:\([^)]*\))?!?:", re.IGNORECASE)
+_FIX = re.compile(r"(?:fix(?:e[sd])?|correct(?:s|ed)?|prevent(?:s|ed)?|avoid(?:s|ed)?|handle[sd]?)\s+", re.I)
+
+
+class Commit(NamedTuple):
+    """A commit that changed one source file."""
+
+    sha: str
+    path: str
+    message: str
+
+
+@dataclass
+class Asked:
+    """What came of a clone's history: questions, and the trees that they are asked about."""
+
+    trees: list[RepoEntry] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+
+
+def is_clone(root: Path) -> bool:
+    """Whether a folder is a git clone, and git is installed."""
+    return (root / ".git").exists() and shutil.which("git") is not None
+
+
+def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed: int) -> Asked:
+    """Ask about a clone's commits.
+
+    Args:
+        entry: the clone in the library.
+        root: where it lies.
+        trees: folder in which a folder NAME@COMMIT is made for each parent's tree.
+        most: commits, at most.
+        seed: decides which commits, and the wording.
+    """
+    rng = random.Random(named_seed("autoexplore-commits", seed, entry.name))
+    found = [commit for commit in telling_commits(root) if commit.path]
+    asked = Asked()
+    for commit in rng.sample(found, len(found)):
+        if len(asked.trees) == most:
+            break
+        _ask(entry, root, trees, commit, rng, asked)
+    return asked
+
+
+def _ask(entry: RepoEntry, root: Path, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
+    """Add a commit's question and its parent's tree, if it is a task there."""
+    question = question_of_message(commit.message, rng)
+    if question is None:
+        return
+    name = f"{entry.name}@{commit.sha[:10]}"
+    folder = trees / name
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _write_tree(root, f"{commit.sha}^", folder)
+        repository = Repository.open(folder)
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    task = Judge(repository, rng).judged(Draft(question, commit.path, "commit")) if commit.path in repository else None
+    if task is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    asked.trees.append(RepoEntry(name, f"{commit.sha[:12]}^", entry.origin, entry.licence, entry.split))
+    asked.questions.append(Question(f"{name}-0", name, task.question, (commit.path,), "commit", entry.licence))
+
+
+def telling_commits(root: Path) -> Iterator[Commit]:
+    """The latest commits that change one source file, tests aside, and say what for."""
+    log = _git(
+        root,
+        "log",
+        f"--max-count={LOOKED_AT}",
+        "--no-merges",
+        "--no-renames",
+        "--name-status",
+        "-z",
+        "--format=%x01%H%x02%s%x02",
+    )
+    for record in log.decode("utf-8", "replace").split("\x01")[1:]:
+        sha, message, names = record.split("\x02", 2)
+        fields = [name for name in names.strip("\0\n").split("\0") if name]
+        changed = [(kind.strip(), path) for kind, path in zip(fields[::2], fields[1::2], strict=False)]
+        sources = [(kind, path) for kind, path in changed if _SOURCES.fullmatch(path) and not _TEST.search(path)]
+        if len(sources) == 1 and sources[0][0] == "M" and is_telling(message):
+            yield Commit(sha, sources[0][1], message)
+
+
+def is_telling(message: str) -> bool:
+    """Whether a commit's message says what it is for."""
+    message = _TRIMMED.sub("", message)
+    return TOLD[0] <= len(message.split()) <= TOLD[1] and not _UNTELLING.search(message)
+
+
+def question_of_message(message: str, rng: random.Random) -> str | None:
+    """A question to which a commit is the answer; None where its message is not understood."""
+    told = plain(_TRIMMED.sub("", message))
+    if (fix := _FIX.match(told)) is not None:
+        return _about_trouble(told[fix.end() :], rng)
+    what = said(told)
+    if what is None or not what.verb:
+        return _about_trouble(told, rng) if _IS_FIX.match(message) else None
+    forms = {"base": what.verb, "third": third(what.verb), "done": participle(what.verb)}
+    rest = reworded(shortened(what.rest, MOST_WORDS), rng, REWORDED)
+    return tidy(rng.choice(phrases("changing")).format(rest=rest, **forms))
+
+
+def _about_trouble(trouble: str, rng: random.Random) -> str | None:
+    trouble = reworded(shortened(trouble, MOST_WORDS), rng, REWORDED)
+    return tidy(rng.choice(phrases("fixing")).format(what=trouble)) if len(trouble.split()) > 2 else None
+
+
+def _write_tree(root: Path, tree: str, folder: Path) -> None:
+    """Write the files of a tree into a new folder, as `git archive` gives them."""
+    data = _git(root, "archive", "--format=tar", tree)
+    folder.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            tar.extractall(
+                folder, members=[member for member in tar if member.isdir() or member.isreg()], filter="data"
+            )
+    except (tarfile.TarError, OSError) as error:
+        raise UserError(f"{root}: {tree} cannot be written: {error}") from error
+
+
+def _git(root: Path, *words: str) -> bytes:
+    """What git prints. Nothing that the repository configures is run: no hooks, no pager, no file system monitor."""
+    safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "tar.umask=0022", "--no-pager")
+    command = ["git", *safe, "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_SECONDS, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"{root}: git cannot be run: {error}") from error
+    if done.returncode:
+        raise UserError(f"{root}: git says: {' '.join(done.stderr.decode('utf-8', 'replace').split())}")
+    return done.stdout

@@ -1,0 +1,115 @@
+"""Questions written by a language model that reads the files, one after another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from reflectrl.types import named_seed
+from reflectrl.wings.autoexplore.making.prompts import questions_in, questions_request
+from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
+from reflectrl.wings.autoexplore.making.writing import PER_FILE, as_questions
+from reflectrl.wings.autoexplore.questions import Question
+from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.texts import Text
+
+SHOWN_BYTES = 8 * 1024
+"""So much of a file is shown to the model, from its beginning."""
+ASKED_AT_ONCE = 4
+ANSWER_TOKENS = 600
+TEMPERATURE = 0.7
+LONGER_THAN = 200
+"""Files with fewer bytes are not asked about."""
+
+
+class Chat(Protocol):
+    """What answers: `reflectrl.models.endpoint.Endpoint`, or a stand-in."""
+
+    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
+        """The answer to a conversation; UserError if there is none."""
+
+
+class Remembered:
+    """A model whose answers are kept in a file, so that the same command goes on where it was interrupted.
+
+    Args:
+        chat: the model.
+        model: its name; another model's answers are not taken for its own.
+        path: the file, a line of JSON per answer. A line that an interruption cut off counts for nothing.
+    """
+
+    def __init__(self, chat: Chat, model: str, path: Path) -> None:
+        self._chat, self._model, self._path = chat, model, path
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        self._known = {row["request"]: row["answer"] for row in map(_row, lines) if row}
+
+    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
+        """As the model's: its answer to this conversation, from the file if it is there."""
+        request = json.dumps([self._model, list(messages), max_tokens, temperature])
+        key = hashlib.sha256(request.encode()).hexdigest()
+        if key not in self._known:
+            self._known[key] = self._chat.complete(messages, max_tokens, temperature)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(
+                    ("\n" if self._is_cut() else "") + json.dumps({"request": key, "answer": self._known[key]}) + "\n"
+                )
+        return self._known[key]
+
+    def _is_cut(self) -> bool:
+        """Whether the file's last line has no end."""
+        data = self._path.read_bytes()
+        return bool(data) and not data.endswith(b"\n")
+
+
+def _row(line: str) -> dict[str, str]:
+    """A line of the file; nothing if it is none."""
+    try:
+        row = json.loads(line)
+        return row if isinstance(row, dict) and {"request", "answer"} <= set(row) else {}
+    except ValueError:
+        return {}
+
+
+class EndpointWriter:
+    """Writes questions about a repository with the help of a model.
+
+    Args:
+        chat: the model. It is sent the path and the beginning of each file that is asked about.
+        per_repo: at most so many questions about a repository.
+        seed: decides which files are shown.
+    """
+
+    def __init__(self, chat: Chat, per_repo: int, seed: int) -> None:
+        self.chat, self.per_repo, self.seed = chat, per_repo, seed
+
+    def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], Counter[str]]:
+        """Questions about a repository, and why others were refused.
+
+        Raises:
+            UserError: the model does not answer.
+        """
+        rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
+        judge = Judge(repository, rng)
+        kept: list[Draft] = []
+        for path, text in self._shown(repository, rng):
+            asked = [judge.judged(Draft(question, path, "llm")) for question in self._ask(path, text)]
+            kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
+            if len(kept) == self.per_repo:
+                break
+        return as_questions(name, kept, licence), judge.dropped
+
+    def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
+        """Files and how they begin, in an order of chance."""
+        for path in rng.sample(repository.files, len(repository)):
+            found = repository.read(path, SHOWN_BYTES) if repository.size(path) > LONGER_THAN else None
+            if isinstance(found, Text):
+                yield path, found.text
+
+    def _ask(self, path: str, text: str) -> list[str]:
+        request = questions_request(path, text, ASKED_AT_ONCE)
+        return questions_in(self.chat.complete([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE))

@@ -1,0 +1,153 @@
+"""How things in code are called in questions: by their names, by the words of their names, or by what they do."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reflectrl.wings.autoexplore.making.english import (
+    Said,
+    gerund,
+    in_words,
+    parts,
+    phrases,
+    said,
+    shortened,
+    tables,
+    third,
+    verb_of,
+    word_list,
+)
+from reflectrl.wings.autoexplore.making.rewording import reworded
+from reflectrl.wings.autoexplore.making.topics import Topic
+
+RATES = (0.0, 0.4, 0.8)
+"""Shares of the words that are replaced, as far as others are known; drawn anew for each piece of text."""
+LITERAL = 0.3
+"""How often a definition is called by its name instead of being described."""
+SHORTER = 0.4
+"""How often one of at least three words of a name is left out."""
+_DETERMINED = re.compile(
+    r"(?:a|an|the|another|some|any|all|this|that|these|those|each|every|no|its|your|our|my|his|their|how|what|whether|"
+    r"which|one|two|three|both|several|many)\b",
+    re.IGNORECASE,
+)
+
+
+def the(thing: str) -> str:
+    """A thing with an article, unless it has one, or a word in the place of one."""
+    return thing if _DETERMINED.match(thing) else f"the {thing}"
+
+
+@dataclass
+class Naming:
+    """Finds names for things. Everything that is drawn comes from `rng`."""
+
+    rng: random.Random
+
+    def pick(self, choices: Sequence[str]) -> str:
+        """One of several."""
+        return self.rng.choice(choices)
+
+    def phrase(self, name: str) -> str:
+        """One of the entries of `phrases.toml`."""
+        return self.rng.choice(phrases(name))
+
+    def chance(self, share: float) -> bool:
+        """Whether something happens that does so often."""
+        return self.rng.random() < share
+
+    def reword(self, text: str) -> str:
+        """Other words, more or less of them."""
+        return reworded(text, self.rng, self.rng.choice(RATES))
+
+    def said(self, told: str, most: int) -> Said | None:
+        """What a sentence says, in other words and with at most so many; None if it is not understood."""
+        what = said(told)
+        if what is None:
+            return None
+        rate = self.rng.choice(RATES)
+        rest = reworded(shortened(what.rest, most), self.rng, rate)
+        others = tables()["verbs"].get(what.verb, "").split()
+        verb = self.pick(others).replace("_", " ") if others and self.chance(rate) else what.verb
+        return Said(verb, rest) if rest else None
+
+    def does(self, topic: Topic, most: int) -> Said | None:
+        """What code does: by its documentation, a comment, or its name."""
+        if topic.told:
+            return self.said(topic.told, most)
+        words = parts(topic.name)
+        if len(words) < 2 or words[0] == "init":
+            return None
+        is_done = topic.kind in ("function", "method")
+        if is_done and words[0] in ("is", "has", "can", "should", "supports", "needs"):
+            return Said("check", f"whether it {' '.join(words)}")
+        verb = verb_of(words[0]) if is_done else None
+        if verb and len(words) > 2:
+            return Said(verb, self.reword(" ".join(words[1:])))
+        noun = {"constant": self.pick(("setting", "constant", "value"))}.get(topic.kind, topic.kind)
+        return Said("", f"{self.words_of(topic.name)} {noun}")
+
+    def thing(self, kind: str, name: str, told: str, most: int = 10) -> str:
+        """A definition as a noun: called by its name, by the words of its name, or described."""
+        if name and self.chance(LITERAL):
+            return self.pick((f"the {name} {kind}", f"{name}", f"the {name.strip('_')} {kind}"))
+        what = self.said(told, most) if told else None
+        if what is not None and what.verb:
+            return f"the {kind} that {third(what.verb)} {what.rest}"
+        if what is not None and kind in ("class", "module"):
+            plainly = re.search(r"\b(class|module|mixin|interface|exception|error)\b", what.rest)
+            return the(what.rest) if plainly else f"the {kind} for {the(what.rest)}"
+        return f"the {self.words_of(name)} {kind}" if name else "the code"
+
+    def words_of(self, name: str) -> str:
+        """What a name says: "get_theme" is "theme retrieval"."""
+        words = parts(name)
+        nominal = tables()["nominals"].get(words[0]) if words else None
+        words = [*words[1:], nominal] if nominal and len(words) > 1 else words
+        if len(words) > 2 and self.chance(SHORTER):
+            words.pop(self.rng.randrange(len(words)))
+        return self.reword(" ".join(words))
+
+    def things(self, names: Sequence[str]) -> str:
+        """One or two names, as words or as they are."""
+        chosen = self.rng.sample(list(names), min(len(names), self.rng.choice((1, 2, 2))))
+        return " and ".join(name if self.chance(0.3) else self.words_of(name) for name in chosen)
+
+    def place(self, topic: Topic, share: float) -> str:
+        """Where a definition is: in which class, or in which part of the repository; "" more often than not."""
+        if topic.owner and self.chance(share):
+            return f" {self.pick(('in', 'of', 'in'))} {self.thing('class', topic.owner, topic.owner_told, 8)}"
+        folder = topic.path.split("/")[-2:-1]
+        if folder and folder[0].lower() not in word_list("usual_folders") and self.chance(share / 2):
+            return f" in the {in_words(folder[0])} {self.pick(('package', 'code', 'part'))}"
+        return ""
+
+    def detail(self, topic: Topic) -> str | None:
+        """Something that a definition's body does, as a verb in its base form and what follows."""
+        ways = [detail for remark in topic.remarks if (detail := self.remark(remark))]
+        if topic.calls:
+            ways += [f"{self.phrase('using')} {self.things(topic.calls)}"] * 2
+        if topic.raises:
+            ways.append(f"{self.phrase('raising')} the {in_words(self.pick(topic.raises))}")
+        if topic.takes:
+            ways.append(f"{self.phrase('taking')} the {self.things(topic.takes)}")
+        if topic.bases:
+            ways += [f"{self.phrase('inheriting')} {self.things(topic.bases)}"] * 2
+        return self.pick(ways) if ways else None
+
+    def remark(self, remark: str) -> str | None:
+        """A comment, as something that is done."""
+        what = self.said(remark, 11)
+        if what is None or what.verb:
+            return f"{what.verb} {what.rest}" if what else None
+        if re.match(r"(?:if|when|in case|unless|while|once|after|before)\b", what.rest):
+            return f"behave {what.rest}"
+        return f"{self.phrase('facts')} {what.rest}"
+
+
+def forms(what: Said) -> dict[str, str]:
+    """The forms of a verb that phrases ask for, and what follows it."""
+    return {"base": what.verb, "third": third(what.verb), "doing": gerund(what.verb), "rest": what.rest}

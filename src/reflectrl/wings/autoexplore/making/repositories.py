@@ -1,0 +1,107 @@
+"""Repositories of a library: unpacked packages, and folders of the user's own that stay where they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.library import REPOS, Library, RepoEntry
+from reflectrl.wings.autoexplore.making.archives import unpack
+from reflectrl.wings.autoexplore.making.licences import licence_of
+from reflectrl.wings.autoexplore.making.pins import Pin
+from reflectrl.wings.autoexplore.questions import write_rows
+from reflectrl.wings.autoexplore.repository import Repository
+
+FILES = (5, 20_000)
+"""Files to explore that a repository has at least, and at most."""
+
+
+def entries(store: Path) -> dict[str, RepoEntry]:
+    """The repositories that a library holds, by name; none where there is no library."""
+    return dict(Library(store).repos) if (store / REPOS).exists() else {}
+
+
+def write_entries(store: Path, found: Iterable[RepoEntry]) -> None:
+    """Write the list of repositories, sorted by name; UserError if it cannot be written."""
+    write_rows(store / REPOS, (asdict(entry) for entry in sorted(found, key=lambda entry: entry.name)))
+
+
+def unpacked(archive: Path, pin: Pin, origin: str, store: Path) -> RepoEntry:
+    """Unpack a package into the library, in the place of an older version.
+
+    Args:
+        archive: its source distribution or wheel.
+        pin: what it is; its version is known by now.
+        origin: where it came from.
+        store: the library.
+
+    Raises:
+        UserError: the archive is damaged, or it has too few files.
+    """
+    folder = store / "repos" / pin.package
+    shutil.rmtree(folder, ignore_errors=True)
+    licence = licence_of(folder, unpack(archive, folder))
+    try:
+        require_fit(Repository.open(folder))
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return RepoEntry(pin.package, pin.version, origin, licence, pin.split)
+
+
+def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> RepoEntry:
+    """A folder of the user's own as a repository of the library; nothing is copied.
+
+    Args:
+        path: the folder.
+        split: which it is for.
+        taken: names that other repositories have; a number is put behind a name that is taken.
+        name: its name in the library; the folder's if not given.
+
+    Raises:
+        UserError: it cannot be opened, or has too few files or too many.
+    """
+    repository = Repository.open(path)
+    require_fit(repository)
+    return RepoEntry(
+        free_name(name or repository.root.name, taken),
+        _version(repository.root),
+        str(repository.root),
+        licence_of(repository.root),
+        split,
+        str(repository.root),
+    )
+
+
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """A name that a file can have and that is not taken: "tool", "tool-2"."""
+    name = (
+        "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".") or "repository"
+    )
+    names = set(taken)
+    return next(
+        free
+        for number in range(1, len(names) + 2)
+        if (free := name if number == 1 else f"{name}-{number}") not in names
+    )
+
+
+def require_fit(repository: Repository) -> None:
+    """Refuse a repository with too few or too many files."""
+    least, most = FILES
+    if not least <= len(repository) <= most:
+        raise UserError(f"{repository.root} has {len(repository)} files to explore; {least} to {most:,} are expected")
+
+
+def _version(root: Path) -> str:
+    """The commit that is checked out, as far as a look into `.git` tells."""
+    try:
+        head = (root / ".git" / "HEAD").read_text(encoding="ascii").strip()
+        if head.startswith("ref: "):
+            head = (root / ".git" / head.removeprefix("ref: ")).read_text(encoding="ascii").strip()
+        return head[:12]
+    except (OSError, ValueError):
+        return ""

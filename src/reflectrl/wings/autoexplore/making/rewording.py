@@ -1,0 +1,126 @@
+"""Saying the same in other words, and without giving the file's own name away."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import cache
+
+from reflectrl.wings.autoexplore.making.english import gerund, participle, parts, tables, third, verb_of, word_list
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_PLURAL = re.compile(r"(?<![su])s$")
+
+
+def reworded(text: str, rng: random.Random, rate: float) -> str:
+    """Words replaced by others, each that has any with probability `rate`; words that say little are dropped.
+
+    Args:
+        text: prose. Identifiers (with "_", "." or capitals inside) stay as they are.
+        rng: where chance comes from.
+        rate: 0 leaves all but the dropped words.
+    """
+
+    def put(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.lower() in word_list("dropped") and rng.random() < 0.7:
+            return ""
+        if rng.random() >= rate or is_identifier(word):
+            return word
+        return other_word(word, rng) or word
+
+    return tidy(_WORD.sub(put, text))
+
+
+def other_word(word: str, rng: random.Random) -> str | None:
+    """Another word in the same form; None if there is none."""
+    lower = word.lower()
+    if others := tables()["others"].get(lower):
+        return _in_case(rng.choice(others.split()).replace("_", " "), word)
+    verb = verb_of(lower)
+    if verb is not None:
+        for form in (third, gerund, participle):
+            if (
+                form(verb) == lower != verb
+                and _others_of(verb)
+                and not (form is third and verb in word_list("nouns_too"))
+            ):
+                return _in_case(form(rng.choice(_others_of(verb))), word)
+        if verb == lower and _others_of(verb) and lower not in word_list("nouns_too"):
+            return _in_case(rng.choice(_others_of(verb)), word)
+    single = _PLURAL.sub("", lower)
+    if single != lower and (others := tables()["others"].get(single)):
+        return _in_case(_plural(rng.choice(others.split()).replace("_", " ")), word)
+    return None
+
+
+@cache
+def _others_of(verb: str) -> tuple[str, ...]:
+    return tuple(other.replace("_", " ") for other in tables()["verbs"].get(verb, "").split())
+
+
+def _in_case(other: str, word: str) -> str:
+    return other.capitalize() if word[:1].isupper() else other
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("s"):
+        return noun
+    return third(noun) if " " not in noun else f"{noun}s"
+
+
+def is_identifier(word: str) -> bool:
+    """Whether a word is written as names in code are."""
+    return "_" in word or "." in word or any(map(str.isdigit, word)) or any(map(str.isupper, word[1:]))
+
+
+def tidy(text: str) -> str:
+    """No repeated spaces, none before a comma, and "a" or "an" as the next word wants it."""
+    text = re.sub(r"\s+([,.?;:])", r"\1", " ".join(text.split()))
+    text = re.sub(r"\b(\w+)( \1\b)+", r"\1", text)
+    return re.sub(r"\b([Aa])n? (?=(\w+))", lambda found: f"{found[1]}{'n' * _is_vowel(found[2])} ", text)
+
+
+def _is_vowel(word: str) -> bool:
+    return word[:1].lower() in "aeiou" and not word.lower().startswith(
+        ("uni", "use", "usa", "one", "eu", "url", "util")
+    )
+
+
+# ---- the file's own name ---------------------------------------------------------------------------------------------
+
+
+def stem_of(path: str) -> str:
+    """A file's own name, without its ending."""
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name.lstrip(".")
+
+
+def leaks(question: str, path: str) -> bool:
+    """Whether a question gives the file's own name away: as a word, or all of its parts one after another.
+
+    Case, and how words are joined (`_`, `-`, CamelCase or spaces), make no difference.
+    """
+    own = parts(stem_of(path))
+    asked = parts(question)
+    stem = re.escape(stem_of(path))
+    as_word = re.search(rf"(?<![^\W_]){stem}(?![^\W_])", question, re.IGNORECASE) is not None
+    in_parts = bool(own) and any(asked[i : i + len(own)] == own for i in range(len(asked) - len(own) + 1))
+    joined = "".join(own)
+    return as_word or in_parts or (len(joined) > 3 and joined in asked)
+
+
+def without_name(question: str, path: str, rng: random.Random) -> str | None:
+    """The question with the file's own name said in other words; None where that is not possible."""
+    own = set(parts(stem_of(path)))
+
+    def put(found: re.Match[str]) -> str:
+        word = found[0]
+        if not own & set(parts(word)):
+            return word
+        if is_identifier(word):
+            return " ".join(other_word(part, rng) or part if part in own else part for part in parts(word))
+        return other_word(word, rng) or word
+
+    changed = tidy(_WORD.sub(put, question))
+    return None if leaks(changed, path) else changed

@@ -1,0 +1,138 @@
+"""Which drafts of questions become tasks: those that one file answers rather than many, each only once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reflectrl.wings.autoexplore.making.rewording import leaks, without_name
+from reflectrl.wings.autoexplore.repository import Repository
+from reflectrl.wings.autoexplore.texts import Text
+from reflectrl.wings.autoexplore.words import count_words, words
+
+LENGTH = (3, 60)
+"""Words of a question, at least and at most."""
+CONTENT_WORDS = 2
+"""So many words that say something a question has at least, and shares with the file that answers it."""
+ALIKE = 0.7
+"""Share of common words (Jaccard) from which on two questions about one repository are the same."""
+MANY = 3
+"""A question whose words all stand in more than so many other files (or a twentieth of them) fits many."""
+NAMED = 0.15
+"""Of the questions from which the file's own name cannot be removed, so many are kept: people do name files."""
+
+
+class Draft(NamedTuple):
+    """A question that may become a task."""
+
+    question: str
+    path: str
+    source: str
+
+
+@dataclass
+class Judge:
+    """Judges drafts about one repository, one after another.
+
+    Attributes:
+        repository: what they ask about.
+        rng: decides which questions keep a file's name.
+        dropped: reason → how many drafts were refused for it.
+    """
+
+    repository: Repository
+    rng: random.Random
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._words = {
+            path: frozenset(count_words(f"{path}\n{_text(self.repository, path)}")) for path in self.repository
+        }
+        self._files_of: defaultdict[str, set[str]] = defaultdict(set)
+        for path, found in self._words.items():
+            for word in found:
+                self._files_of[word].add(path)
+        self._kept: list[frozenset[str]] = []
+        self._by_word: defaultdict[str, list[int]] = defaultdict(list)
+
+    def judged(self, draft: Draft) -> Draft | None:
+        """The draft as a task, its file's name removed, or None. Later ones must differ from what is kept."""
+        question = self._unnamed(draft)
+        reason = "names the file" if question is None else self._fault(question, draft.path)
+        if question is None or reason:
+            self.dropped[reason] += 1
+            return None
+        self._keep(frozenset(words(question)))
+        return draft._replace(question=question)
+
+    def _unnamed(self, draft: Draft) -> str | None:
+        if not leaks(draft.question, draft.path):
+            return draft.question
+        changed = without_name(draft.question, draft.path, self.rng)
+        return changed or (draft.question if self.rng.random() < NAMED else None)
+
+    def _fault(self, question: str, path: str) -> str:
+        """Why a question is no task, "" if it is one."""
+        if not LENGTH[0] <= len(question.split()) <= LENGTH[1] or not question.isprintable():
+            return "too short or too long"
+        asked = frozenset(words(question))
+        shared = asked & self._words.get(path, frozenset())
+        if len(shared) < CONTENT_WORDS:
+            return "has nothing in common with its file"
+        if self._fitting(shared) - 1 > max(MANY, len(self._words) // 20):
+            return "fits many files"
+        return "asked before" if self._is_known(asked) else ""
+
+    def _fitting(self, shared: Iterable[str]) -> int:
+        """How many files hold all of these words."""
+        rarest = sorted((self._files_of[word] for word in shared), key=len)
+        return len(set.intersection(*rarest))
+
+    def _is_known(self, asked: frozenset[str]) -> bool:
+        near = {number for word in asked for number in self._by_word[word]}
+        return any(len(asked & self._kept[number]) >= ALIKE * len(asked | self._kept[number]) for number in near)
+
+    def _keep(self, asked: frozenset[str]) -> None:
+        for word in asked:
+            self._by_word[word].append(len(self._kept))
+        self._kept.append(asked)
+
+
+Drafts = Iterator[Draft]
+
+
+def taken_in_turn(
+    drafts: Mapping[str, Drafts], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
+) -> list[Draft]:
+    """At most `most` tasks, from all files in turn and at most `per_file` from each.
+
+    Args:
+        drafts: file → drafts that it answers, read as far as need be.
+        weights: file → the chance that it uses its turn, by which documentation stands back behind code.
+        most: tasks, at most.
+        per_file: tasks that one file answers, at most.
+        judge: decides which drafts are tasks.
+    """
+    kept: list[Draft] = []
+    paths = sorted(drafts)
+    for _ in range(per_file):
+        for path in judge.rng.sample(paths, len(paths)):
+            if judge.rng.random() < weights.get(path, 1.0):
+                kept += _next_task(drafts[path], judge)
+            if len(kept) == most:
+                return kept
+    return kept
+
+
+def _next_task(drafts: Drafts, judge: Judge) -> list[Draft]:
+    """The first of the drafts that is a task; none if there is none left."""
+    tasks = (judge.judged(draft) for draft in drafts)
+    return [task] if (task := next((task for task in tasks if task is not None), None)) is not None else []
+
+
+def _text(repository: Repository, path: str) -> str:
+    found = repository.read(path)
+    return found.text if isinstance(found, Text) else ""

@@ -1,0 +1,211 @@
+"""What can be asked about a file: its definitions, comments, sections and keys, with what is told about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from reflectrl.wings.autoexplore.comments import comments_of
+from reflectrl.wings.autoexplore.making.english import parts, plain, word_list
+from reflectrl.wings.autoexplore.outline import Definition, about, outline
+
+DOCS = ("md", "markdown", "mdx", "rst", "rest", "txt")
+DATA = ("csv", "tsv", "json", "jsonl", "ndjson", "toml", "yaml", "yml", "ini", "cfg", "conf", "properties")
+LONGEST_BODY = 80
+"""Lines of a definition that are looked at for details."""
+
+_UNASKED = re.compile(
+    r"(?:licen[sc]e|copying|notice|authors|contributors|requirements|constraints|py\.typed)", re.IGNORECASE
+)
+"""Files that nobody asks about."""
+Source = Literal["docstring", "comment", "name", "docs", "header"]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Something that a file says, to be asked about.
+
+    Attributes:
+        path: the file.
+        source: what it was found in.
+        kind: "class", "function", "method", "constant", "module", "section" or "keys".
+        name: as written; "" of a module.
+        told: the sentence that documentation (or a comment) says about it; "" if there is none.
+        owner: name of the class or section that it is in; "" at the top level.
+        owner_told: what is told about that.
+        remarks: comments in its body.
+        calls: names that its body calls.
+        raises: names of the exceptions that it raises.
+        takes: names of its parameters; of "keys", the keys or columns.
+        bases: of a class, names of those that it is derived from.
+    """
+
+    path: str
+    source: Source
+    kind: str
+    name: str = ""
+    told: str = ""
+    owner: str = ""
+    owner_told: str = ""
+    remarks: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    raises: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+
+
+def topics(path: str, text: str) -> list[Topic]:
+    """Everything that can be asked about a file, in the order of its lines; [] where nothing is understood."""
+    if _UNASKED.match(path.rpartition("/")[2]):
+        return []
+    suffix = path.rpartition(".")[2].lower()
+    if suffix in DOCS or "." not in path.rpartition("/")[2]:
+        return list(_of_docs(path, text))
+    if suffix in DATA:
+        return list(_of_data(path, text))
+    return list(_of_code(path, text))
+
+
+# ---- code ------------------------------------------------------------------------------------------------------------
+
+_DERIVED = re.compile(r"class\s+\w+\s*\(([^()]*)\)|class\s+\w+\s*(?:extends|implements|:)\s*([\w.,: ]+)")
+_CALL = re.compile(r"(?<![\w@])(?:\w+\.)*(\w{4,})\(")
+_RAISE = re.compile(r"\b(?:raise|throw new|throw)\s+(?:\w+\.)*(\w+)")
+_PARAMETER = re.compile(r"(?<![\w.])\*{0,2}(\w+)(?==|,|\)|:)")
+_TELLING = re.compile(r"[A-Za-z][\w'`,.()/ -]{15,160}")
+_NO_PROSE = re.compile(
+    r"[=<>{}\[\];|\\]|https?:|\b(?:todo|fixme|xxx|hack|noqa|pragma|type:|pylint|copyright|licen[sc]e|coding|author)\b|\w\(",
+    re.I,
+)
+
+
+def _of_code(path: str, text: str) -> Iterator[Topic]:
+    lines = text.split("\n")
+    if told := about(path, text):
+        yield Topic(path, "docstring", "module", told=told)
+    defined = outline(path, text)
+    classes = {each.name: each for each in defined if each.kind == "class"}
+    ends = [each.line for each in defined[1:]] + [len(lines) + 1]
+    for each, end in zip(defined, ends, strict=False):
+        if _is_usual(each.name):
+            continue
+        body = lines[each.line - 1 : min(end - 1, each.line + LONGEST_BODY)]
+        topic = _definition(path, each, classes.get(each.parent), body)
+        yield topic
+        for remark in topic.remarks:
+            yield Topic(path, "comment", each.kind, each.name, remark, each.parent, topic.owner_told)
+
+
+def _is_usual(name: str) -> bool:
+    """Names that nearly every file has: `__repr__`, `main`, `x`."""
+    return (
+        (name.startswith("__") and name != "__init__") or len(name.strip("_")) < 3 or name in ("main", "setUp", "run")
+    )
+
+
+def _definition(path: str, each: Definition, owner: Definition | None, body: Sequence[str]) -> Topic:
+    code = "\n".join(line for line in body[1:] if not line.lstrip().startswith(("#", "//", "*")))
+    calls = [name for name in _CALL.findall(code) if name not in word_list("usual_calls") and name != each.name]
+    raises = [name for name in _RAISE.findall(code) if name not in word_list("usual_errors") and name[:1].isupper()]
+    takes = [name for name in _PARAMETER.findall(each.signature) if name not in ("self", "cls", "args", "kwargs")]
+    return Topic(
+        path,
+        "docstring" if each.doc else "name",
+        each.kind,
+        each.name,
+        each.doc,
+        each.parent,
+        owner.doc if owner else "",
+        tuple(dict.fromkeys(_remarks(path, body))),
+        tuple(name for name in dict.fromkeys(calls) if len(parts(name)) > 1)[:6],
+        tuple(dict.fromkeys(raises))[:3],
+        tuple(name for name in takes if len(name) > 2)[:6],
+        tuple(_bases(body[0])) if each.kind == "class" and body else (),
+    )
+
+
+def _bases(line: str) -> Iterator[str]:
+    """The names of the classes that one is derived from, as far as its first line tells."""
+    named = _DERIVED.search(line)
+    for name in re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", (named[1] or named[2] or "") if named else ""):
+        if len(parts(name)) > 1:
+            yield name
+
+
+def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
+    """First sentences of the comments that stand on lines of their own and are prose."""
+    comments = comments_of(path)
+    block: list[str] = []
+    for line in [*map(str.strip, body), ""]:
+        if comments is not None and comments.is_line(line):
+            block.append(line)
+        elif block and comments is not None:
+            told = plain(re.split(r"(?<=[a-z])[.:?]\s", " ".join(comments.bare(block).split()), maxsplit=1)[0])
+            if _is_prose(told):
+                yield told
+            block = []
+
+
+def _is_prose(told: str) -> bool:
+    return bool(_TELLING.fullmatch(told)) and not _NO_PROSE.search(told) and len(told.split()) >= 4
+
+
+# ---- documentation and data ------------------------------------------------------------------------------------------
+
+_USUAL_HEADINGS = (
+    "usage|install(?:ation|ing)?|examples?|notes?|api(?: reference)?|contents|introduction|overview|change ?log|"
+    "changes|history|licen[sc]e|see also|references?|links?|faq|todo|features|summary|credits|authors|news|"
+    "contributors|description|parameters|returns|new features|bug ?fix(?:es)?|fixed|added|removed|changed|misc|"
+    "deprecat(?:ed|ions?)|improvements|enhancements|indices and tables|table of contents|getting started|quickstart|"
+    "release notes|requirements|documentation|tests?|support|other changes|warning|version|released?|unreleased"
+)
+_USUAL_HEADING = re.compile(
+    rf"[\W\d]*(?:(?:more |basic |advanced |quick )?(?:{_USUAL_HEADINGS})s?[\W\d]*)?", re.IGNORECASE
+)
+
+
+def _of_docs(path: str, text: str) -> Iterator[Topic]:
+    headings = outline(path, text)
+    for each in headings:
+        usual = _USUAL_HEADING.fullmatch(each.name) is not None or len(re.findall("[A-Za-z]{3,}", each.name)) < 2
+        told = each.doc if _says_something(each.doc) else ""
+        if told or not usual:
+            yield Topic(path, "docs", "section", "" if usual else each.name, told, each.parent)
+    if not headings and _says_something(told := about(path, text)):
+        yield Topic(path, "docs", "section", told=told)
+    for told in _paragraphs(text):
+        yield Topic(path, "docs", "section", told=told)
+
+
+def _says_something(told: str) -> bool:
+    """Whether this is prose of some length, rather than a table, a list or code."""
+    letters = sum(character.isalpha() or character == " " for character in told)
+    return len(told.split()) >= 5 and letters >= 0.9 * len(told) and not _NO_PROSE.search(told)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """First sentences of paragraphs of prose, which begin at the margin."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        told = " ".join(paragraph.split())
+        if paragraph[:1].isupper() and paragraph[:1].isalpha() and len(told) > 60:
+            first = plain(re.split(r"(?<=[a-z`)])[.:?]\s", told, maxsplit=1)[0])
+            if 40 < len(first) < 160 and not _NO_PROSE.search(first):
+                yield first
+
+
+def _of_data(path: str, text: str) -> Iterator[Topic]:
+    defined = outline(path, text)
+    told = about(path, text)
+    groups: dict[str, list[str]] = {}
+    for each in defined:
+        if (
+            each.kind in ("key", "column")
+            and re.fullmatch(r"[\w .-]{3,40}", each.name)
+            and re.search("[a-z]{3}", each.name, re.I)
+        ):
+            groups.setdefault(each.parent, []).append(each.name)
+    for owner, keys in groups.items():
+        for start in range(0, min(len(keys), 12), 4):
+            yield Topic(path, "header", "keys", told=told, owner=owner, takes=tuple(keys[start : start + 4]))

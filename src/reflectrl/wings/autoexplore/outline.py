@@ -1,0 +1,143 @@
+"""What a file defines and what it is about, told from its text alone, whatever it holds.
+
+    outline("src/net.py", text)  # (Definition(line=4, kind="function", name="fetch", signature="(url, retries=3)"),)
+    about("src/net.py", text)    # "Fetches pages, again and again."
+
+Texts may be cut off anywhere. Nothing is imported, run or evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+from reflectrl.wings.autoexplore.comments import HASH, comments_of
+from reflectrl.wings.autoexplore.definitions import MOST_DEFINITIONS, Definition, one_line, sentence
+from reflectrl.wings.autoexplore.outline_code import code_outline
+from reflectrl.wings.autoexplore.outline_data import (
+    csv_header,
+    csv_outline,
+    ini_outline,
+    json_about,
+    json_outline,
+    settings_about,
+    toml_outline,
+    yaml_outline,
+)
+from reflectrl.wings.autoexplore.outline_languages import LANGUAGES
+from reflectrl.wings.autoexplore.outline_python import module_docstring, python_outline
+from reflectrl.wings.autoexplore.outline_texts import markdown_outline, rst_outline, title_in_front
+
+__all__ = ["Definition", "about", "outline"]
+
+_OUTLINES: dict[str, Callable[[str], Iterator[Definition]]] = {
+    **dict.fromkeys(("md", "markdown", "mdx", "rmd"), markdown_outline),
+    **dict.fromkeys(("rst", "rest"), rst_outline),
+    "toml": toml_outline,
+    **dict.fromkeys(("ini", "cfg", "conf", "properties", "editorconfig"), ini_outline),
+    **dict.fromkeys(("yaml", "yml"), yaml_outline),
+    **dict.fromkeys(("json", "json5", "jsonc"), json_outline),
+    **dict.fromkeys(("jsonl", "ndjson"), partial(json_outline, one_per_line=True)),
+    "csv": csv_outline,
+    "tsv": partial(csv_outline, delimiter="\t"),
+}
+_NAMES = {"cargo.lock": "toml", "poetry.lock": "toml", "pipfile": "toml", "rakefile": "rb", "gemfile": "rb"}
+"""Files whose name tells what their suffix does not."""
+_CLASSES = re.compile(r"\b(?:class|interface|struct|trait|enum|object|record|type|module|protocol)[ \t]+(\w+)")
+_TITLE = re.compile(r"<(title|description)>([^<]{1,1000})</\1>", re.IGNORECASE)
+_SETUP = re.compile(r"\bdescription\s*=\s*[\"']([^\"'\n]{3,})[\"']")
+_SUMMARY = re.compile(r"\.(?:summary|description)\s*=\s*[\"']([^\"'\n]{3,})[\"']")
+
+
+def outline(path: str, text: str) -> tuple[Definition, ...]:
+    """What a file defines, in the order of lines, up to `MOST_DEFINITIONS`; () where nothing is known of such files.
+
+    Args:
+        path: its name decides what kind of file it is; nothing is opened.
+        text: what it holds, or the beginning of that.
+    """
+    suffix, text = _suffix(path), _clean(text)
+    if suffix in _OUTLINES:
+        return tuple(islice(_OUTLINES[suffix](text), MOST_DEFINITIONS))
+    if suffix not in LANGUAGES:
+        return ()
+    found: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
+    if found is None:
+        found = code_outline(text, LANGUAGES[suffix], comments_of(path) or HASH)
+    return tuple(islice(_constants_once(found), MOST_DEFINITIONS))
+
+
+def about(path: str, text: str) -> str:
+    """One line that says what a file is about; "" if it does not say.
+
+    Of Python the docstring's first sentence, of other code its first comment's (licences and the like are passed over)
+    or that of the class that is named like the file, of Markdown and reStructuredText the first heading, of tables the
+    names of their columns, of package files their description.
+    """
+    suffix, text = _suffix(path), _clean(text)
+    if suffix in ("md", "markdown", "mdx", "rmd", "rst", "rest"):
+        return title_in_front(text) or next((heading.name for heading in outline(path, text)), "")
+    if suffix in ("csv", "tsv"):
+        return one_line(", ".join(csv_header(text, "\t" if suffix == "tsv" else "")[1]))
+    if suffix in ("json", "json5", "jsonc", "jsonl", "ndjson"):
+        return json_about(text)
+    if suffix == "txt" or not suffix:
+        return _first_sentence(text) if comments_of(path) is None else _of_comment(path, text)
+    return _of_package(path, suffix, text) or _of_comment(path, text) or _of_namesake(path, text)
+
+
+def _constants_once(found: Iterable[Definition]) -> Iterator[Definition]:
+    """Without the constants that were set further up already."""
+    seen = set()
+    for each in found:
+        if each.kind != "constant" or (each.name, each.parent) not in seen:
+            yield each
+        seen.add((each.name, each.parent))
+
+
+def _of_package(path: str, suffix: str, text: str) -> str:
+    """What a package file, a docstring or a page's title says."""
+    if suffix in ("toml", "ini", "cfg", "yaml", "yml"):
+        return settings_about(text, outline(path, text))
+    if suffix in ("py", "pyi", "pyx", "pxd") and (said := module_docstring(text)):
+        return said
+    wanted = _SETUP if path.endswith("setup.py") else _SUMMARY if suffix == "gemspec" else None
+    if wanted is None:
+        wanted = _TITLE if suffix in ("html", "htm", "xml", "csproj", "nuspec") else None
+    found = wanted.search(text) if wanted else None
+    return sentence(found[found.re.groups]) if found else ""
+
+
+def _of_comment(path: str, text: str) -> str:
+    comments = comments_of(path)
+    return comments.leading(text) if comments else ""
+
+
+def _of_namesake(path: str, text: str) -> str:
+    """What the comment on the class that is named like the file says."""
+    stem = _letters(path.rpartition("/")[2].partition(".")[0])
+    if stem not in map(_letters, _CLASSES.findall(text)):
+        return ""  # without a look at all of the file
+    classes = (each for each in outline(path, text) if each.kind == "class" and _letters(each.name) == stem)
+    return next((each.doc for each in classes if each.doc), "")
+
+
+def _first_sentence(text: str) -> str:
+    """What a file of prose begins with."""
+    return sentence(text[:4000].lstrip("\n =-*#~"))
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def _suffix(path: str) -> str:
+    name = path.rpartition("/")[2].lower()
+    return _NAMES.get(name) or (name.rpartition(".")[2] if "." in name else "")
+
+
+def _clean(text: str) -> str:
+    """Lines end with a line feed and with nothing else, as everywhere in this package."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", " ")

@@ -1,0 +1,141 @@
+"""What a file of code defines, line by line. What encloses what is told by indentation, which needs no grammar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reflectrl.wings.autoexplore.comments import Comments
+from reflectrl.wings.autoexplore.definitions import Definition, one_line
+from reflectrl.wings.autoexplore.outline_languages import PYTHON, Language
+from reflectrl.wings.autoexplore.outline_python import docstring_after
+
+LONGEST_LINE = 1000
+"""Longer lines were not written by hand, and are not looked at."""
+_MOST_PARAMETERS = 2000
+"""Characters between a function's parentheses that are read."""
+_GOES_ON = re.compile(
+    r"[ \t]*(?:[)}\]{>]|#[ \t]*(?:if|el|endif|define|undef|pragma|include)|where\b|"
+    r"(?:public|private|protected|signals|slots)\b[ \t\w]*:)"
+)
+"""A line that says nothing about where the block of the line above ends, though it is indented no further."""
+_IDENTIFIER = re.compile(r"[\w$]+")
+_FUNCTION_POINTER = re.compile(r"\(\s*[*^]\s*(\w+)")
+_UNNAMED = re.compile(r"[*/]$|[{\[][^{}\[\]]*[}\]]")
+"""What stands where a parameter's name would: Python's marks, and patterns of JavaScript."""
+_PLAIN = re.compile(r"[\w.\"'-]{1,30}")
+
+
+class _Scope(NamedTuple):
+    """A definition whose block is open."""
+
+    indent: int
+    name: str
+    is_class: bool
+
+
+def code_outline(text: str, language: Language, comments: Comments) -> Iterator[Definition]:
+    """Definitions at the top level and in classes, in the order of lines; what is inside a function is left out."""
+    masked = _masked(text, language)
+    found = _matches(masked, language)
+    lines = text.split("\n")
+    scopes: list[_Scope] = []
+    for number, line in enumerate(masked.split("\n"), 1):
+        if not line or line.isspace():
+            continue
+        indent = len(line) - len(line.lstrip())
+        while scopes and scopes[-1].indent >= indent and not _GOES_ON.match(line):
+            scopes.pop()
+        if number not in found or not _counts(found[number][0], scopes):
+            continue
+        kind, match = found[number]
+        name = match["name"]
+        if kind != "within":
+            enclosing = match.groupdict().get("parent") or (scopes[-1].name if scopes else "")
+            kind = "method" if kind == "function" and enclosing else kind
+            if language is not PYTHON:
+                doc = comments.above(lines, number)
+            else:
+                doc = _doc(text, masked, match) if kind != "constant" else ""
+            signature = _signature(text, masked, match, language)
+            yield Definition(number, kind, one_line(name), enclosing, doc, signature)
+        if kind != "constant":
+            scopes.append(_Scope(indent, name, kind in ("class", "within")))
+
+
+def _counts(kind: str, scopes: list[_Scope]) -> bool:
+    """Whether a definition of that kind may stand here."""
+    return scopes[-1].is_class if scopes else kind != "method"
+
+
+def _masked(text: str, language: Language) -> str:
+    """The text, as long as before, with blanks for comments, strings and overlong lines."""
+    masked = language.masked.sub(lambda found: _blank(found[0]), text)
+    return "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
+
+
+def _blank(text: str) -> str:
+    return "\n".join(" " * len(line) for line in text.split("\n"))
+
+
+def _matches(masked: str, language: Language) -> dict[int, tuple[str, re.Match[str]]]:
+    """Line → what its first rule found there."""
+    by_start: dict[int, tuple[str, re.Match[str]]] = {}
+    for kind, expression in language.rules:
+        for match in expression.finditer(masked):
+            by_start.setdefault(match.start(), (kind, match))
+    found, line, reached = {}, 1, 0
+    for start in sorted(by_start):
+        line, reached = line + masked.count("\n", reached, start), start
+        found[line] = by_start[start]
+    return found
+
+
+def _doc(text: str, masked: str, match: re.Match[str]) -> str:
+    """The docstring of a class or function of Python."""
+    start = match.end()
+    if masked[start - 1] == "(":
+        start = max((end for _, end in _between_commas(masked, start)), default=start)
+    colon = masked.find(":", start, start + _MOST_PARAMETERS)
+    return docstring_after(text, colon) if colon >= 0 else ""
+
+
+def _signature(text: str, masked: str, match: re.Match[str], language: Language) -> str:
+    start = match.end()
+    if masked[start - 1] != "(":
+        return ""
+    parameters = (_parameter(text[slice(*span)], language) for span in _between_commas(masked, start))
+    return one_line(f"({', '.join(filter(None, parameters))})")
+
+
+def _between_commas(masked: str, start: int) -> Iterator[tuple[int, int]]:
+    """From where to where each parameter reaches, up to the parenthesis that closes the one before `start`."""
+    depth = 0
+    for place in range(start, min(len(masked), start + _MOST_PARAMETERS)):
+        character = masked[place]
+        if character in "([{<":
+            depth += 1
+        elif depth and (character in ")]}" or (character == ">" and masked[place - 1] not in "-=")):
+            depth -= 1
+        elif not depth and character in ",)":
+            yield start, place
+            start = place + 1
+            if character == ")":
+                return
+
+
+def _parameter(written: str, language: Language) -> str:
+    """The name of a parameter, with its default if that is plain; "" for `void` and the object itself."""
+    left, equals, default = (part.strip() for part in written.partition("="))
+    if (pointer := _FUNCTION_POINTER.search(left)) is not None:
+        return pointer[1]
+    if not language.type_first and (unnamed := _UNNAMED.match(left)) is not None:
+        return unnamed[0]
+    typed = not language.type_first and ":" in left
+    names = _IDENTIFIER.findall(left.partition(":")[0] if typed else re.sub(r"\[[^\]]*\]?", "", left))
+    if not names or names[-1] in ("void", "self", "cls"):
+        return ""
+    name = names[-1] if typed or language.type_first else names[0]
+    stars = "" if language.type_first else left[: len(left) - len(left.lstrip("*.&"))]
+    return stars + name + (f"={default if _PLAIN.fullmatch(default) else '...'}" if equals else "")

@@ -1,0 +1,143 @@
+"""Sections, keys and columns of data and settings: TOML, INI, YAML, JSON, CSV."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reflectrl.wings.autoexplore.comments import HASH, SEMICOLONS, Comments
+from reflectrl.wings.autoexplore.definitions import Definition, one_line, sentence
+from reflectrl.wings.autoexplore.outline_languages import TRIPLE
+
+_SECTION = re.compile(r"[ \t]*\[{1,2}[ \t]*([^\[\]\n]+?)[ \t]*\]{1,2}[ \t]*(?:[#;].*)?")
+_SETTING = re.compile(r"((?:[\w.$/-]+|\"[^\"\n]+\"|'[^'\n]+')(?: [\w.$/-]+){0,5})[ \t]*[=:]")
+_YAML_KEY = re.compile(r"([\w.$/-]+(?: [\w.$/-]+){0,5}|\"[^\"\n]+\"|'[^'\n]+')[ \t]*:(?=[ \t]|$)")
+_REMARK = re.compile(r"[ \t][#;][ \t]*(.*)")
+_TRIPLE = re.compile(TRIPLE, re.DOTALL)
+_JSON_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*+)"|[{}\[\]]')
+_JSON_COLON = re.compile(r"\s*+:\s*+(?:\"((?:[^\"\\\n]|\\.)*+)\")?")
+_JSON_RECORDS = re.compile(r"\s*\[\s*\{")
+_MOST_COLUMNS = 1000
+_MOST_REMARKS = 100
+_NUMBER = re.compile(r"0x[0-9a-fA-F]*|[\d.,:/ %eE+-]+")
+_ABOUT = ("description", "summary", "title")
+_PACKAGE_SECTIONS = ("", "project", "package", "tool.poetry", "workspace.package", "metadata", "info")
+
+
+class _Key(NamedTuple):
+    """A key of a JSON object."""
+
+    start: int
+    name: str
+    value: str
+    """What it is set to, if that is a string."""
+
+
+def toml_outline(text: str) -> Iterator[Definition]:
+    """Sections and their keys."""
+    return _settings(_TRIPLE.sub(lambda found: "\n" * found[0].count("\n"), text), HASH)
+
+
+def ini_outline(text: str) -> Iterator[Definition]:
+    """Sections and their keys; a line that is indented goes on with the value above."""
+    return _settings(text, SEMICOLONS)
+
+
+def yaml_outline(text: str) -> Iterator[Definition]:
+    """Keys at the top level."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if (match := _YAML_KEY.match(line)) is not None:
+            yield Definition(number, "key", _unquoted(match[1]), "", _doc(lines, number, HASH))
+
+
+def json_outline(text: str, one_per_line: bool = False) -> Iterator[Definition]:
+    """Keys of an object at the top level; of a list of objects (or one per line), the keys of the first."""
+    records = one_per_line or _JSON_RECORDS.match(text) is not None
+    line, reached = 1, 0
+    for key in _json_keys(text):
+        line, reached = line + text.count("\n", reached, key.start), key.start
+        if name := one_line(key.name):
+            yield Definition(line, "column" if records else "key", name)
+
+
+def csv_outline(text: str, delimiter: str = "") -> Iterator[Definition]:
+    """The columns that the first line names; none if it holds numbers, as data do."""
+    line, columns = csv_header(text, delimiter)
+    return (Definition(line, "column", name) for name in columns)
+
+
+def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
+    """The first line that is no comment, and its cells if they look like names: different, none empty or a number."""
+    lines = text.split("\n", _MOST_REMARKS)
+    place = next((place for place, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
+    delimiter = delimiter or max(",;\t|", key=lines[place].count)
+    try:
+        cells = [one_line(cell) for cell in next(csv.reader([lines[place]], delimiter=delimiter), [])]
+    except csv.Error:
+        return 1, []
+    named = all(cell and not _NUMBER.fullmatch(cell[:100]) for cell in cells[1:]) and any(cells)
+    columns = [cell for cell in cells if cell]  # the first is empty where it numbers the rows
+    return place + 1, columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
+
+
+def json_about(text: str) -> str:
+    """What the object at the top level says that it is about."""
+    told = {key.name: key.value for key in _json_keys(text) if key.value and key.name in _ABOUT}
+    return next((sentence(told[name]) for name in _ABOUT if name in told), "")
+
+
+def settings_about(text: str, outline: tuple[Definition, ...]) -> str:
+    """What a TOML, INI or YAML file says that it, or the package that it describes, is about."""
+    lines = text.split("\n")
+    for name in _ABOUT:
+        for key in outline:
+            if key.name == name and key.kind == "key" and key.parent in _PACKAGE_SECTIONS:
+                value = re.split("[=:]", lines[key.line - 1], maxsplit=1)[-1].strip().strip("\"',")
+                if said := sentence(value if value not in ("|", ">", ">-", "|-", "") else _indented(lines, key.line)):
+                    return said
+    return ""
+
+
+def _indented(lines: list[str], start: int) -> str:
+    return "\n".join(line for line in lines[start : start + 5] if line[:1].isspace())
+
+
+def _settings(text: str, comments: Comments) -> Iterator[Definition]:
+    lines, section = text.split("\n"), ""
+    for number, line in enumerate(lines, 1):
+        if (match := _SECTION.fullmatch(line)) is not None and "," not in match[1]:
+            section = one_line(match[1])
+            yield Definition(number, "section", section, "", comments.above(lines, number))
+        elif (match := _SETTING.match(line)) is not None:
+            yield Definition(number, "key", _unquoted(match[1]), section, _doc(lines, number, comments))
+
+
+def _doc(lines: list[str], number: int, comments: Comments) -> str:
+    """The comment above, or else the one behind."""
+    if above := comments.above(lines, number):
+        return above
+    remark = _REMARK.search(lines[number - 1][:1000])
+    return sentence(remark[1]) if remark else ""
+
+
+def _unquoted(name: str) -> str:
+    return one_line(name.strip("\"'"))
+
+
+def _json_keys(text: str) -> Iterator[_Key]:
+    """Keys of the first object that is not inside another; no more than the text holds."""
+    depth, inside = 0, 0
+    for token in _JSON_TOKEN.finditer(text):
+        mark = token[0]
+        if mark in "{[":
+            depth += 1
+            inside = inside or (depth if mark == "{" else 0)
+        elif mark in "}]":
+            depth -= 1
+            if inside and depth < inside:
+                return
+        elif inside and depth == inside and (colon := _JSON_COLON.match(text, token.end())) is not None:
+            yield _Key(token.start(), token[1], colon[1] or "")

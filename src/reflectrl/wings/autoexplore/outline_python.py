@@ -1,0 +1,118 @@
+"""What a Python file defines: by its syntax tree, or line by line where there is none (a cut end, another version)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+from reflectrl.wings.autoexplore.definitions import Definition, one_line, sentence
+from reflectrl.wings.autoexplore.outline_languages import TRIPLE
+
+_NESTED = (ast.If, ast.Try, ast.With, ast.For, ast.While)
+"""Statements of a module or class whose bodies are looked into."""
+_CONSTANT = re.compile(r"_*[A-Z]\w*")
+NOWHERE = ""
+"""Name of a file that cannot be: Python looks for the line of a syntax error in the file that it believes to parse."""
+_STRING = rf"""[rRuU]?(?:{TRIPLE}|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')"""
+_FIRST_STATEMENT = re.compile(rf"(?>(?:\s|#[^\n]*+)*)(?P<string>{_STRING})", re.DOTALL)
+_STRING_NEXT = re.compile(rf"[ \t]*+(?:#[^\n]*+)?\n\s*+(?P<string>{_STRING})", re.DOTALL)
+
+
+def python_outline(text: str) -> tuple[Definition, ...] | None:
+    """Classes, functions, methods and constants (names that begin with a capital), in the order of lines.
+
+    None if the text has no syntax tree.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # doubts about invalid escapes would quote the file on stderr
+            found = _defined(ast.parse(text, NOWHERE).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return tuple(sorted(found, key=lambda definition: definition.line))
+
+
+def module_docstring(text: str) -> str:
+    """The first sentence of a module's docstring, told from its beginning alone; "" if there is none."""
+    found = _FIRST_STATEMENT.match(text)
+    return sentence(inside_quotes(found["string"])) if found else ""
+
+
+def docstring_after(text: str, start: int) -> str:
+    """The first sentence of the docstring that follows a colon at `start`; "" if there is none."""
+    found = _STRING_NEXT.match(text, start + 1)
+    return sentence(inside_quotes(found["string"])) if found else ""
+
+
+def inside_quotes(literal: str) -> str:
+    """What a string literal says, escapes left as they are."""
+    return literal.lstrip("rRuU").strip("\"'")
+
+
+def _defined(body: Sequence[ast.stmt]) -> list[Definition]:
+    """What the statements of a module define, in no particular order."""
+    found: list[Definition] = []
+    pending = [(body, "")]  # no recursion: an `elif` is an `if` within an `else`, and there may be thousands
+    while pending:
+        body, parent = pending.pop()
+        for place, node in enumerate(body):
+            match node:
+                case ast.ClassDef(name=name):
+                    found.append(Definition(node.lineno, "class", name, parent, _doc(node.body)))
+                    pending.append((node.body, name))
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    found.append(_function(node, parent))
+                case ast.Assign() | ast.AnnAssign():
+                    doc = _doc(body[place + 1 : place + 2])
+                    found += (Definition(node.lineno, "constant", name, parent, doc) for name in _constants(node))
+                case _ if isinstance(node, _NESTED):
+                    pending += ((inner, parent) for inner in _bodies(node))
+    return found
+
+
+def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a statement."""
+    for field in ("body", "orelse", "finalbody"):
+        yield getattr(node, field, [])
+    yield from (handler.body for handler in getattr(node, "handlers", ()))
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, parent: str) -> Definition:
+    kind = "method" if parent else "function"
+    return Definition(node.lineno, kind, node.name, parent, _doc(node.body), _signature(node.args, kind))
+
+
+def _constants(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
+    for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
+        for leaf in target.elts if isinstance(target, ast.Tuple) else (target,):
+            if isinstance(leaf, ast.Name) and _CONSTANT.fullmatch(leaf.id):
+                yield leaf.id
+
+
+def _doc(body: Sequence[ast.stmt]) -> str:
+    """The first sentence of a string that stands first."""
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        value = body[0].value.value
+        return sentence(value) if isinstance(value, str) else ""
+    return ""
+
+
+def _signature(given: ast.arguments, kind: str) -> str:
+    """Names of the parameters with plain defaults, without a method's `self` or `cls`."""
+    positional = [*given.posonlyargs, *given.args]
+    missing = [None] * (len(positional) - len(given.defaults))
+    shown = [_parameter(each, default) for each, default in zip(positional, [*missing, *given.defaults], strict=True)]
+    if kind == "method" and shown and shown[0] in ("self", "cls"):
+        shown = shown[1:]
+    shown += [f"*{given.vararg.arg}"] if given.vararg else ["*"] if given.kwonlyargs else []
+    shown += map(_parameter, given.kwonlyargs, given.kw_defaults)
+    return one_line(f"({', '.join([*shown, *([f'**{given.kwarg.arg}'] if given.kwarg else [])])})")
+
+
+def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
+    if default is None:
+        return parameter.arg
+    plain = isinstance(default, ast.Constant | ast.Name)
+    return f"{parameter.arg}={ast.unparse(default) if plain else '...'}"

@@ -1,0 +1,107 @@
+"""The headings of Markdown and reStructuredText."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+
+from reflectrl.wings.autoexplore.definitions import Definition, one_line, sentence
+
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
+_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_UNDERLINE = re.compile(r"(=+|-{2,})[ \t]*")
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*")
+_NO_PROSE = re.compile(r"[ \t]*(?:[|<!#>:\[+]|[-*] |\.\. |\d+[.)] |```|~~~|[-=*_ \t]{3,}$)")
+_LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\([^()\n]{0,300}\)|\[([^\[\]\n]{0,200})\]\[[^\[\]\n]{0,100}\]")
+_MARKS = re.compile(r"<[^<>\n]{0,200}>|[*`]+|^[ \t]*#+|#+[ \t]*$|\\(?=\W)|:\w+:(?=`)")
+_MOST_PROSE = 12
+"""Lines below a heading in which its first sentence is looked for."""
+
+Heading = tuple[int, int, str, int]
+"""Line from 1, level from 1, title, and the index of the line behind it."""
+
+
+def markdown_outline(text: str) -> Iterator[Definition]:
+    """Headings of both forms, outside of code; the parent is the heading one level up, or further."""
+    lines = text.split("\n")
+    return _nested(lines, _markdown_headings(lines))
+
+
+def rst_outline(text: str) -> Iterator[Definition]:
+    """Titles with a line of punctuation below, and perhaps above; levels by the order in which the forms occur."""
+    lines = text.split("\n")
+    return _nested(lines, _rst_headings(lines))
+
+
+def title_in_front(text: str) -> str:
+    """The title that a block of YAML before a Markdown text gives; "" if there is none."""
+    lines = text.split("\n", 60)
+    for line in lines[1 : _end_of_front(lines)]:
+        if line.startswith("title:"):
+            return one_line(line.removeprefix("title:").strip().strip("\"'"))
+    return ""
+
+
+def plain(title: str) -> str:
+    """A heading without the marks of links, code and emphasis."""
+    return one_line(_MARKS.sub("", _LINK.sub(lambda link: link[1] or link[2] or "", title[:1000])))
+
+
+def _end_of_front(lines: list[str]) -> int:
+    """The index of the line behind the block of YAML at the beginning; 0 if there is none."""
+    if lines[0].rstrip() == "---":
+        ends = (number for number, line in enumerate(lines[1:200], 2) if line.rstrip() in ("---", "..."))
+        return next(ends, 0)
+    return 0
+
+
+def _markdown_headings(lines: list[str]) -> Iterator[Heading]:
+    fence = ""
+    for place in range(_end_of_front(lines), len(lines)):
+        line = lines[place]
+        if (mark := _FENCE.match(line)) is not None and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+        elif fence:
+            continue
+        elif (atx := _ATX.match(line)) is not None:
+            yield place + 1, len(atx[1]), plain(atx[2]), place + 1
+        elif place + 1 < len(lines) and (below := _UNDERLINE.fullmatch(lines[place + 1])) is not None:
+            alone = place == 0 or not lines[place - 1].strip()
+            if alone and line.strip() and not _NO_PROSE.match(line):
+                yield place + 1, 1 if below[1][0] == "=" else 2, plain(line), place + 2
+
+
+def _rst_headings(lines: list[str]) -> Iterator[Heading]:
+    levels: dict[tuple[str, bool], int] = {}
+    for place in range(len(lines) - 1):
+        below, title = _ADORNMENT.fullmatch(lines[place + 1]), lines[place].strip()
+        if below is None or not title or _ADORNMENT.fullmatch(lines[place]) or len(below[0].rstrip()) < len(title):
+            continue
+        above = _ADORNMENT.fullmatch(lines[place - 1]) if place else None
+        over = above is not None and above[1] == below[1]
+        if lines[place][0].isspace() and not over:
+            continue
+        if not over and place and lines[place - 1].strip() and not lines[place - 1].startswith(".."):
+            continue  # the last row of a table
+        yield place + 1, levels.setdefault((below[1], over), len(levels) + 1), plain(title), place + 2
+
+
+def _nested(lines: list[str], headings: Iterator[Heading]) -> Iterator[Definition]:
+    open_: list[tuple[int, str]] = []
+    for number, level, title, behind in headings:
+        while open_ and open_[-1][0] >= level:
+            open_.pop()
+        if title:
+            yield Definition(number, "heading", title, open_[-1][1] if open_ else "", _prose(lines, behind))
+            open_.append((level, title))
+
+
+def _prose(lines: list[str], start: int) -> str:
+    """The first sentence below a heading; "" where something other than prose comes first."""
+    below = lines[start : start + _MOST_PROSE]
+    while below and not below[0].strip():
+        below = below[1:]
+    if not below or below[0][0].isspace() or _NO_PROSE.match(below[0]) or any(map(_ADORNMENT.fullmatch, below[1:2])):
+        return ""
+    return sentence(plain("\n".join(takewhile(str.strip, below))))

@@ -1,0 +1,159 @@
+"""A repository as it is explored: read-only, indexed once, and shared by any number of episodes.
+
+    repository = Repository.open(".")
+    repository.folder("src").files             # ("app.py", "cli.py")
+    match repository.read("src/app.py"):
+        case Text(text): ...
+        case Unreadable(reason): ...
+
+A path that is asked for is looked up among those that opening found, and only such a path is ever opened, in the way
+of `sandbox.py`: no `..`, no absolute path and no link can name anything else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.filters import Filters, decoded, is_text
+from reflectrl.wings.autoexplore.index import Index, index
+from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why
+from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable
+from reflectrl.wings.autoexplore.tree import Folder, tree
+
+READ_BYTES = 64 * 1024
+"""So much of a file is read unless another limit is given."""
+CACHE_BYTES = 64 * 1024 * 1024
+"""Memory for texts that were read."""
+
+
+class Repository:
+    """The files of a repository that are left after filtering, and their contents. `Repository.open` makes one.
+
+    Names and sizes are those at the time of opening. A file that has changed since then is not read any more, since an
+    episode would depend on when it is played; open the repository anew to see it. A copy (pickled, for another process)
+    begins with an empty cache.
+    """
+
+    def __init__(self, sandbox: Sandbox, found: Index, cache_bytes: int = CACHE_BYTES) -> None:
+        self._sandbox = sandbox
+        self._stamps = found.files
+        self._folders = tree(found.files)
+        self._left_out = found.left_out
+        self._cache = TextCache(cache_bytes)
+        self.files = tuple(found.files)
+        """Paths of all files, sorted."""
+
+    @classmethod
+    def open(
+        cls, root: str | os.PathLike[str], filters: Filters | None = None, cache_bytes: int = CACHE_BYTES
+    ) -> Repository:
+        """Walk a repository.
+
+        Args:
+            root: its folder, in any spelling.
+            filters: what is left out; by default, all that `Filters` can leave out.
+            cache_bytes: memory for texts that were read.
+
+        Raises:
+            UserError: there is no such folder, it may not be read, or no file in it is left to explore.
+        """
+        sandbox = Sandbox(root)
+        found = index(sandbox, filters or Filters())
+        if not found.files:
+            raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {_explained(found.left_out)}")
+        return cls(sandbox, found, cache_bytes)
+
+    @property
+    def root(self) -> Path:
+        """Where it lies: absolute, without links."""
+        return self._sandbox.root
+
+    @property
+    def folders(self) -> Mapping[str, Folder]:
+        """Every folder that holds a file, itself or further down, by its path, sorted; the root is ""."""
+        return MappingProxyType(self._folders)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Why entries were left out ("binary", "hidden" ...), and how many."""
+        return MappingProxyType(self._left_out)
+
+    def folder(self, path: str) -> Folder:
+        """What lies in a folder.
+
+        Raises:
+            UserError: there is no such folder (the path of a file, say).
+        """
+        try:
+            return self._folders[path]
+        except KeyError:
+            raise UserError(f"there is no folder {shown(path)} in {self.root.name}") from None
+
+    def size(self, path: str) -> int:
+        """Bytes of a file; UserError where there is none of that path."""
+        if path not in self._stamps:
+            raise UserError(f"there is no file {shown(path)} in {self.root.name}")
+        return self._stamps[path].size
+
+    def read(self, path: str, limit: int = READ_BYTES) -> Text | Unreadable:
+        """The text of a file, or its beginning.
+
+        Args:
+            path: one of `files`; for anything else, the answer is that it is no such file.
+            limit: bytes beyond which a file is not read.
+        """
+        if (known := self._cache.get((path, limit))) is not None:
+            return known
+        found = self.original(path, limit)
+        if isinstance(found, Unreadable):
+            return found
+        data, stamp = found
+        complete = len(data) == stamp.size
+        if not is_text(data, complete):
+            return Unreadable("it is a binary file")
+        text = Text(decoded(data, complete), complete)
+        self._cache.put((path, limit), text)
+        return text
+
+    def original(self, path: str, limit: int) -> tuple[bytes, Stamp] | Unreadable:
+        """The bytes of a file as they are on disk, at most `limit` of them."""
+        if path not in self._stamps:
+            return Unreadable("there is no such file")
+        try:
+            data, stamp = self._sandbox.read(path, limit)
+        except OSError as error:
+            return Unreadable(why(error))
+        if stamp != self._stamps[path]:
+            return Unreadable("it has changed since the repository was opened")
+        return data, stamp
+
+    def is_taken(self, path: str) -> bool:
+        """Whether something of that path is on disk, be it left out of the view, or cannot be told not to be there."""
+        try:
+            return self._sandbox.exists(path)
+        except (OSError, ValueError):
+            return True
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._stamps
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __repr__(self) -> str:
+        return f"Repository({str(self.root)!r}: {len(self)} files)"
+
+
+def _explained(left_out: Mapping[str, Any]) -> str:
+    if not left_out:
+        return "it is empty"
+    return "left out are " + ", ".join(f"{count} ({reason})" for reason, count in left_out.items())

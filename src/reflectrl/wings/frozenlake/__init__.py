@@ -1,0 +1,1 @@
+"""FrozenLake: gymnasium's grid of ice and holes as text."""

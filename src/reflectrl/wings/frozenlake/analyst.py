@@ -1,0 +1,56 @@
+"""The frozen-lake analyst: what a good reflector would say about a state, from what its text shows."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from reflectrl.wings.frozenlake.world import ACTIONS, OPPOSITE, Cell, Lake
+
+
+def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> str:
+    """One line: positions, holes beside the agent, the route, what the last action did, what to do next.
+
+    On slippery ice no route can be kept to, so the moves that cannot end in a hole take its place.
+
+    Args:
+        before: the cell before the last action; None at the start.
+        last: the last action; None at the start.
+    """
+    parts = [f"Agent {place(cell)}, goal {place(lake.goal)}.", f"Holes beside: {holes_beside(lake, cell)}."]
+    parts.append(f"Safe moves: {safe_moves(lake, cell)}." if lake.slippery else f"Route {' '.join(route(lake, cell))}.")
+    if before is not None and last is not None:
+        parts.append(f"Last move {last} {verdict(lake, before, cell, last)}.")
+    parts.append(f"Next {lake.best_action(cell)}.")
+    return " ".join(parts)
+
+
+def place(cell: Cell) -> str:
+    """A cell in words."""
+    return f"row {cell[0]} column {cell[1]}"
+
+
+def holes_beside(lake: Lake, cell: Cell) -> str:
+    """The moves that lead straight into a hole, or "none"."""
+    return " ".join(move for move in ACTIONS if lake.letter(lake.neighbour(cell, move)) == "H") or "none"
+
+
+def safe_moves(lake: Lake, cell: Cell) -> str:
+    """The moves on slippery ice that cannot end in a hole, or "none"."""
+    safe = (move for move in ACTIONS if all(lake.letter(near) != "H" for near in lake.outcomes(cell, move)))
+    return " ".join(safe) or "none"
+
+
+def route(lake: Lake, cell: Cell) -> list[str]:
+    """A shortest route with equal moves counted: ["down 2", "right 3"]."""
+    return [f"{move} {len(list(same))}" for move, same in groupby(lake.route(cell))]
+
+
+def verdict(lake: Lake, before: Cell, now: Cell, last: str) -> str:
+    """What the last action did, and whether it helped."""
+    if now == before:
+        return "met the edge and changed nothing"
+    slid = "" if now == lake.neighbour(before, last) else "slid aside, which "
+    if lake.values[now] > lake.values[before]:
+        return f"{slid}helped"
+    turn_back = not lake.slippery and lake.best_action(now) == OPPOSITE[last]
+    return f"{slid}was {'bad luck' if slid else 'a mistake'}, {'turn back' if turn_back else 'go on from here'}"

@@ -1,0 +1,174 @@
+"""FrozenLake as a `TextEnv`.
+
+Rules: gymnasium's FrozenLake (its maps, moves and slipperiness) with three departures. Falling into a hole costs 1,
+reaching the goal pays 1, and every other step costs 0.01, so that a shorter way is a better one. An episode may start
+on any ice from which the goal can be reached. The horizon is 4 × size on dry ice, more than any shortest way of the
+standard maps (14), and gymnasium's 25 × size on slippery ice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.splits import SPLITS, divide, require_known
+from reflectrl.types import Task, UserError, named_seed
+from reflectrl.wings.frozenlake.analyst import analyse, place
+from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
+
+SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
+STEP, HOLE, GOAL = -0.01, -1.0, 1.0
+
+RULES = (
+    "You cross a frozen lake. A is you, S where you started, F ice, H a hole, G the goal. Reach the goal; a hole ends"
+    " the walk.{slips}\n"
+)
+SLIPS = " The ice is slippery: a move goes straight or to either side, each one time in three."
+
+
+class FrozenLakeEnv(TextEnv):
+    """Cross the ice to the goal without falling into a hole.
+
+    Args:
+        maps: "4x4" or "8x8" (gymnasium's maps; tasks are start cells) or "random" (every task has a map of its own, and
+            no map is in two splits).
+        slippery: moves go straight or to either side with probability 1/3 each.
+        size: rows and columns of random maps.
+        holes: probability that a cell of a random map is a hole.
+        train, validation, test: tasks per split; 0 takes the default. The standard maps have 11 and 53 starts.
+        rules: put the rules before everything else.
+        history: show the past maps and actions.
+        horizon: 0 takes 4 × size, or 25 × size on slippery ice.
+        split_seed: decides which start, or which random map, belongs to which split.
+
+    Raises:
+        UserError: an argument is unknown, out of range, or asks for more tasks than there are.
+    """
+
+    def __init__(
+        self,
+        maps: Literal["4x4", "8x8", "random"] = "4x4",
+        slippery: bool = False,
+        size: int = 6,
+        holes: float = 0.25,
+        train: int = 0,
+        validation: int = 0,
+        test: int = 0,
+        rules: bool = False,
+        history: bool = False,
+        horizon: int = 0,
+        split_seed: int = 0,
+    ) -> None:
+        require_known("frozenlake", "maps", maps, list(SIZES))
+        if not 2 <= size <= 16 or not 0 <= holes < 1:
+            raise UserError(f"frozenlake: size must be in 2..16 and holes in [0, 1), not {size} and {holes}")
+        self.size = size if maps == "random" else len(STANDARD[maps])
+        super().__init__(horizon or (25 if slippery else 4) * self.size)
+        self.maps, self.slippery, self.holes = maps, slippery, holes
+        given = (train, validation, test)
+        self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
+        if min(self.sizes.values()) < 1:
+            raise UserError(f"frozenlake: split sizes must be positive, not {self.sizes}")
+        self.show_rules, self.show_history, self.split_seed = rules, history, split_seed
+
+    # ---- tasks -----------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("frozenlake", "split", split, SPLITS)
+        require_known("frozenlake", "stage", stage or "full", self.stages)
+        return self._tasks[split]
+
+    @cached_property
+    def _tasks(self) -> dict[str, list[Task]]:
+        return {split: [self._task_of(rows, split) for rows in maps] for split, maps in self._maps().items()}
+
+    def _task_of(self, rows: tuple[str, ...], split: str) -> Task:
+        row, column = lake(rows).start
+        name = f"{row}-{column}" if self.maps != "random" else f"{named_seed(*rows):016x}"
+        return Task(f"frozenlake-{self.maps}-{name}", "frozenlake", {"map": list(rows)}, split)
+
+    def _maps(self) -> dict[str, list[tuple[str, ...]]]:
+        """The maps of every split, each with its start marked S."""
+        if self.maps == "random":
+            return {split: self._random_maps(split) for split in SPLITS}
+        rows = STANDARD[self.maps]
+        starts = [cell for cell in lake(rows).ice if cell in lake(rows).distances]
+        return divide([restarted(rows, cell) for cell in starts], self.sizes, "frozenlake", self.split_seed)
+
+    def _random_maps(self, split: str) -> list[tuple[str, ...]]:
+        """Distinct solvable maps.
+
+        The hash of a map says to which split it belongs: small lakes are drawn repeatedly, and a split by seeds alone
+        would put the same map into two splits.
+        """
+        rng = np.random.default_rng(named_seed("frozenlake-maps", self.split_seed, split))
+        found: dict[tuple[str, ...], None] = {}
+        for _ in range(1000 + 100 * self.sizes[split]):
+            if len(found) == self.sizes[split]:
+                return list(found)
+            rows = draw_rows(rng, self.size, self.holes)
+            if SPLITS[named_seed(self.split_seed, *rows) % 3] == split and self._solvable(rows):
+                found[rows] = None
+        wish = f"{self.sizes[split]} different {self.size}x{self.size} maps"
+        raise UserError(f"frozenlake: cannot draw {wish} for {split}: found {len(found)} (larger size, fewer holes?)")
+
+    def _solvable(self, rows: tuple[str, ...]) -> bool:
+        world = lake(rows)
+        return world.distances.get(world.start, self.horizon + 1) <= self.horizon
+
+    # ---- the world -------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> None:
+        self._lake = lake(tuple(task.payload["map"]), self.slippery)
+        self._cell = self._lake.start
+        self._before: Cell | None = None
+        self._last: str | None = None
+        self._past = RULES.format(slips=SLIPS if self.slippery else "") if self.show_rules else ""
+
+    def apply(self, action: str) -> Outcome:
+        if self.show_history:
+            self._past += f"{self.draw()}> {action}\n"
+        outcomes = self._lake.outcomes(self._cell, action)
+        slip = int(self.np_random.integers(len(outcomes))) if len(outcomes) > 1 else 0
+        self._before, self._last, self._cell = self._cell, action, outcomes[slip]
+        letter = self._lake.letter(self._cell)
+        if letter == "H":
+            return Outcome(HOLE, terminated=True, events=("hole",))
+        if letter == "G":
+            return Outcome(GOAL, terminated=True, success=True, events=("goal",))
+        return Outcome(STEP)
+
+    # ---- text ------------------------------------------------------------------------------------------------------
+
+    def history(self) -> str:
+        return self._past
+
+    def state(self) -> str:
+        return f"{self.draw()}Last: {self._last or 'none'}{f' from {place(self._before)}' if self._before else ''}\n"
+
+    def draw(self) -> str:
+        """The map, a line per row, each cell one letter after a space."""
+        rows = [list(row) for row in self._lake.rows]
+        rows[self._cell[0]][self._cell[1]] = "A"
+        return "".join("".join(f" {letter}" for letter in row) + "\n" for row in rows)
+
+    def legal_actions(self) -> Sequence[str]:
+        return ACTIONS
+
+    # ---- saving, teaching ------------------------------------------------------------------------------------------
+
+    def get_state(self) -> Any:
+        return (self._lake, self._cell, self._before, self._last, self._past)
+
+    def set_state(self, state: Any) -> None:
+        self._lake, self._cell, self._before, self._last, self._past = state
+
+    def expert_action(self) -> int:
+        return ACTIONS.index(self._lake.best_action(self._cell))
+
+    def analyse(self) -> str:
+        return analyse(self._lake, self._cell, self._before, self._last)

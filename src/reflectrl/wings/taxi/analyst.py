@@ -1,0 +1,64 @@
+"""The taxi analyst: what a good reflector would say about a state, from what its text shows.
+
+Walls stand only between columns, so a shortest way crosses the columns between taxi and target once each. The analysis
+counts backwards from the target: the steps left from every row of a column, then the border to the next column row by
+row (o open, x wall), then the steps left from every row of that column. Each list follows from the one before it, which
+turns one hard step of reasoning into several easy ones; and every list has the same length, so that each number stands
+where a small model can learn to look for it.
+"""
+
+from __future__ import annotations
+
+from reflectrl.wings.taxi.world import ABOARD, MOVES, OPPOSITE, SIZE, Cell, City, Ride
+
+
+def analyse(city: City, ride: Ride, before: Ride | None, last: str | None) -> str:
+    """One line: positions, steps left along the way, what the last action did, what to do next.
+
+    Args:
+        before: the ride before the last action; None at the start.
+        last: the last action; None at the start.
+    """
+    target = city.target(ride)
+    whom = "destination" if ride.passenger == ABOARD else "passenger"
+    parts = [f"Taxi {place(ride.cell)}, {whom} {place(target)}."]
+    if ride.cell != target:
+        parts.append(route(city, ride, target))
+    if before is not None and last is not None:
+        parts.append(f"Last move {last} {verdict(city, before, ride, last)}.")
+    parts.append(f"Next {city.best_action(ride)}.")
+    return " ".join(parts)
+
+
+def place(cell: Cell) -> str:
+    """A cell in words, counted from 0 at the top left."""
+    return f"row {cell[0]} column {cell[1]}"
+
+
+def route(city: City, ride: Ride, target: Cell) -> str:
+    """Steps left from rows 0 to 4 of each column between target and taxi (9 means 9 or more), and the borders."""
+    if ride.column == target[1]:
+        return "Same column."
+    heading = "east" if target[1] > ride.column else "west"
+    step = MOVES[heading][1]
+    parts = []
+    for column in range(target[1], ride.column - step, -step):
+        if column != target[1]:
+            ways = ("o" if city.can_move((row, column), heading) else "x" for row in range(SIZE))
+            parts.append(f"border {' '.join(ways)}")
+        left = (min(9, city.distances[target][row, column]) for row in range(SIZE))
+        parts.append(f"column {column} steps {' '.join(map(str, left))}")
+    return f"Go {heading}: {', '.join(parts)}."
+
+
+def verdict(city: City, before: Ride, now: Ride, last: str) -> str:
+    """Whether the last action helped: it brought the delivery nearer, or it is to be undone."""
+    if last == "pickup":
+        return "took the passenger aboard"
+    if last == "dropoff":
+        return "left the passenger at the wrong stop, pick up again"
+    if city.actions_left(now) < city.actions_left(before):
+        return "helped"
+    if city.best_action(now) == OPPOSITE[last]:
+        return "was a mistake, turn back"
+    return "was a mistake, a new route is as short"

@@ -1,0 +1,1 @@
+"""Text tasks: offline and online learning on completions with rewards."""

@@ -1,0 +1,187 @@
+"""`data hha`, `comet`, `reddit`, `knowledge`: preparing text for offline learning; `data convert`: other forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import tyro
+
+from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.wings.text.samples import Sample
+    from reflectrl.wings.text.samples.families import Account
+
+ADVICE = " (--skip-bad leaves such rows out and counts them)"
+
+Paths = Annotated[
+    tuple[tuple[Path, ...], ...], tyro.conf.arg(name="from", metavar="DIR ..."), tyro.conf.UseAppendAction
+]
+Store = Annotated[str, tyro.conf.arg(metavar="DIR")]
+Share = Annotated[float, tyro.conf.arg(metavar="SHARE")]
+Number = Annotated[float | None, tyro.conf.arg(metavar="X")]
+
+
+@dataclass(frozen=True)
+class _Prepare(Data):
+    """What the four families have in common."""
+
+    from_: Paths = ()
+    """Read these raw files: folders, with the folders in them, or files. Without it, say what the store holds."""
+    store: Store = ""
+    """Where samples are written; $REFLECTRL_DATA/FAMILY or ~/.cache/reflectrl/FAMILY if not given."""
+    held_out: Share = 0.05
+    """Share of the training data that becomes the validation (test) set where no file is named so."""
+    skip_bad: bool = False
+    """Leave bad rows out and count them, instead of refusing the file."""
+
+    family: ClassVar[str]
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Prepare the data if there is a --from, then say what the store holds."""
+        refuse_unknown(settings, type(self))
+        from reflectrl.wings.text.samples import Gate
+        from reflectrl.wings.text.samples.families import FAMILIES, prepare, read_account, store_path
+
+        if () in self.from_:
+            raise UserError("data: --from needs a folder or a file")
+        store, paths = store_path(self.family, self.store), [path for paths in self.from_ for path in paths]
+        if paths:
+            gate, family = Gate(self.skip_bad, ADVICE), FAMILIES[self.family]
+            with bar("prepare") as tick:
+                account = prepare(family, paths, store, gate, held_out=self.held_out, tick=tick, **self._more())
+        else:
+            found = read_account(store, self.family)
+            if found is None:
+                raise UserError(f"no {self.family} data in {store}; --from DIR prepares some (docs/offline-data.md)")
+            account = found
+        _show(account, store)
+
+    def _more(self) -> dict[str, Any]:
+        """The options that this family has for itself."""
+        common = {field.name for field in fields(_Prepare)}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+
+
+@dataclass(frozen=True)
+class HHA(_Prepare):
+    """Prepare dialogues of a helpful and harmless assistant: Anthropic/hh-rlhf, or rows with rewards made of it."""
+
+    sigmoid: bool = False
+    """The rewards in the files are a reward model's numbers: put them through the sigmoid."""
+
+    family: ClassVar[str] = "hha"
+
+
+@dataclass(frozen=True)
+class Comet(_Prepare):
+    """Prepare commonsense inferences: ATOMIC 2020 (.tsv) or ATOMIC-10x (.jsonl)."""
+
+    style: Literal["words", "distill", "atomic2020"] = "words"
+    """Write prompts in words, or as COMET-distill or COMET-ATOMIC 2020 read them."""
+
+    family: ClassVar[str] = "comet"
+
+
+@dataclass(frozen=True)
+class Reddit(_Prepare):
+    """Prepare upvoted and downvoted replies to comments, from CSV files of Reddit comments."""
+
+    style: Literal["labelled", "dialogpt"] = "labelled"
+    """Name the speakers in prompts, or write turns as DialoGPT reads them."""
+
+    family: ClassVar[str] = "reddit"
+
+
+@dataclass(frozen=True)
+class Knowledge(_Prepare):
+    """Prepare dialogues that are grounded in knowledge: Wizard of Wikipedia, FaithDial, or both together."""
+
+    style: Literal["labelled", "dialogpt"] = "labelled"
+    """Name the speakers in prompts, or write turns as DialoGPT reads them."""
+
+    family: ClassVar[str] = "knowledge"
+
+
+@dataclass(frozen=True)
+class Convert(Data):
+    """Check a file of samples in any form that is known, episode logs included, and write it in another form."""
+
+    from_: Annotated[Path, tyro.conf.arg(name="from", metavar="FILE")]
+    """A file, or a folder of .jsonl files."""
+    to: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Where to write; without it, the samples are checked only."""
+    as_: Annotated[
+        Literal["samples", "prompt-completion", "preference", "unpaired"], tyro.conf.arg(name="as", metavar="FORM")
+    ] = "samples"
+    """samples (our own form), or one of TRL's: prompt-completion (SFT), preference (DPO), unpaired (KTO)."""
+    threshold: Number = None
+    """unpaired: rewards above it are desirable; the mean reward if not given."""
+    missing_reward: Number = None
+    """Reward of rows that have none; they are refused if not given."""
+    gamma: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Episodes: discount of later rewards."""
+    sigmoid: bool = False
+    """Put rewards through the sigmoid, because they are a reward model's numbers."""
+    unit: bool = False
+    """Map rewards to [0, 1], from the lowest to the highest that there are."""
+    bounds: Annotated[tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH")] = None
+    """Map rewards to [0, 1] from these two, those of the training data, say."""
+    words: bool = False
+    """Episodes: completions are the actions' texts instead of choice labels."""
+    skip_bad: bool = False
+    """Leave bad rows out and count them, instead of refusing the file."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Read, say what was found, and write."""
+        refuse_unknown(settings, type(self))
+        from reflectrl.wings.text.samples import Reading, StepReading, read_samples, to_unit
+        from reflectrl.wings.text.samples.scale import through_sigmoid
+        from reflectrl.wings.text.samples.summary import summary
+        from reflectrl.wings.text.samples.writing import to_line, write_lines
+
+        reading = Reading(self.missing_reward, StepReading(self.gamma, words=self.words))
+        samples = read_samples(self.from_, self.skip_bad, reading)
+        if self.sigmoid:
+            samples = replace(samples, items=tuple(map(through_sigmoid, samples)))
+        if self.unit or self.bounds:
+            samples = to_unit(samples, self.bounds)
+            print("rewards {} and {} become 0 and 1".format(*samples[0].meta["bounds"]))
+        for line in summary(samples):
+            print(line)
+        if self.to is not None:
+            lines = map(to_line, samples) if self.as_ == "samples" else self._rows(samples)
+            print(f"{self.to}: {write_lines(self.to, lines)} rows, {self.as_}")
+
+    def _rows(self, samples: Sequence[Sample]) -> Any:
+        from reflectrl.wings.text.samples.trl import to_trl
+
+        return (json.dumps(row, ensure_ascii=False) for row in to_trl(samples, self.as_, self.threshold))
+
+
+def _show(account: Account, store: Path) -> None:
+    """A table of the files, and what is missing from them."""
+    print(store)
+    print(f"{'':32}{'samples':>10}{'prompts':>10}{'also in train':>15}")
+    for name, counts in account.files.items():
+        print(f"  {name:30}{counts['samples']:10}{counts['prompts']:10}{counts['in_train']:15}")
+    if account.rewards:
+        low, high = account.rewards
+        hint = "; are they a reward model's numbers? --sigmoid maps them to [0, 1]" if low < 0 or high > 1 else ""
+        print(f"rewards: from {low:.6g} to {high:.6g}{hint if account.family == 'hha' else ''}")
+    else:
+        print("rewards: none yet (classifiers give them)")
+    if account.ties:
+        print(f"ties: {account.ties} records whose answers have one reward (kept)")
+    for what, rows in (("left out", account.left_out), ("skipped", account.skipped)):
+        for reason, found in rows.items():
+            print(f"{what}: {found['count']} rows, {reason} ({', '.join(found['first'])})")
+    if account.unread:
+        print(
+            f"not read: {len(account.unread)} files whose names do not say what they are: {', '.join(account.unread)}"
+        )

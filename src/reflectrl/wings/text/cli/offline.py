@@ -1,0 +1,81 @@
+"""`offline`: train a model on a file of completions with rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
+
+from reflectrl.config import Algorithm, ModelConfig, OfflineConfig, Word, from_dict, parse_overrides
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+
+Choice = Annotated[Literal[Algorithm, "ppo"], tyro.conf.arg(metavar="{" + ",".join(get_args(Algorithm)) + "}")]
+"""An algorithm; "ppo" is known only to be answered with what serves instead."""
+
+
+@dataclass(frozen=True)
+class _Sections:
+    """The recipe's sections that count here."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    offline: OfflineConfig = field(default_factory=OfflineConfig)
+
+
+@dataclass(frozen=True)
+class Offline:
+    """Train a model on completions with rewards. Keys of [offline] and [model] are options: --offline.lr 1e-4"""
+
+    data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """JSON lines of samples, HHA or normalised rows, TRL's columns, or an episode log; or a folder of such files."""
+    model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
+    """Name or folder of the model; as it is, it is also the reference."""
+    algo: Choice = "a_lol"
+    """How to learn. Online PPO needs rewards, so it is an arm of text tasks instead: `reflectrl run`."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for the model and the metrics; runs/offline-DATA-ALGO if not given. The same command goes on."""
+    skip_bad: bool = False
+    """Leave bad rows out and count them, instead of refusing the file."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Seed of the training."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Read, train, and say where the model is."""
+        if self.algo == "ppo":
+            raise UserError(
+                "offline: ppo writes completions itself and needs something that rewards them, which a file does not;"
+                " make it an arm of a text task with [rewards]: reflectrl run RECIPE --arms reference,ppo"
+            )
+        model, config = self._sections(settings, self.algo)
+        from reflectrl.pipeline.workers import silence
+        from reflectrl.wings.text.pipeline.from_samples import train_on_samples
+        from reflectrl.wings.text.samples import read_samples
+
+        silence()
+        samples = read_samples(self.data, self.skip_bad)
+        print(f"{self.data}: {len(samples)} samples of {len(samples.groups())} prompts, {samples.ties} ties")
+        for reason, skipped in samples.skipped.items():
+            print(f"left out: {skipped.count} rows ({reason}; first {', '.join(skipped.first)})")
+        folder = self.out or Path("runs") / f"offline-{self.data.name.partition('.')[0]}-{self.algo}"
+        say = partial(print, flush=True)
+        train_on_samples(samples, self.model, model, config, self.seed, folder, say)
+
+    def _sections(self, settings: Sequence[str], algorithm: Algorithm) -> tuple[ModelConfig, OfflineConfig]:
+        """The settings given as options, with room in the context for prompts and completions."""
+        data: dict[str, dict[str, Any]] = {"model": {}, "offline": {}}
+        for dotted, value in parse_overrides(settings):
+            section, _, key = dotted.partition(".")
+            if section not in data or not key:
+                own = ["--data", "--model", "--algo", "--out", "--skip-bad", "--seed"]
+                raise UserError(f"unknown option {'--' + dotted!r}{suggestion('--' + dotted, own)}; or --offline.KEY")
+            data[section][key] = Word(value)
+        if "algorithm" in data["offline"] or "source" in data["model"]:
+            raise UserError("the algorithm is given as --algo, the model as --model")
+        found = from_dict(_Sections, data, "offline")
+        config = replace(found.offline, algorithm=algorithm)
+        room = config.prompt_tokens + config.completion_tokens
+        return (found.model if "context" in data["model"] else replace(found.model, context=room)), config

@@ -1,0 +1,100 @@
+"""Completions that a model writes for prompts, appended to a file line by line so that a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from reflectrl.episodes.log import drop_half_line
+from reflectrl.models.lm import LanguageModel
+from reflectrl.types import Sampling, UserError, named_seed
+from reflectrl.wings.text.learn.written import write
+from reflectrl.wings.text.samples.sample import Sample
+
+
+def one_per_prompt(samples: Iterable[Sample]) -> list[Sample]:
+    """The first sample of each group: prompts to write for."""
+    found: dict[str, Sample] = {}
+    for sample in samples:
+        found.setdefault(sample.group, sample)
+    return list(found.values())
+
+
+def write_completions(
+    lm: LanguageModel,
+    prompts: Sequence[Sample],
+    path: Path,
+    sampling: Sampling,
+    most_tokens: int,
+    prompt_tokens: int,
+    seed: int = 0,
+    draws: int = 1,
+    batch_size: int = 64,
+    tick: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Sample]:
+    """Write `draws` completions for each prompt; what the file already holds is not written again.
+
+    A completion depends on the model, its prompt, the seed and its own number only, not on the batch it is written in.
+
+    Args:
+        prompts: samples whose prompt, group and meta count; one per prompt.
+        path: the file that is appended to. It belongs to one model, sampling and seed.
+        most_tokens: longest completion in tokens; a shorter one ended with end-of-text.
+        prompt_tokens: longest prompt in tokens; longer ones lose their beginning, as in training.
+        tick: receives how many completions there are, and how many there will be.
+
+    Returns:
+        The completions in the order of the prompts, with their log-probability under `sampling`; their reward is
+        NaN until something labels them.
+
+    Raises:
+        UserError: the file holds something else, or a prompt does not fit the model's context.
+    """
+    wanted = [replace(prompt, id=_name(prompt.id, k, draws)) for prompt in prompts for k in range(draws)]
+    done = read_completions(path)
+    left = [sample for sample in wanted if sample.id not in done]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for start in range(0, len(left), batch_size):
+            tick(len(wanted) - len(left) + start, len(wanted))
+            part = left[start : start + batch_size]
+            generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in part]
+            for sample, _, _ in write(lm, part, sampling, generators, most_tokens, prompt_tokens):
+                done[sample.id] = sample
+                file.write(_line(sample) + "\n")
+            file.flush()
+    tick(len(wanted), len(wanted))
+    return [done[sample.id] for sample in wanted]
+
+
+def read_completions(path: Path) -> dict[str, Sample]:
+    """The completions that a file holds, by id; none if there is no such file. A half-written last line is dropped.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+    drop_half_line(path)
+    if not path.exists():
+        return {}
+    found = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            sample = Sample(**json.loads(line), reward=math.nan)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}:{number}: no written completion; remove the file to write it anew") from error
+        found[sample.id] = sample
+    return found
+
+
+def _line(sample: Sample) -> str:
+    row = {key: value for key, value in vars(sample).items() if key != "reward"}
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _name(prompt: str, draw: int, draws: int) -> str:
+    return prompt if draws == 1 else f"{prompt}#{draw}"

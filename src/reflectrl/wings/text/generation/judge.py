@@ -1,0 +1,156 @@
+"""Win rates by a judge behind an OpenAI-compatible address, which sees every pair of answers in both orders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from reflectrl.episodes.log import drop_half_line
+from reflectrl.models.endpoint import Endpoint
+from reflectrl.statistics import mean_interval
+from reflectrl.types import UserError
+from reflectrl.wings.text.generation.judge_prompts import Verdict, compare_request, read_verdict
+from reflectrl.wings.text.samples.sample import Sample
+
+ORDERS = ("ours first", "theirs first")
+POINTS: Mapping[tuple[str, Verdict], int] = {
+    ("ours first", "first"): 1,
+    ("ours first", "second"): -1,
+    ("theirs first", "first"): -1,
+    ("theirs first", "second"): 1,
+}
+"""What a verdict says of ours; ties and unclear answers say nothing."""
+
+
+class Question(NamedTuple):
+    """One pair of answers in one order."""
+
+    id: str
+    order: str
+    request: str
+
+    def key(self, judge: str) -> str:
+        """Identifies the question: whoever is asked, and every word."""
+        return hashlib.sha256(f"{judge}\x1f{self.request}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Wins:
+    """How a judge decided between ours and theirs, prompt by prompt.
+
+    A prompt is won if the two orders together speak for ours, lost if they speak for theirs, and a tie otherwise: a
+    judge that always prefers the answer it reads first gives ties only.
+
+    Attributes:
+        unclear: answers of the judge (of two per prompt) that named neither.
+        swayed: prompts on which the judge named the same place, not the same answer, in both orders.
+    """
+
+    wins: int
+    ties: int
+    losses: int
+    unclear: int
+    swayed: int
+
+    @property
+    def rate(self) -> float:
+        """Share of wins, ties counted as half."""
+        return (self.wins + self.ties / 2) / max(1, self.wins + self.ties + self.losses)
+
+    def interval(self, confidence: float) -> tuple[float, float] | None:
+        """Student's t interval of the rate over prompts; None for fewer than two."""
+        return mean_interval([1.0] * self.wins + [0.5] * self.ties + [0.0] * self.losses, confidence)
+
+
+def judge(
+    ours: Sequence[Sample],
+    theirs: Sequence[Sample],
+    endpoint: Endpoint,
+    path: Path,
+    threads: int = 4,
+    max_tokens: int = 16,
+    tick: Callable[[int, int], None] = lambda done, total: None,
+) -> Wins:
+    """Ask a judge about the completions of the same prompts by two models.
+
+    Args:
+        path: file to which every verdict is appended; what is there is not asked again.
+        threads: questions under way at a time.
+        max_tokens: longest answer; more for a judge that thinks aloud.
+        tick: receives how many answers there are, and how many there will be.
+
+    Raises:
+        UserError: the two answer different prompts, the file holds other verdicts, or the server does not answer.
+    """
+    questions = [question for pair in _pairs(ours, theirs) for question in _both_orders(*pair)]
+    verdicts = _read(path)
+    left = [question for question in questions if question.key(endpoint.model) not in verdicts]
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def ask(question: Question) -> Verdict:
+        message = {"role": "user", "content": question.request}
+        return read_verdict(endpoint.complete([message], max_tokens, temperature=0.0))
+
+    with path.open("a", encoding="utf-8") as file, ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(left), threads):
+            part = left[start : start + threads]
+            for question, verdict in zip(part, pool.map(ask, part), strict=True):
+                key = question.key(endpoint.model)
+                verdicts[key] = verdict
+                row = {"key": key, "id": question.id, "order": question.order, "verdict": verdict}
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+            tick(len(questions) - len(left) + start + len(part), len(questions))
+    return count({(q.id, q.order): verdicts[q.key(endpoint.model)] for q in questions})
+
+
+def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
+    """Wins, ties and losses from the verdicts in both orders."""
+    points: Counter[str] = Counter()
+    for (name, order), verdict in verdicts.items():
+        points[name] += POINTS.get((order, verdict), 0)
+    names = list(points)
+    swayed = sum(
+        len({verdicts[name, order] for order in ORDERS}) == 1 and verdicts[name, ORDERS[0]] in ("first", "second")
+        for name in names
+    )
+    return Wins(
+        wins=sum(points[name] > 0 for name in names),
+        ties=sum(points[name] == 0 for name in names),
+        losses=sum(points[name] < 0 for name in names),
+        unclear=sum(verdict == "unclear" for verdict in verdicts.values()),
+        swayed=swayed,
+    )
+
+
+def _pairs(ours: Sequence[Sample], theirs: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    others = {sample.prompt: sample for sample in theirs}
+    for sample in ours:
+        if sample.prompt not in others:
+            raise UserError(f"judge: the other model has no completion of prompt {sample.id!r}")
+    return [(sample, others[sample.prompt]) for sample in ours]
+
+
+def _both_orders(ours: Sample, theirs: Sample) -> list[Question]:
+    texts = (ours.completion, theirs.completion)
+    return [
+        Question(ours.id, ORDERS[0], compare_request(ours.prompt, *texts)),
+        Question(ours.id, ORDERS[1], compare_request(ours.prompt, *reversed(texts))),
+    ]
+
+
+def _read(path: Path) -> dict[str, Verdict]:
+    drop_half_line(path)
+    if not path.exists():
+        return {}
+    try:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return {row["key"]: row["verdict"] for row in rows}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is no file of verdicts; remove it to ask anew") from error

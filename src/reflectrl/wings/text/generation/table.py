@@ -1,0 +1,155 @@
+"""The table of a text task: what was written, judged by every metric, per algorithm and seed, and pooled over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reflectrl.statistics import mean_bootstrap, mean_interval
+from reflectrl.types import named_seed
+from reflectrl.wings.text.generation.metrics import coverage_and_density, distinct, mean_length, meteor
+from reflectrl.wings.text.samples.sample import Sample
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """One model's completions on one split.
+
+    Attributes:
+        task: name of the task ("hha", "orders" ...).
+        arm: how the model was trained; "data" for the completions of the data themselves.
+        checkpoint: "best" or "last"; "" for what has but one.
+        reward: mean over the completions.
+        low, high: bootstrap interval over the completions: of this model, not of others trained like it.
+        metrics: means of the components, distinct-1/2/3, length ...
+        meteor_by: what METEOR matched words by.
+    """
+
+    task: str
+    arm: str
+    seed: int
+    checkpoint: str
+    split: str
+    sampling: str
+    completions: int
+    reward: float
+    low: float
+    high: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    meteor_by: str = ""
+
+
+def row_of(
+    place: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
+) -> TextRow:
+    """The row of some labelled completions.
+
+    Args:
+        place: task, arm, seed, checkpoint, split and sampling.
+        references: completions of the data by group of the prompt.
+    """
+    rewards = [sample.reward for sample in written]
+    rng = np.random.default_rng(named_seed("bootstrap", *place.values()))
+    low, high = mean_bootstrap([rewards], confidence, rng, RESAMPLES)
+    metrics, meteor_by = metrics_of(written, references)
+    return TextRow(
+        **place,
+        completions=len(rewards),
+        reward=float(np.mean(rewards)),
+        low=low,
+        high=high,
+        metrics=metrics,
+        meteor_by=meteor_by,
+    )
+
+
+def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]]) -> tuple[dict[str, float], str]:
+    """Every metric of labelled completions, and what METEOR matched by.
+
+    Args:
+        written: completions with their components.
+        references: completions of the data by group of the prompt; METEOR is left out if there are none.
+    """
+    texts = [sample.completion for sample in written]
+    names = dict.fromkeys(name for sample in written for name in sample.components if name != "tokens")
+    found = {name: float(np.mean([s.components[name] for s in written if name in s.components])) for name in names}
+    found |= {f"distinct-{n}": distinct(texts, n) for n in (1, 2, 3)}
+    found["length"] = mean_length(texts)
+    kind = ""
+    if any(references.get(sample.group) for sample in written):
+        found["meteor"], kind = meteor(texts, [references.get(sample.group, ()) for sample in written])
+    grounded = [(s.meta["knowledge"], s.completion) for s in written if isinstance(s.meta.get("knowledge"), str)]
+    if grounded:
+        found["coverage"], found["density"] = np.mean([coverage_and_density(*one) for one in grounded], axis=0).tolist()
+    return found, kind
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """An arm pooled over its seeds.
+
+    Attributes:
+        reward: mean of the seeds' means.
+        low, high: Student's t interval over seeds; of a single seed the bootstrap over its completions, which says
+            nothing about other seeds (`interval` says which).
+        metrics: means over the seeds.
+    """
+
+    task: str
+    arm: str
+    checkpoint: str
+    split: str
+    sampling: str
+    seeds: int
+    completions: int
+    reward: float
+    low: float
+    high: float
+    interval: str
+    metrics: Mapping[str, float]
+    meteor_by: str
+
+
+def pooled(rows: Sequence[TextRow], confidence: float) -> list[TextLine]:
+    """A line per task, split, sampling, arm and checkpoint, in the order in which they first occur."""
+    places: dict[tuple[str, ...], list[TextRow]] = {}
+    for row in rows:
+        places.setdefault((row.task, row.split, row.sampling, row.arm, row.checkpoint), []).append(row)
+    return [_line(found, confidence) for found in places.values()]
+
+
+def _line(rows: Sequence[TextRow], confidence: float) -> TextLine:
+    first = rows[0]
+    over_seeds = mean_interval([row.reward for row in rows], confidence)
+    low, high = over_seeds or (first.low, first.high)
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    return TextLine(
+        task=first.task,
+        arm=first.arm,
+        checkpoint=first.checkpoint,
+        split=first.split,
+        sampling=first.sampling,
+        seeds=len(rows),
+        completions=sum(row.completions for row in rows),
+        reward=float(np.mean([row.reward for row in rows])),
+        low=low,
+        high=high,
+        interval="t over seeds" if over_seeds else "bootstrap over completions",
+        metrics={name: float(np.mean([row.metrics[name] for row in rows if name in row.metrics])) for name in names},
+        meteor_by=", ".join(dict.fromkeys(row.meteor_by for row in rows if row.meteor_by)),
+    )
+
+
+PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """The percentiles of some numbers, by "p50" and the like, with their mean and the share above 0."""
+    array = np.asarray(values, dtype=float)
+    found = {f"p{p}": float(value) for p, value in zip(PERCENTILES, np.percentile(array, PERCENTILES), strict=True)}
+    return found | {"mean": float(array.mean()), "positive": float((array > 0).mean())}

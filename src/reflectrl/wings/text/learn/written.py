@@ -1,0 +1,61 @@
+"""Completions that a model writes, as text to be judged and as tokens to be learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from reflectrl.learn.sft import Example
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.writing import generate
+from reflectrl.types import Sampling
+from reflectrl.wings.text.learn.text_dataset import prompt_ids
+from reflectrl.wings.text.samples.sample import Sample
+
+
+class Written(NamedTuple):
+    """A completion that a model has written.
+
+    Attributes:
+        sample: the prompt's, with the completion as text; its reward is NaN until something labels it.
+        example: prompt and completion as tokens, end-of-text included where the model wrote it.
+        logprobs: of the completion's tokens when they were drawn (nats); end-of-text has none.
+    """
+
+    sample: Sample
+    example: Example
+    logprobs: tuple[float, ...]
+
+
+def write(
+    lm: LanguageModel,
+    prompts: Sequence[Sample],
+    sampling: Sampling,
+    generators: Sequence[np.random.Generator],
+    most_tokens: int,
+    prompt_tokens: int,
+) -> list[Written]:
+    """Write one completion for each prompt, all of them side by side.
+
+    Args:
+        most_tokens: longest completion in tokens; a shorter one ended with end-of-text.
+        prompt_tokens: longest prompt in tokens; longer ones lose their beginning, as in training.
+
+    Raises:
+        UserError: a prompt has no room in the model's context.
+    """
+    starts = [prompt_ids(lm, sample, prompt_tokens, most_tokens) for sample in prompts]
+    with lm.playing():
+        drawn = generate(lm, starts, most_tokens, sampling, generators)
+    found = []
+    for sample, start, (ids, logprobs) in zip(prompts, starts, drawn, strict=True):
+        text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        about = {"tokens": len(ids)}
+        filled = replace(sample, completion=text, components=about, logprob=sum(logprobs), reward=math.nan)
+        end = (lm.tokenizer.eos_token_id,) if len(ids) < most_tokens else ()
+        found.append(Written(filled, Example((*start, *ids, *end), len(start)), logprobs))
+    return found

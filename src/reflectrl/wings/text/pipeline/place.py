@@ -1,0 +1,137 @@
+"""A run of a text task: where things lie, the samples, and the rewards that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+from reflectrl.config import Algorithm, Recipe
+from reflectrl.learn.offline import PREFERENCES
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model
+from reflectrl.pipeline.layout import RunFolder
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError, named_seed
+from reflectrl.wings.text.generation.generate import one_per_prompt
+from reflectrl.wings.text.rewards import Reward, build
+from reflectrl.wings.text.samples import Reading, Sample, read_samples
+
+SPLITS = ("train", "validation", "test")
+DATA, REFERENCE, PPO = "data", "reference", "ppo"
+ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
+ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
+ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
+"""The arms of text tasks."""
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """A recipe and its folder; what is slow to load is loaded when it is first asked for, once."""
+
+    recipe: Recipe
+    run: RunFolder
+
+    def check(self) -> None:
+        """Refuse unknown arms and missing rewards before anything is made.
+
+        Raises:
+            UserError: names the arm, or the section.
+        """
+        for arm in self.recipe.arms:
+            if arm not in ARMS:
+                raise UserError(f"arms: unknown arm of a text task {arm!r}{suggestion(arm, ARMS)}")
+        for split in self.recipe.eval.splits:
+            if split not in SPLITS:
+                raise UserError(f"eval.splits: unknown split {split!r}{suggestion(split, SPLITS)}")
+        if self.recipe.processes > 1:
+            raise UserError("processes: a text task is run in one process")
+        if not self.recipe.rewards:
+            raise UserError("a text task needs [rewards]: components by name with their weights")
+
+    @property
+    def learned(self) -> list[str]:
+        """The arms that are trained from the reference."""
+        return [arm for arm in self.recipe.arms if arm not in (DATA, REFERENCE)]
+
+    @property
+    def offline(self) -> list[str]:
+        """Those of them that learn from the samples, and so need the reference's appraisal."""
+        return [arm for arm in self.learned if arm != PPO]
+
+    def data(self, split: str) -> Path:
+        """Samples with rewards."""
+        return self.run.path / "data" / f"{split}.jsonl"
+
+    def written(self, arm: str, seed: int, split: str, sampling: str, checkpoint: str) -> Path:
+        """What an arm has written."""
+        return self.run.path / "completions" / f"{arm}-seed{seed}-{checkpoint}-{split}-{sampling}.jsonl"
+
+    def samples(self, split: str) -> list[Sample]:
+        """The samples of a split, with rewards; [] if the data have no such split."""
+        if split not in self._samples:
+            path = self.data(split)
+            self._samples[split] = list(read_samples(path)) if path.is_file() else []
+        return self._samples[split]
+
+    @cached_property
+    def _samples(self) -> dict[str, list[Sample]]:
+        return {}
+
+    def training(self, algorithm: str) -> list[Sample]:
+        """The training samples of an algorithm: preferences compare all, the others leave out rejected answers."""
+        found = self.samples("train")
+        return found if algorithm in PREFERENCES else [sample for sample in found if imitable(sample)]
+
+    def prompts(self, split: str, most: int = 0) -> list[Sample]:
+        """One sample to be imitated for each of the first `most` prompts of a split; all if 0."""
+        return list(islice(one_per_prompt(filter(imitable, self.samples(split))), most or None))
+
+    def references(self, split: str) -> dict[str, list[str]]:
+        """The completions of the data, by group of the prompt, that are worth imitating."""
+        found: dict[str, list[str]] = {}
+        for sample in filter(imitable, self.samples(split)):
+            found.setdefault(sample.group, []).append(sample.completion)
+        return found
+
+    @cached_property
+    def unprepared(self) -> Reward:
+        """What judges validation prompts, before it has seen the training samples."""
+        return build(self.recipe.rewards, self.run.path / "scores")
+
+    @cached_property
+    def reward(self) -> Reward:
+        """What judges validation prompts."""
+        self.unprepared.prepare(self.training("nll"))
+        return self.unprepared
+
+    @cached_property
+    def test_reward(self) -> Reward:
+        """What judges in the end."""
+        if not self.recipe.test_rewards:
+            return self.reward
+        found = build(self.recipe.test_rewards, self.run.path / "scores")
+        found.prepare(self.training("nll"))
+        return found
+
+    def load(self, part: str, seed: int) -> LanguageModel:
+        """The model that a part has made; "base" is what everything starts from."""
+        made = self.run.checkpoint(seed, part)
+        scratch = self.recipe.model.source == "scratch"
+        source = made if part != "base" or scratch else self.recipe.model.source
+        return load_model(source, self.recipe.model, "policy", named_seed(seed, "policy"))
+
+
+def imitable(sample: Sample) -> bool:
+    """Whether the data want this completion imitated: all, unless the row names another one by "sft_index"."""
+    wanted = sample.meta.get("sft_index")
+    return wanted is None or sample.id.rpartition(".")[2] == str(wanted)
+
+
+def read_split(folder: Path, split: str) -> Sequence[Sample]:
+    """The samples of a file, those without reward included; [] if there is no such file."""
+    paths = [path for path in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz") if path.is_file()]
+    return read_samples(paths[0], reading=Reading(missing_reward=float("nan"))) if paths else []

@@ -1,0 +1,127 @@
+"""The page of a text task: the table, percentiles of reward, value and advantage, learning curves, completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from reflectrl.plugins import one_line
+from reflectrl.report.data import read_metrics
+from reflectrl.report.page import write_page
+from reflectrl.report.plots import Plot, curve_sections
+from reflectrl.report.svg import Look, drawing, looks, to_svg
+from reflectrl.types import UserError
+
+SHOWN = 6
+"""Prompts whose completions are in the page."""
+KINDS = ("reward", "value", "advantage")
+
+Line = Mapping[str, Any]
+
+
+def write_text_report(run_folder: Path) -> Path:
+    """Write `report.html` into the run folder of a text task. The page loads nothing from anywhere.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: there are no results, or they cannot be read.
+    """
+    path = run_folder / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no results that can be read: {one_line(error)}") from error
+    return write_page(run_folder / "report.html", render(results, run_folder))
+
+
+def render(results: Mapping[str, Any], run_folder: Path) -> str:
+    """The page as text."""
+    metrics = read_metrics(run_folder / "metrics.jsonl")
+    summary = results["summary"]
+    look = looks([*(line["arm"] for line in summary), *(metric.arm for metric in metrics)])
+    return _template().render(
+        results=results,
+        tables=tables(summary),
+        look=look,
+        percentiles=[Plot(kind.capitalize(), percentile_svg(results["percentiles"], kind)) for kind in KINDS]
+        if results["percentiles"]
+        else [],
+        bars=[Plot(title, bars_svg(lines, look, f"bars-{i}-")) for i, (title, lines, _) in enumerate(tables(summary))],
+        sections=curve_sections(metrics, look),
+        examples=examples(results, run_folder),
+        css=Markup(_asset("reflectrl.report", "page.css")),
+    )
+
+
+def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
+    """(title, lines, metrics) per split and sampling; the data's own completions stand in each."""
+    found = []
+    for split, sampling in dict.fromkeys((line["split"], line["sampling"]) for line in summary if line["sampling"]):
+        lines = [one for one in summary if one["split"] == split and one["sampling"] in ("", sampling)]
+        names = list(dict.fromkeys(name for line in lines for name in line["metrics"]))
+        found.append((f"{split} prompts · {sampling}", lines, names))
+    return found
+
+
+def percentile_svg(spread: Sequence[Line], kind: str) -> str:
+    """Percentiles of the training samples' numbers, a line per seed."""
+    with drawing(3.3, 2.1) as (figure, axes):
+        for i, seed in enumerate(spread):
+            points = {
+                int(name[1:]): value for name, value in seed[kind].items() if name[0] == "p" and name[1:].isdigit()
+            }
+            axes.plot(
+                list(points), list(points.values()), color=Look(6 + i % 5).colour, linewidth=1.4, marker="o", ms=2.5
+            )
+        axes.set_xlabel("percentile")
+        if kind == "advantage":
+            axes.axhline(0, color=Look(0).colour, linewidth=0.8, linestyle=":")
+        return to_svg(figure, f"percentiles-{kind}-", f"Percentiles of the {kind}")
+
+
+def bars_svg(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> str:
+    """Mean reward of every arm with its interval."""
+    with drawing(3.8, 0.2 * len(lines) + 0.5) as (figure, axes):
+        for y, line in enumerate(lines):
+            mean, low, high = (line[key] for key in ("reward", "low", "high"))
+            axes.barh(y, mean, height=0.7, color=look[line["arm"]].colour, alpha=0.65, linewidth=0)
+            around = [[max(0, mean - low)], [max(0, high - mean)]]
+            axes.errorbar(mean, y, xerr=around, color=Look(1).colour, capsize=2, linewidth=1)
+        axes.set_yticks(range(len(lines)), [f"{line['arm']} {line['checkpoint']}".rstrip() for line in lines])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        return to_svg(figure, prefix, "Mean reward")
+
+
+def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A few prompts, and what each arm's best checkpoint of the first seed has written for them."""
+    rows = [row for row in results["rows"] if row["checkpoint"] in ("", "best") and row["sampling"]]
+    if not rows:
+        return []
+    first = [row for row in rows if all(row[key] == rows[0][key] for key in ("seed", "split", "sampling"))]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in first:
+        name = f"{row['arm']}-seed{row['seed']}-{row['checkpoint'] or 'only'}-{row['split']}-{row['sampling']}.jsonl"
+        path = run_folder / "completions" / name
+        for line in path.read_text(encoding="utf-8").splitlines()[:SHOWN] if path.is_file() else ():
+            sample = json.loads(line)
+            found.setdefault(sample["prompt"], []).append((row["arm"], sample["completion"]))
+    return list(found.items())
+
+
+def _template() -> Any:
+    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env.filters |= {"safe_svg": Markup, "plain": lambda value: "–" if value is None else f"{value:.3f}"}
+    return env.from_string(_asset("reflectrl.wings.text", "report.html.j2"))
+
+
+def _asset(package: str, name: str) -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,6 @@
+"""Rewards of written text: components by name or plug-in, scored in batches, kept, and summed by weights."""
+
+from reflectrl.wings.text.rewards.base import Component, response_of
+from reflectrl.wings.text.rewards.total import Reward, build
+
+__all__ = ["Component", "Reward", "build", "response_of"]

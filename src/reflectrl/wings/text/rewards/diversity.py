@@ -1,0 +1,56 @@
+"""Diversity of a response: how rare its words are among the responses of the training set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reflectrl.types import UserError
+from reflectrl.wings.text.rewards.base import Component, response_of
+from reflectrl.wings.text.samples.sample import Sample
+
+
+class Diversity(Component):
+    """Mean of the non-zero tf-idf values of a response, under a vectoriser fitted on the training responses.
+
+    In [0, 1]; 0 for a response none of whose words occur there. Short responses get higher values, since the values of
+    a response have unit length.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer
+        except ImportError as error:
+            raise UserError("reward diversity needs scikit-learn: pip install reflectrl[text]") from error
+        self._vectoriser: Any = TfidfVectorizer()
+        self._seen = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """The responses that it was fitted on."""
+        return f"Diversity {self._seen}" if self._seen else ""
+
+    def prepare(self, training: Sequence[Sample]) -> None:
+        """Fit the vectoriser.
+
+        Raises:
+            UserError: no response of the training set holds a word.
+        """
+        responses = [response_of(sample) for sample in training]
+        try:
+            self._vectoriser.fit(responses)
+        except ValueError as error:
+            raise UserError("reward diversity: the training responses hold no words") from error
+        self._seen = hashlib.sha256("\x1f".join(responses).encode()).hexdigest()[:16]
+
+    def score(self, samples: Sequence[Sample]) -> list[float]:
+        """One mean per sample."""
+        if not self._seen:
+            raise UserError("reward diversity needs training responses; there are none")
+        rows = self._vectoriser.transform([response_of(sample) for sample in samples])
+        counts_S = np.diff(rows.indptr)
+        sums_S = np.asarray(rows.sum(axis=1)).ravel()
+        return [float(total / count) if count else 0.0 for total, count in zip(sums_S, counts_S, strict=True)]

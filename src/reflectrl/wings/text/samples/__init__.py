@@ -1,0 +1,25 @@
+"""Samples: prompts, completions and rewards to learn from offline, read from data files of many forms."""
+
+from reflectrl.wings.text.samples.reading import Reading, read_samples, stream_samples
+from reflectrl.wings.text.samples.rows import Gate
+from reflectrl.wings.text.samples.sample import Sample, Samples, Skipped, group_of
+from reflectrl.wings.text.samples.scale import to_unit
+from reflectrl.wings.text.samples.steps import StepReading, from_episode
+from reflectrl.wings.text.samples.trl import to_trl
+from reflectrl.wings.text.samples.writing import write_samples
+
+__all__ = [
+    "Gate",
+    "Reading",
+    "Sample",
+    "Samples",
+    "Skipped",
+    "StepReading",
+    "from_episode",
+    "group_of",
+    "read_samples",
+    "stream_samples",
+    "to_trl",
+    "to_unit",
+    "write_samples",
+]

@@ -1,0 +1,88 @@
+"""Dialogues as text, by default "Human: ..." and "Assistant: ..." behind an empty line each, and back to turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from reflectrl.wings.text.samples.rows import BadRowError, Row, text
+
+Turns = list[tuple[str, str]]
+"""(who speaks, what is said)."""
+
+HUMAN, ASSISTANT, SYSTEM = "Human", "Assistant", "System"
+ROLES = {"user": HUMAN, "human": HUMAN, "prompter": HUMAN, "assistant": ASSISTANT, "gpt": ASSISTANT, "system": SYSTEM}
+"""What data files call the speakers."""
+
+STYLES = ("labelled", "dialogpt")
+"""How a dialogue is written down: "Human: ..." and "Assistant: ...", or an end-of-text behind each turn (DialoGPT)."""
+END = "<|endoftext|>"
+KNOWLEDGE = "Knowledge:"
+"""Begins what the assistant may know, before the first turn."""
+
+_TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant|System):[ \t]?")
+_MARK = re.compile(r"\s*(?:<\|(prompter|user|human|assistant|system)\|>|(Human|Assistant|System):)[ \t]?")
+
+
+def render(turns: Iterable[tuple[str, str]], knowledge: str = "", style: str = "labelled") -> str:
+    """The dialogue so far as a prompt: it ends where the assistant is to speak."""
+    known = f"{KNOWLEDGE} {knowledge}" if knowledge else ""
+    if style == "dialogpt":
+        return "".join(said + END for said in filter(None, (known, *(said for _, said in turns))))
+    return known + "".join(f"\n\n{role}: {said}" for role, said in turns) + f"\n\n{ASSISTANT}:"
+
+
+def answer(said: str, style: str = "labelled") -> str:
+    """What is said next, as the completion of such a prompt."""
+    return said if style == "dialogpt" else f" {said}"
+
+
+def split(dialogue: str) -> Turns:
+    """The turns of a dialogue in either style, an unfinished last one with "" as what is said; [] if it is none.
+
+    Knowledge before the first turn is passed over.
+    """
+    if dialogue.endswith(END):
+        said = dialogue.split(END)[:-1]
+        return [*_alternating(said[said[0].startswith(KNOWLEDGE) :]), (ASSISTANT, "")]
+    first = _TURN.search(dialogue)
+    before = dialogue[: first.start()].strip() if first else ""
+    if not first or (before and not before.startswith(KNOWLEDGE)):
+        return []
+    parts = _TURN.split(dialogue[first.start() :])[1:]
+    return [(role, said.strip()) for role, said in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def _alternating(said: Sequence[str]) -> Turns:
+    """Turns of unnamed speakers: the human spoke last, and both took turns."""
+    return [((ASSISTANT, HUMAN)[(len(said) - i) % 2], one.strip()) for i, one in enumerate(said)]
+
+
+def marked(turns: Sequence[str]) -> Turns:
+    """Turns whose speakers are marked ("<|prompter|>Hello", "Human: Hello"), without the assistant's open turn.
+
+    Where nobody is marked, the human spoke last, and both took turns.
+    """
+    found = [_MARK.match(turn) for turn in turns]
+    if not any(found):
+        return _alternating(turns)
+    if not all(found):
+        raise BadRowError("turns of which only some name the speaker", repr(turns)[:60])
+    marks = [match for match in found if match]
+    roles = [ROLES[(match[1] or match[2]).lower()] for match in marks]
+    said = [turn[match.end() :].strip() for turn, match in zip(turns, marks, strict=True)]
+    dialogue = list(zip(roles, said, strict=True))
+    return dialogue[:-1] if dialogue[-1] == (ASSISTANT, "") else dialogue
+
+
+def messages(value: Sequence[Row]) -> Turns:
+    """Turns that are given as {"role", "content"} messages."""
+    turns = []
+    for message in value:
+        if not isinstance(message, dict):
+            raise BadRowError("a message must be an object", f"not {message!r:.60}")
+        role = text(message, "role")
+        if role.lower() not in ROLES:
+            raise BadRowError("unknown role", f"{role!r:.60}")
+        turns.append((ROLES[role.lower()], text(message, "content").strip()))
+    return turns

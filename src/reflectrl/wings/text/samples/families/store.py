@@ -1,0 +1,243 @@
+"""Preparing a family's data: its samples, written split by split into a store, with an account of what was found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+from reflectrl.wings.text.samples.families.sources import SPLITS, Source, find
+from reflectrl.wings.text.samples.rows import BadRowError, Gate, LeftOutError
+from reflectrl.wings.text.samples.sample import Sample, tied
+from reflectrl.wings.text.samples.scale import through_sigmoid
+from reflectrl.wings.text.samples.writing import LineFile, to_line
+
+ACCOUNT = "data.json"
+
+Tick = Callable[[int, int, str], None]
+"""Called with (done, total, what) as the work goes on."""
+EVERY = 10_000
+"""So many records lie between two calls."""
+
+
+class Entry(NamedTuple):
+    """What one record of the raw data gives.
+
+    Attributes:
+        split: where it belongs; "" if it belongs to training data of which held-out sets may be a part.
+        key: records with the same key stay together when held-out sets are taken.
+        folders: the folders in the store to which it goes; "" is the store itself.
+    """
+
+    samples: list[Sample]
+    split: str
+    key: str
+    folders: tuple[str, ...] = ("",)
+
+
+class Family(NamedTuple):
+    """How the raw data of a family are read.
+
+    Attributes:
+        endings: of its files' names.
+        styles: the ways in which prompts can be written, the default first.
+        usable: whether a file can be used, by its name.
+        records: (place: "file:line", record) of a file, in order.
+        read: (record, name, source, style) → what it gives; raises BadRowError, and yields those of parts.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    styles: tuple[str, ...]
+    usable: Callable[[Source], bool]
+    records: Callable[[Source], Iterator[tuple[str, Any]]]
+    read: Callable[[Any, str, Source, str], Iterable[Entry | LeftOutError]]
+
+
+@dataclass
+class Account:
+    """What a store holds, and what was left out on the way.
+
+    Attributes:
+        files: file in the store → how many samples, groups, and groups that `train` has as well.
+        rewards: the lowest and the highest; none while all are to be scored.
+        ties: records whose completions all have one reward; they are kept.
+        left_out: reason → (how many, the first places), of rows that nobody needs to mend.
+        skipped: the same of bad rows.
+        unread: files that do not say to which split they belong.
+        options: how it was made.
+    """
+
+    family: str
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
+    rewards: list[float] = field(default_factory=list)
+    ties: int = 0
+    left_out: dict[str, Any] = field(default_factory=dict)
+    skipped: dict[str, Any] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def store_path(family: str, store: str = "") -> Path:
+    """The folder of a store; "" is that of the family in $REFLECTRL_DATA, or ~/.cache/reflectrl without that."""
+    if store != "":
+        return Path(store).expanduser()
+    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / family
+
+
+def read_account(store: Path, family: str) -> Account | None:
+    """What a store holds; None if there is none.
+
+    Raises:
+        UserError: it is another family's, or cannot be read.
+    """
+    path = store / ACCOUNT
+    if not path.exists():
+        return None
+    try:
+        account = Account(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no account of prepared data; remove it") from error
+    if account.family != family:
+        raise UserError(f"{store} holds {account.family} data; choose another --store for {family}")
+    return account
+
+
+def prepare(
+    family: Family,
+    paths: Sequence[Path],
+    store: Path,
+    gate: Gate,
+    style: str = "",
+    held_out: float = 0.05,
+    sigmoid: bool = False,
+    tick: Tick = lambda done, total, what: None,
+) -> Account:
+    """Write a family's samples into a store. What it held before is there until all is written.
+
+    Args:
+        paths: the raw files, or folders of them.
+        style: how prompts are written; "" is the family's first.
+        held_out: the share of the training data's keys that is put into each split that has no file of its own.
+        sigmoid: put rewards through the sigmoid, because they are a reward model's numbers.
+
+    Raises:
+        UserError: a row is bad, nothing is found, the store cannot be written or is another family's.
+    """
+    style = style or family.styles[0]
+    if style not in family.styles:
+        raise UserError(f"unknown style {style!r}{suggestion(style, family.styles)}")
+    if not 0 <= held_out < 0.5:
+        raise UserError(f"the held-out share must be from 0 to below 0.5, not {held_out}")
+    before = read_account(store, family.name)
+    found = [one for one in find(paths, family.endings) if store.resolve() not in one.path.resolve().parents]
+    sources = [source for source in found if family.usable(source)]
+    account = Account(family.name, options={"style": style, "held_out": held_out, "sigmoid": sigmoid})
+    account.unread = [source.name for source in found if source not in sources]
+    missing = [split for split in SPLITS[1:] if split not in {source.split for source in sources}]
+    writer = _Writer(store, missing, held_out, sigmoid)
+    try:
+        with writer.stack:
+            for entry in _entries(family, sources, gate, style, tick):
+                writer.write(entry)
+            account.files, account.ties, account.rewards = writer.counts(), writer.ties, writer.rewards
+            account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
+            account.skipped = {reason: asdict(skipped) for reason, skipped in gate.skipped.items()}
+            _require_samples(account, paths)
+            writer.keep(account)
+    finally:
+        writer.tidy()
+    _remove(store, set(before.files if before else ()) - set(account.files))
+    return account
+
+
+def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, tick: Tick) -> Iterator[Entry]:
+    """What the records give; the bad ones are refused or counted."""
+    for done, source in enumerate(sources):
+        for k, (place, record) in enumerate(family.records(source), start=1):
+            if k % EVERY == 1:
+                tick(done, len(sources), f"files; {k} records of {source.name}")
+            try:
+                for entry in list(family.read(record, f"{source.name}:{k}", source, style)):
+                    if isinstance(entry, LeftOutError):
+                        gate.refuse(place, entry)
+                    else:
+                        yield entry
+            except BadRowError as error:
+                gate.refuse(place, error)
+
+
+def _require_samples(account: Account, paths: Sequence[Path]) -> None:
+    if not account.files:
+        reasons = [f"{counted['count']} {reason}" for reason, counted in (account.left_out | account.skipped).items()]
+        unread = f"; files whose names tell no split: {', '.join(account.unread)}" if account.unread else ""
+        left = f"; left out: {', '.join(reasons)}" if reasons else ""
+        raise UserError(f"{', '.join(map(str, paths))}: not one {account.family} sample{left}{unread}")
+
+
+class _Writer:
+    """The files of a store, written beside their places."""
+
+    def __init__(self, store: Path, missing: Sequence[str], held_out: float, sigmoid: bool) -> None:
+        self.store, self.missing, self.held_out, self.sigmoid = store, missing, held_out, sigmoid
+        self.stack, self.ties, self.rewards = ExitStack(), 0, list[float]()
+        self._files: dict[str, LineFile] = {}
+        self._prompts: dict[str, set[bytes]] = {}
+
+    def write(self, entry: Entry) -> None:
+        split = entry.split or _drawn(entry.key, self.missing, self.held_out)
+        samples = [through_sigmoid(sample) for sample in entry.samples] if self.sigmoid else entry.samples
+        self.ties += tied(samples)
+        rewards = [*self.rewards, *(sample.reward for sample in samples if not math.isnan(sample.reward))]
+        self.rewards = [min(rewards), max(rewards)] if rewards else []
+        for folder in entry.folders:
+            name = f"{folder}/{split}.jsonl" if folder else f"{split}.jsonl"
+            if name not in self._files:
+                self._files[name] = self.stack.enter_context(LineFile(self.store / name))
+            for sample in samples:
+                self._files[name].write(to_line(sample))
+                self._prompts.setdefault(name, set()).add(bytes.fromhex(sample.group))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Of each file: samples, prompts, and prompts that its training file has as well."""
+        found = {}
+        for name in sorted(self._files):
+            train = str(PurePosixPath(name).with_name("train.jsonl"))
+            shared = len(self._prompts[name] & self._prompts.get(train, set())) if name != train else 0
+            found[name] = {"samples": self._files[name].count, "prompts": len(self._prompts[name]), "in_train": shared}
+        return found
+
+    def keep(self, account: Account) -> None:
+        """Put all files in their places, the account last."""
+        written = self.stack.enter_context(LineFile(self.store / ACCOUNT))
+        written.write(json.dumps(asdict(account), indent=1, ensure_ascii=False))
+        for file in (*self._files.values(), written):
+            file.keep()
+
+    def tidy(self) -> None:
+        """Remove the folders that were made in vain."""
+        for folder in (*{file.path.parent for file in self._files.values()}, self.store):
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _drawn(key: str, missing: Sequence[str], share: float) -> str:
+    """The split of a key: the same in every run, whatever else the data hold."""
+    number = int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:8], "big") / 2**64
+    return next((split for i, split in enumerate(missing) if number < (i + 1) * share), "train")
+
+
+def _remove(store: Path, files: Iterable[str]) -> None:
+    """Remove files of an earlier preparation, and their folders if nothing else is in them; none outside the store."""
+    for name in (name for name in files if store.resolve() in (store / name).resolve().parents):
+        with suppress(OSError):
+            (store / name).unlink()
+            (store / name).parent.rmdir()

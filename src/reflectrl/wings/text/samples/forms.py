@@ -1,0 +1,150 @@
+"""The forms of rows that are read, each known by its columns, and how a row of each becomes samples.
+
+Readers take the row, what the ids of its samples begin with, and the reward of rows that have none (or None).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reflectrl.wings.text.samples import dialogue
+from reflectrl.wings.text.samples.rows import (
+    BadRowError,
+    Row,
+    checked,
+    clean,
+    finite,
+    items,
+    mapping,
+    need,
+    number,
+    text,
+)
+from reflectrl.wings.text.samples.sample import Sample, group_of
+
+
+def plain(row: Row, name: str, missing: float | None) -> list[Sample]:
+    """Our own rows, and those with a prompt, a completion and perhaps a reward or a label (true, false)."""
+    prompt, completion = _pair(need(row, "prompt"), need(row, "completion"), "completion")
+    return [
+        Sample(
+            id=_word(row, "id", name),
+            group=_word(row, "group", group_of(prompt)),
+            prompt=prompt,
+            completion=completion,
+            reward=_reward(row, missing),
+            components={key: finite(value, f"component {key}") for key, value in mapping(row, "components").items()},
+            logprob=None if row.get("logprob") is None else number(row, "logprob"),
+            meta=clean(mapping(row, "meta")),
+        )
+    ]
+
+
+def _reward(row: Row, missing: float | None) -> float:
+    if row.get("reward") is None and "label" in row:
+        label = need(row, "label")
+        if label not in (0, 1):  # False and True are
+            raise BadRowError("label must be true or false", f"not {label!r:.60}")
+        return float(label)
+    if row.get("reward") is None and missing is not None:
+        return missing
+    return number(row, "reward")
+
+
+def preference(row: Row, name: str) -> list[Sample]:
+    """A chosen and a rejected completion: rewards 1 and 0, or `score_chosen` and `score_rejected` where there are.
+
+    Conversations may hold the prompt, as the messages with which both begin; then it is read there.
+    """
+    repeated = isinstance(row["chosen"], list) and len(row["chosen"]) > 1
+    whole = _with_prompt(row) if "prompt" not in row or repeated else row
+    scored = "score_chosen" in row or "score_rejected" in row
+    samples = []
+    for key, reward in (("chosen", 1.0), ("rejected", 0.0)):
+        prompt, completion = _pair(need(whole, "prompt"), need(whole, key), key)
+        reward = number(row, f"score_{key}") if scored else reward
+        samples.append(Sample(f"{_word(row, 'id', name)}.{key}", group_of(prompt), prompt, completion, reward))
+    return samples
+
+
+def _with_prompt(row: Row) -> Row:
+    """The row with the prompt that its two conversations share."""
+    chosen, rejected = row["chosen"], row["rejected"]
+    if not (isinstance(chosen, list) and isinstance(rejected, list)):
+        raise BadRowError("missing prompt", "whole dialogues in text are read by `reflectrl data hha`")
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        shared += 1
+    return {"prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
+
+
+def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:
+    """Prompt and completion as text, where they are text or lists of messages."""
+    prompt = dialogue.render(dialogue.messages(prompt)) if isinstance(prompt, list) and prompt else prompt
+    if isinstance(completion, list) and completion:
+        turns = dialogue.messages(completion)
+        if len(turns) != 1 or turns[0][0] != dialogue.ASSISTANT:
+            raise BadRowError(f"{name} must be one message of the assistant")
+        completion = f" {turns[0][1]}"
+    for key, value in (("prompt", prompt), (name, completion)):
+        if not isinstance(value, str):
+            raise BadRowError(f"{key} must be text or messages", f"not {value!r:.60}")
+    return checked(prompt, "prompt"), checked(completion, name)
+
+
+def ranked(row: Row, name: str, missing: float | None) -> list[Sample]:
+    """HHA rows: for each of two or more responses the dialogue before it ("prefix"), its text and its reward.
+
+    No order is assumed; a response to another dialogue than the first has a group of its own. "sft_index" names the
+    response that the data wants imitated; it is kept in `meta`.
+    """
+    prefixes, suffixes = items(row, "prefix"), items(row, "suffix")
+    rewards = items(row, "reward") if missing is None or row.get("reward") is not None else [missing] * len(suffixes)
+    if not len(prefixes) == len(suffixes) == len(rewards) or not suffixes:
+        raise BadRowError("lengths differ", f"{len(prefixes)} prefix, {len(suffixes)} suffix, {len(rewards)} reward")
+    meta = clean({key: row[key] for key in ("sft_index", "meta") if row.get(key) not in (None, {})})
+    first = _ranked_prompt(prefixes[0])
+    samples = []
+    for k, (prefix, suffix, reward) in enumerate(zip(prefixes, suffixes, rewards, strict=True)):
+        prompt = first if prefix == prefixes[0] else _ranked_prompt(prefix)
+        completion = dialogue.answer(text({"suffix": suffix}, "suffix").strip())
+        samples.append(Sample(f"{name}.{k}", group_of(prompt), prompt, completion, finite(reward, "reward"), meta=meta))
+    return samples
+
+
+def _ranked_prompt(prefix: Any) -> str:
+    if not isinstance(prefix, list) or not prefix or not all(isinstance(turn, str) for turn in prefix):
+        raise BadRowError("prefix must be a list of turns", f"not {prefix!r:.60}")
+    turns = dialogue.marked(prefix)
+    if not turns:
+        raise BadRowError("empty prefix")
+    return checked(dialogue.render(turns), "prefix")
+
+
+def normalised(row: Row, name: str, missing: float | None) -> list[Sample]:
+    """Rows with components of the reward; each reference is a completion, and all share the row's reward."""
+    prompt, references = text(row, "prompt_or_input_text"), items(row, "references")
+    components = mapping(row, "reward_components")
+    if "final_reward" not in components and missing is not None:
+        components = {**components, "final_reward": missing}
+    reward = number(components, "final_reward", "reward")
+    parts = {key: finite(value, f"component {key}") for key, value in components.items() if key != "final_reward"}
+    if not references:
+        raise BadRowError("empty references")
+    first, meta = _word(row, "id", name), clean(mapping(row, "meta_data"))
+    samples = []
+    for k, reference in enumerate(references):
+        completion = text({"reference": reference}, "reference")
+        key = first if len(references) == 1 else f"{first}.{k}"
+        samples.append(Sample(key, group_of(prompt), prompt, completion, reward, parts, meta=meta))
+    return samples
+
+
+def _word(row: Row, key: str, default: str) -> str:
+    """An id: text or a whole number."""
+    value = row.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise BadRowError(f"{key} must be text", f"not {value!r:.60}")
+    return checked(str(value), key)

@@ -1,0 +1,126 @@
+"""Reading samples from files of any known form, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reflectrl.episodes import from_line
+from reflectrl.types import Episode, UserError
+from reflectrl.wings.text.samples import forms
+from reflectrl.wings.text.samples.rows import BadRowError, Gate, lines, parse
+from reflectrl.wings.text.samples.sample import Sample, Samples
+from reflectrl.wings.text.samples.steps import StepReading, from_episode
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options of reading.
+
+    Attributes:
+        missing_reward: reward of rows that have none; None refuses them. `math.nan` reads what is to be scored.
+        steps: how episodes become samples.
+    """
+
+    missing_reward: float | None = None
+    steps: StepReading = field(default_factory=StepReading)
+
+
+class Form(NamedTuple):
+    """Rows with certain columns: how such a line is parsed, and what was parsed becomes samples (name, options)."""
+
+    columns: tuple[str, ...]
+    read: Callable[[Any, str, Reading], Iterable[Sample]]
+    parse: Callable[[bytes], Any] = parse
+
+
+def _episode(line: bytes) -> Episode:
+    try:
+        return from_line(line.decode("utf-8"))
+    except ValueError as error:
+        raise BadRowError("corrupt episode", str(error)) from error
+
+
+FORMS = (
+    Form(("schema", "task", "steps"), lambda episode, name, how: from_episode(episode, name, how.steps), _episode),
+    Form(("prefix", "suffix"), lambda row, name, how: forms.ranked(row, name, how.missing_reward)),
+    Form(
+        ("prompt_or_input_text", "references"), lambda row, name, how: forms.normalised(row, name, how.missing_reward)
+    ),
+    Form(("chosen", "rejected"), lambda row, name, how: forms.preference(row, name)),
+    Form(("prompt", "completion"), lambda row, name, how: forms.plain(row, name, how.missing_reward)),
+)
+"""The first whose columns a row has, all of them, is its form. A file has one form, that of its first good row."""
+
+
+def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading()) -> Samples:  # noqa: B008
+    """The samples of a file, in memory; of a folder, those of its .jsonl and .jsonl.gz files in order of their names.
+
+    Forms are told by their columns: our own rows, HHA rows, normalised rows, TRL's columns, episode logs
+    (docs/offline-data.md). Equal prompts are held once.
+
+    Args:
+        skip_bad: leave bad rows out and count them in `.skipped`, instead of refusing the file.
+
+    Raises:
+        UserError: the file cannot be read, has no known form or no sample, or a row is bad (named by file and line).
+    """
+    gate = Gate(skip_bad)
+    prompts: dict[str, str] = {}
+    found = []
+    for sample in stream_samples(path, gate, reading):
+        prompt = prompts.setdefault(sample.prompt, sample.prompt)
+        found.append(sample if prompt is sample.prompt else replace(sample, prompt=prompt))
+    if not found:
+        raise UserError(f"{path}: not one sample{_why_none(gate)}")
+    return Samples(tuple(found), gate.skipped)
+
+
+def _why_none(gate: Gate) -> str:
+    reasons = [f"{reason} ({skipped.count}, first at {skipped.first[0]})" for reason, skipped in gate.skipped.items()]
+    return f"; left out: {'; '.join(reasons)}" if reasons else ""
+
+
+def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iterator[Sample]:  # noqa: B008
+    """As `read_samples`, one after another, with nothing kept but their ids; what is left out is counted in `gate`."""
+    seen: set[str] = set()
+    for file in files_of(path):
+        form: Form | None = None
+        name = file.name.partition(".")[0]
+        for number, line in lines(file):
+            try:
+                form = form or form_of(parse(line))
+                found = list(form.read(form.parse(line), f"{name}:{number}", reading))
+                _remember(found, seen)
+            except BadRowError as error:
+                gate.refuse(f"{file}:{number}", error)
+            else:
+                yield from found
+
+
+def form_of(row: dict[str, Any]) -> Form:
+    """The form that a row's columns show; BadRowError if it is none of those known."""
+    for form in FORMS:
+        if all(column in row for column in form.columns):
+            return form
+    known = "; ".join(", ".join(form.columns) for form in FORMS)
+    raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: {known})")
+
+
+def _remember(found: list[Sample], seen: set[str]) -> None:
+    new = [sample.id for sample in found]
+    if twice := [key for i, key in enumerate(new) if key in seen or key in new[:i]]:
+        raise BadRowError("duplicate id", repr(twice[0])[:60])
+    seen.update(new)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or the data files of the folder."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))
+    if not found:
+        raise UserError(f"{path}: no .jsonl file in this folder")
+    return found

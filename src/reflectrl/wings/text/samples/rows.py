@@ -1,0 +1,174 @@
+"""Rows of data files, one at a time: lines of JSON, and the checks by which a bad row is refused or skipped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from reflectrl.types import UserError
+from reflectrl.wings.text.samples.sample import Skipped
+
+Row = Mapping[str, Any]
+
+
+class BadRowError(ValueError):
+    """What is wrong with a row: a reason, by which bad rows are counted, and what it is about."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+class LeftOutError(BadRowError):
+    """A row that nobody needs to mend: published data hold some of them. It is left out and counted."""
+
+
+class Gate:
+    """What happens to bad rows: they are refused by file and line, or counted by their reason if `skip_bad`.
+
+    Attributes:
+        skipped: the bad rows that were skipped, by reason.
+        left_out: the rows that were left out for a reason that is no mistake.
+    """
+
+    def __init__(self, skip_bad: bool = False, advice: str = "") -> None:
+        self.skip_bad, self.advice = skip_bad, advice
+        self.skipped: dict[str, Skipped] = {}
+        self.left_out: dict[str, Skipped] = {}
+
+    def refuse(self, place: str, error: BadRowError) -> None:
+        """Count a bad row; `place` is "file:line".
+
+        Raises:
+            UserError: bad rows are not skipped.
+        """
+        forgiven = isinstance(error, LeftOutError)
+        if not (forgiven or self.skip_bad):
+            raise UserError(f"{place}: {error}{self.advice}") from error
+        counted = self.left_out if forgiven else self.skipped
+        counted.setdefault(error.reason, Skipped()).add(place)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file's bytes, unpacked if its name ends in .gz.
+
+    Raises:
+        UserError: it cannot be read, or is damaged.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1."""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if line.strip():
+                yield number, line
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """The JSON object that a line holds; BadRowError if it holds none."""
+    try:
+        row = json.loads(line)
+    except RecursionError as error:
+        raise BadRowError("broken JSON", "too deeply nested") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise BadRowError("broken JSON", str(error)) from error
+    if not isinstance(row, dict):
+        raise BadRowError("not a JSON object", f"{row!r:.60}")
+    return row
+
+
+def text(row: Row, key: str) -> str:
+    """The text under a key, which may not be blank."""
+    value = need(row, key)
+    if not isinstance(value, str):
+        raise BadRowError(f"{key} must be text", f"not {value!r:.60}")
+    return checked(value, key)
+
+
+def checked(value: str, name: str) -> str:
+    """The text, if it says something and can be written down."""
+    if not value.strip():
+        raise BadRowError(f"empty {name}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadRowError(f"{name} is not Unicode", str(error)) from error
+    return value
+
+
+def number(row: Row, key: str, name: str = "") -> float:
+    """The finite number under a key."""
+    return finite(need(row, key, name), name or key)
+
+
+def finite(value: Any, name: str) -> float:
+    """The value as a float, if it is a finite number."""
+    if value is None:
+        raise BadRowError(f"missing {name}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRowError(f"{name} must be a number", f"not {value!r:.60}")
+    try:
+        if math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        pass
+    raise BadRowError(f"{name} is not finite", f"{value!r:.60}")
+
+
+def to_float(word: str, name: str) -> float:
+    """The number that a word spells."""
+    try:
+        return float(word)
+    except ValueError:
+        raise BadRowError(f"{name} must be a number", f"not {word!r:.40}") from None
+
+
+def items(row: Row, key: str) -> list[Any]:
+    """The list under a key."""
+    value = need(row, key)
+    if not isinstance(value, list):
+        raise BadRowError(f"{key} must be a list", f"not {value!r:.60}")
+    return value
+
+
+def mapping(row: Row, key: str) -> dict[str, Any]:
+    """The object under a key; an empty one where there is none."""
+    value = row.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise BadRowError(f"{key} must be an object", f"not {value!r:.60}")
+    return value or {}
+
+
+def need(row: Row, key: str, name: str = "") -> Any:
+    """The value under a key."""
+    if row.get(key) is None:
+        raise BadRowError(f"missing {name or key}")
+    return row[key]
+
+
+def clean(value: Any) -> Any:
+    """A JSON value that can be written again: numbers that are not finite become None, and half characters "?"."""
+    try:
+        if isinstance(value, dict):
+            return {clean(key): clean(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+    except RecursionError as error:
+        raise BadRowError("broken JSON", "too deeply nested") from error
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return None if isinstance(value, float) and not math.isfinite(value) else value

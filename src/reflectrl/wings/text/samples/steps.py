@@ -1,0 +1,114 @@
+"""Episodes as samples: each step's choice is a completion, rewarded with what the episode earned from there on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice
+from typing import Any
+
+from reflectrl.episodes import task_key
+from reflectrl.models.labels import candidates
+from reflectrl.prompts import policy_prompt, words_prompt
+from reflectrl.types import Episode, Step, Turn, UserError
+from reflectrl.wings.text.samples.rows import checked, finite
+from reflectrl.wings.text.samples.sample import Sample, group_of
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """How steps become samples.
+
+    Attributes:
+        gamma: discount of later rewards, in [0, 1].
+        labels: choice labels of the policy's tokenizer (`Policy.labels(n).texts`); by default "1", "2", ...
+        words: render for a policy that answers with the text of an action instead of a label.
+    """
+
+    gamma: float = 1.0
+    labels: tuple[str, ...] = ()
+    words: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"gamma must be from 0 to 1, not {self.gamma}")
+
+
+def rewards_to_go(episode: Episode, gamma: float) -> list[float]:
+    """Discounted sum of the rewards from each step on: G_t = r_t + gamma G_{t+1}."""
+    rewards = [step.reward for step in reversed(episode.steps)]
+    return list(accumulate(rewards, lambda later, reward: reward + gamma * later))[::-1]
+
+
+def from_episode(episode: Episode, name: str, reading: StepReading = StepReading()) -> Iterator[Sample]:  # noqa: B008
+    """A sample per step: its prompt is what the policy read, its reward the reward-to-go (environment units).
+
+    Args:
+        name: what their ids begin with.
+
+    Raises:
+        BadRowError: an action is blank, or a return is not finite.
+        UserError: there are fewer labels than actions.
+    """
+    instance = group_of(task_key(episode.task))
+    for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
+        turn = _choice(step)
+        prompt, options = _rendered(step, turn, reading)
+        whence = {"task": episode.task.id, "instance": instance, "episode": name, "step": t}
+        yield Sample(
+            id=f"{name}.{t}",
+            group=group_of(prompt),
+            prompt=checked(prompt, "prompt"),
+            completion=checked(options[_position(step, turn, reading)], "action"),
+            reward=finite(value, "return"),
+            logprob=_logprob(step, turn),
+            meta=whence | {"options": options} | _sampling(turn),
+        )
+
+
+def _choice(step: Step) -> Turn | None:
+    """The turn that chose what was done; where that was another action, its order and probabilities do not count."""
+    turn = step.choice
+    return turn if turn is not None and turn.choice == step.action else None
+
+
+def _rendered(step: Step, turn: Turn | None, reading: StepReading) -> tuple[str, list[str]]:
+    """The prompt, and the completions among which it asks to choose."""
+    actions = step.observation.actions
+    if reading.words:
+        prompt = words_prompt(step.observation, step.reflection)
+        return prompt.history + prompt.rest, [f" {action}" for action in actions]
+    labels = reading.labels or _labels(len(actions))
+    if len(labels) < len(actions):
+        raise UserError(f"{len(labels)} choice labels were given, but {len(actions)} actions are listed")
+    prompt = policy_prompt(step.observation, step.reflection, labels, turn.order if turn else ())
+    return prompt.history + prompt.rest, [f" {label}" for label in labels[: len(actions)]]
+
+
+@lru_cache(maxsize=64)
+def _labels(count: int) -> Sequence[str]:
+    return tuple(islice(candidates(), count))
+
+
+def _position(step: Step, turn: Turn | None, reading: StepReading) -> int:
+    """Which of the completions took the action."""
+    return turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
+
+
+def _logprob(step: Step, turn: Turn | None) -> float | None:
+    """Log-probability of the choice among the legal actions, at the temperature at which it was drawn."""
+    if turn is None:
+        return None
+    if turn.logprobs:
+        return sum(turn.logprobs)
+    known = turn.probs[step.action] if turn.probs else 0.0
+    return math.log(known) if known > 0 else None
+
+
+def _sampling(turn: Turn | None) -> dict[str, Any]:
+    """Under which temperature the log-probability holds."""
+    if turn is None or turn.sampling is None:
+        return {}
+    return {"temperature": turn.sampling.temperature, "top_p": turn.sampling.top_p}

@@ -1,0 +1,228 @@
+"""ALFWorld as an environment: its tasks, its text, its rewards, its experts, and what it says about bad input."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reflectrl.envs.check import check_text_env
+from reflectrl.types import Task, UserError
+from reflectrl.wings.alfworld.cached import to_json
+from reflectrl.wings.alfworld.env import AlfworldEnv
+from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.importing import generate_games
+from reflectrl.wings.alfworld.reading import compile_game
+from reflectrl.wings.alfworld.variants import redrawn
+from tests.wings.alfworld.houses import kitchen
+
+
+def game(task_type: str, trial: int = 1) -> Game:
+    return compile_game(*kitchen(task_type, trial))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A game of each type in each of two sets, and one more in the training set."""
+    for number, split in enumerate(("train", "valid_train", "valid_seen")):
+        games = sorted(
+            (game(kind, 10 * number + k) for kind in TYPES for k in range(1 + (number == 0))), key=lambda g: g.id
+        )
+        (tmp_path / f"{split}.games.jsonl").write_text("".join(to_json(one) + "\n" for one in games))
+    return str(tmp_path)
+
+
+@pytest.fixture
+def env(store: str) -> AlfworldEnv:
+    return AlfworldEnv(games=store)
+
+
+def play(env: AlfworldEnv, task: Task, *commands: str) -> list[tuple[float, dict[str, Any]]]:
+    """Reset, carry out commands by their texts, and return rewards and infos."""
+    env.reset(seed=0, options={"task": task})
+    found = []
+    for command in commands:
+        _, reward, _, _, info = env.step(list(env.legal_actions()).index(command))
+        found.append((reward, info))
+    return found
+
+
+def task_of(env: AlfworldEnv, kind: str) -> Task:
+    return next(task for task in env.tasks("test") if env.group(task) == kind)
+
+
+class TestTasks:
+    def test_the_official_sets_stand_behind_the_splits(self, env: AlfworldEnv) -> None:
+        assert {s: len(env.tasks(s)) for s in ("train", "validation", "test", "valid_seen")} == {
+            "train": 12, "validation": 6, "test": 6, "valid_seen": 6,
+        }  # fmt: skip
+        assert {task.payload["set"] for task in env.tasks("validation")} == {"valid_train"}
+
+    def test_types_subsets_and_limits_choose_games(self, store: str) -> None:
+        assert len(AlfworldEnv(games=store, types=("heat", "pick_two_obj_and_place")).tasks("train")) == 4
+        assert len(AlfworldEnv(games=store, subset="*-Apple-*").tasks("train")) == 4
+        assert len(AlfworldEnv(games=store, limit=3).tasks("train")) == 3
+
+    def test_stages_by_type_and_by_length(self, store: str, env: AlfworldEnv) -> None:
+        by_type = AlfworldEnv(games=store, curriculum="types")
+        assert by_type.stages == (*SHORT_NAMES.values(), "all")
+        assert {env.group(task) for task in by_type.tasks("train", "heat")} == {"heat"}
+        assert env.stages == ("short", "medium", "all")
+        assert len(env.tasks("train", "short")) <= len(env.tasks("train", "medium")) <= len(env.tasks("train"))
+
+    def test_variants_multiply_the_training_games_alone(self, store: str) -> None:
+        env = AlfworldEnv(games=store, variants=2)
+        assert len(env.tasks("train")) == 36 and len(env.tasks("test")) == 6
+        assert len({task.id for task in env.tasks("train")}) == 36
+        for task in env.tasks("train")[12:]:
+            env.reset(seed=0, options={"task": task})
+            while not env.done:
+                env.step(env.expert_action())
+            assert env.success
+
+    def test_validation_on_training_games_deals_them_out_anew(self, store: str) -> None:
+        env = AlfworldEnv(games=store, variants=2, validation="train")
+        assert len(env.tasks("validation")) == 24
+        assert not {task.id for task in env.tasks("validation")} & {task.id for task in env.tasks("train")}
+
+    def test_generated_games_go_by_another_name(self, tmp_path: Path, env: AlfworldEnv) -> None:
+        generate_games(4, 0, tmp_path / "made")
+        made = AlfworldEnv(games=str(tmp_path / "made")).tasks("train")
+        assert {task.env for task in made} == {"alfworld-generated"} != {task.env for task in env.tasks("train")}
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ({"types": ("heet",)}, "did you mean 'heat'"),
+            ({"subset": "pick_up_*"}, "no games of pick_up_"),
+            ({"horizon": 0}, "horizon must be at least 1"),
+            ({"validation": "valid_sen"}, "did you mean 'valid_seen'"),
+            ({"engine": "textworld"}, "needs source"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, store: str, arguments: dict[str, Any], complaint: str) -> None:
+        with pytest.raises(UserError, match=complaint):
+            AlfworldEnv(games=store, **arguments).tasks("train")
+
+    def test_without_games_the_three_ways_to_get_some_are_named(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError) as caught:
+            AlfworldEnv(games=str(tmp_path / "nothing")).tasks("train")
+        assert all(way in str(caught.value) for way in ("--download", "--from", "--generate"))
+
+
+class TestPlaying:
+    @pytest.mark.parametrize("dialect", ["current", "paper"])
+    @pytest.mark.parametrize("expert", ["search", "planner"])
+    @pytest.mark.parametrize("kind", SHORT_NAMES.values())
+    def test_both_experts_win_every_type_in_both_dialects(
+        self, store: str, dialect: Any, expert: Any, kind: str
+    ) -> None:
+        env = AlfworldEnv(games=store, dialect=dialect, expert=expert)
+        env.reset(seed=0, options={"task": task_of(env, kind)})
+        while not env.done:
+            command = env.legal_actions()[env.expert_action()]
+            assert env.analyse().endswith(f"Next: {command}")
+            env.step(env.expert_action())
+        assert env.success
+
+    def test_the_planner_plays_on_where_nothing_can_be_won_any_more(self, tmp_path: Path) -> None:
+        """A thing that fits nowhere stays in the hand for good."""
+        stuck = game("pick_and_place_simple")
+        receptacles = tuple(replace(r, holds=r.holds - {"apple"}) for r in stuck.receptacles)
+        line = to_json(replace(stuck, receptacles=receptacles))
+        (tmp_path / "train.games.jsonl").write_text(line + "\n")
+        env = AlfworldEnv(games=str(tmp_path), expert="planner", horizon=5)
+        play(env, env.tasks("train")[0], "go to sidetable 1", "take apple 1 from sidetable 1")
+        while not env.done:
+            env.analyse()
+            env.step(env.expert_action())
+        assert not env.success
+
+    def test_it_keeps_every_promise_of_an_environment(self, env: AlfworldEnv) -> None:
+        check_text_env(env)
+
+    def test_milestones_pay_once_and_can_be_switched_off(self, store: str) -> None:
+        way = ("go to countertop 1", "take mug 2 from countertop 1", "move mug 2 to countertop 1",
+               "take mug 2 from countertop 1", "go to sidetable 1", "move mug 2 to sidetable 1")  # fmt: skip
+        env = AlfworldEnv(games=store, milestone=0.5, step_cost=0.0)
+        told = play(env, task_of(env, "place"), *way)
+        assert [tuple(info["events"]) for _, info in told] == [("found",), ("taken",), (), (), (), ("placed", "won")]
+        assert [reward for reward, _ in told] == [0.5, 0.5, 0, 0, 0, 1.5]
+        plain = AlfworldEnv(games=store, milestone=0.0, step_cost=0.0)
+        assert [reward for reward, _ in play(plain, task_of(plain, "place"), *way)] == [0, 0, 0, 0, 0, 1]
+
+    def test_the_text_only_grows_and_says_what_commands_led_to(self, env: AlfworldEnv) -> None:
+        play(env, task_of(env, "heat"), "go to fridge 1", "open fridge 1")
+        assert env.history().endswith(
+            "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed.\n"
+            "> open fridge 1\nYou open the fridge 1. The fridge 1 is open. In it, you see a apple 2.\n"
+        )
+        assert "Your task is to: " in env.history()
+
+    def test_the_status_repeats_what_the_text_has_said(self, store: str) -> None:
+        env = AlfworldEnv(games=store)
+        play(env, task_of(env, "place"), "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1")
+        task = env.history().partition("Your task is to: ")[2].partition("\n")[0]
+        lines = env.state().splitlines()
+        assert lines[:2] == [f"Task: {task}", "Holding: mug 2"] and lines[2].startswith("At: countertop 1: ")
+        assert lines[3] == "Seen: nothing" and "mug 2" not in lines[2]
+        assert lines[4].startswith("Left: ") and "countertop 1" not in lines[4] and "fridge 1" in lines[4]
+        plain = AlfworldEnv(games=store, status=False)
+        play(plain, task_of(plain, "place"), "go to fridge 1")
+        assert plain.state() == ""
+
+    def test_a_guiding_status_names_the_likely_places_unless_the_prior_is_off(self, store: str) -> None:
+        with_prior, without = (AlfworldEnv(games=store, guide=True, prior=prior) for prior in (True, False))
+        for env in (with_prior, without):
+            play(env, task_of(env, "cool"))
+        assert "\nLeft for apple: sidetable 1, fridge 1, countertop 1, sinkbasin 1, ...\n" in with_prior.state()
+        assert "\nLeft for apple: cabinet 1, countertop 1, fridge 1, microwave 1, ...\n" in without.state()
+        assert with_prior.legal_actions()[with_prior.expert_action()] == "go to sidetable 1"
+        assert without.legal_actions()[without.expert_action()] == "go to cabinet 1"
+        with pytest.raises(UserError, match="status must be on"):
+            AlfworldEnv(games=store, guide=True, status=False)
+
+    def test_short_recall_shows_the_last_commands_and_the_status_instead_of_the_whole_text(self, store: str) -> None:
+        way = "go to fridge 1", "go to countertop 1", "take mug 2 from countertop 1"
+        whole, short = AlfworldEnv(games=store), AlfworldEnv(games=store, recall=2)
+        for env in (whole, short):
+            play(env, task_of(env, "place"), *way)
+        assert short.history() == "" and short.state().endswith(whole.state())
+        recent = "> go to countertop 1" + whole.history().partition(way[1])[2]
+        assert short.state().removesuffix(whole.state()) == recent
+        check_text_env(short)
+        with pytest.raises(UserError, match="status must be on"):
+            AlfworldEnv(games=store, recall=1, status=False)
+
+    def test_the_paper_dialect_has_its_own_words(self, store: str) -> None:
+        env = AlfworldEnv(games=store, dialect="paper")
+        way = "go to countertop 1", "take mug 2 from countertop 1", "put mug 2 in/on countertop 1"
+        play(env, task_of(env, "place"), *way)
+        assert "You arrive at loc " in env.history() and "You put the mug 2 in/on the countertop 1." in env.history()
+        assert "help" not in env.legal_actions()
+
+    def test_people_s_wordings_replace_the_template(self, store: str) -> None:
+        env = AlfworldEnv(games=store, wording="human")
+        env.reset(seed=0, options={"task": env.tasks("test")[0]})
+        assert "Your task is to: Do something with the" in env.history()
+
+    def test_the_analyst_owns_up_to_a_wasted_command(self, env: AlfworldEnv) -> None:
+        play(env, task_of(env, "place"), "look")
+        assert env.state().splitlines()[-1] == "New: nothing"
+        assert env.analyse().startswith("The last command, look, brought nothing. ")
+
+
+class TestVariants:
+    @pytest.mark.parametrize("task_type", TYPES)
+    def test_a_variant_is_the_same_household_dealt_out_anew(self, task_type: str) -> None:
+        original = game(task_type)
+        made = [redrawn(original, seed) for seed in range(1, 9)]
+        for one in made:
+            assert sorted(t.name for t in one.things) == sorted(t.name for t in original.things)
+            assert not House(one).is_won()
+            for thing, place in one.inside:
+                about = one.things[thing]
+                assert about.kind in one.receptacles[place].holds or (thing, place) in original.inside
+        assert len({(one.inside, one.things) for one in made}) > 4
+        assert made[0] == redrawn(original, 1)

@@ -1,0 +1,179 @@
+"""`reflectrl locate`: its answers, what it prints of hostile repositories, and the one line with which it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reflectrl.cli import main
+from reflectrl.wings.autoexplore.locate import card
+from tests.projects import make_project
+
+QUESTION = "where are retries configured?"
+
+
+@pytest.fixture(autouse=True)
+def no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one ships decides who answers; tests/serve has those of agents."""
+    monkeypatch.delenv(card.VARIABLE, raising=False)
+    monkeypatch.setattr(card, "SHIPPED", tmp_path / "none")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "project")
+
+
+def test_files_are_ranked_with_their_reasons(repo: Path, capsys: Any) -> None:
+    assert main(["locate", QUESTION, "--repo", str(repo)]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("reflectrl: no trained model") and "this is search" in err and err.count("\n") == 1
+    assert out.splitlines() == [
+        " 1  config.toml:1  (configured, retries)",
+        "      # everything is configured here",
+        " 2  net/retry.py:2  (retries)",
+        "      retries = config['retries']",
+    ]
+
+
+def test_search_may_be_asked_for_and_takes_no_walk(repo: Path, capsys: Any) -> None:
+    assert main(["locate", QUESTION, "--search", "--repo", str(repo)]) == 0
+    assert capsys.readouterr().err.startswith("reflectrl: this is search (BM25, then ")
+    assert main(["locate", QUESTION, "--trace", "--repo", str(repo)]) == 0
+    assert "takes no walk to be traced" in capsys.readouterr().err
+
+
+def test_json_is_all_that_is_on_stdout(repo: Path, capsys: Any) -> None:
+    assert main(["locate", *QUESTION.split(), "-k", "1", "--json", "--repo", str(repo)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    [hit] = found["files"]
+    assert found["method"] == "search" and hit.pop("score") > 0
+    assert hit == {
+        "path": "config.toml",
+        "words": ["configured", "retries"],
+        "line": 1,
+        "text": "# everything is configured here",
+    }
+
+
+def test_names_only(repo: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(repo)
+    assert main(["locate", "--names-only", "retries and pages"]) == 0
+    assert capsys.readouterr().out == " 1  net/pages.py  (pages)\n 2  net/retry.py  (retries)\n"
+
+
+def test_a_question_that_nothing_answers(repo: Path, capsys: Any) -> None:
+    assert main(["locate", "bananas", "--repo", str(repo)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "no file shares a word" in err
+
+
+def hostile(root: Path) -> None:
+    names = ["a\x1b[2Jretry.py", "b\nretry.py", "c\u202eretry.py", "; touch retry"]
+    for name in [*names, os.fsdecode(b"d\xffretry.py")]:
+        (root / name).write_bytes(b"retry \x1b]0;title\x07 \xe2\x80\xae \x9b31m \xff\n")
+
+
+def test_hostile_names_and_contents_send_nothing_to_the_terminal(repo: Path, capsys: Any) -> None:
+    from reflectrl.wings.autoexplore.filters import Filters
+    from reflectrl.wings.autoexplore.repository import Repository
+
+    hostile(repo)
+    everything = Repository.open(repo, Filters(non_ascii=False, hidden=False))
+    assert len(everything) == 8
+    assert main(["locate", "retry", "--repo", str(repo)]) == 0
+    assert main(["locate", "retry", "--json", "--repo", str(repo)]) == 0
+    out, err = capsys.readouterr()
+    assert all(character == "\n" or character.isprintable() for character in out + err)
+    assert '"; touch retry":1' in out
+
+
+def test_hostile_hits_are_printed_with_escapes() -> None:
+    from reflectrl.wings.autoexplore.cli.locate import _described
+    from reflectrl.wings.autoexplore.search import Hit
+
+    for name in ("a\x1b[2J", "b\n", "c\u202e", os.fsdecode(b"d\xff")):
+        described = _described(Hit(name, 1.0, tuple("abcdefgh"), 3, "text"))
+        place, text = described.split("\n")
+        assert place.isprintable() and place.endswith("(a, b, c, d, e, f and 2 more)") and text.strip() == "text"
+
+
+def refusal(capsys: Any, *words: str) -> str:
+    """The line with which a command is refused."""
+    assert main(["locate", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("reflectrl: ") and err.count("\n") == 1
+    return err
+
+
+def test_a_typo_in_the_path(repo: Path, capsys: Any) -> None:
+    said = refusal(capsys, QUESTION, "--repo", str(repo.with_name("projcet")))
+    assert "no folder" in said and f"did you mean {str(repo)!r}" in said
+
+
+def test_a_file_instead_of_a_folder(repo: Path, capsys: Any) -> None:
+    assert "is a file" in refusal(capsys, QUESTION, "--repo", str(repo / "config.toml"))
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: Any) -> None:
+    assert "it is empty" in refusal(capsys, QUESTION, "--repo", str(tmp_path))
+
+
+def test_a_repository_of_only_binaries(tmp_path: Path, capsys: Any) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.bin").write_bytes(bytes(range(256)))
+    assert "3 (binary)" in refusal(capsys, QUESTION, "--repo", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        ([], "question is empty"),
+        ([""], "question is empty"),
+        (["what is it?"], "no word to search for"),
+        ([QUESTION, "--top", "0"], "--top"),
+        ([QUESTION, "--top", "many"], "many"),
+        ([QUESTION, "--jsn"], "did you mean '--json'"),
+        ([QUESTION, "--repo", "a\0b"], "cannot be opened"),
+    ],
+)
+def test_other_mistakes(words: list[str], about: str, capsys: Any) -> None:
+    assert about in refusal(capsys, *words)
+
+
+def test_ten_thousand_words(repo: Path, capsys: Any) -> None:
+    question = " ".join(f"word{i}" for i in range(9_999)) + " retries"
+    assert main(["locate", question, "--repo", str(repo)]) == 0
+    assert "net/retry.py:2" in capsys.readouterr().out
+
+
+WITNESS = """
+import sys
+
+def witness(event, arguments):
+    wrote = event == "open" and isinstance(arguments[2], int) and arguments[2] & 3
+    if wrote or event.split(".")[0] in ("socket", "subprocess") or event in ("os.system", "os.exec", "os.fork"):
+        raise SystemError(f"{event} {arguments}")
+
+from reflectrl.cli import main
+sys.dont_write_bytecode = True
+sys.addaudithook(witness)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_nothing_is_sent_written_or_started(repo: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", WITNESS, "locate", QUESTION, "--search", "--repo", str(repo)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(" 1  config.toml:1")

@@ -1,0 +1,119 @@
+"""Questions by a language model behind a real local server that answers from a script."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reflectrl.cli import main
+from reflectrl.models.endpoint import Endpoint
+from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered
+from reflectrl.wings.autoexplore.making.prompts import questions_in, questions_request
+from reflectrl.wings.autoexplore.repository import Repository
+from tests.wings.autoexplore.written import write_shop
+
+
+class Model(BaseHTTPRequestHandler):
+    """Asks about the tax of whatever thing the file is about; `server.says` overrides that."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = request["messages"][0]["content"]
+        server.prompts.append(prompt)
+        thing = next((word for word in ("recipe", "ticket", "parcel") if f"compute_{word}_tax" in prompt), "goods")
+        asked = f"1. Where is the {thing} tax computed?\n2. Why is {thing} number archived last year?"
+        text = f"<think>hm?</think>Sure:\n{asked}"
+        answer = {"choices": [{"message": {"role": "assistant", "content": server.says or text}}]}
+        data = json.dumps(answer).encode()
+        self.send_response(server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    pytest.importorskip("openai")
+    monkeypatch.setenv("no_proxy", "*")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
+        server.prompts, server.says, server.status = [], "", 200  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Repository:
+    return Repository.open(write_shop(tmp_path / "shop"))
+
+
+def endpoint(server: Any) -> Endpoint:
+    return Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "scripted", max_retries=0)
+
+
+def test_its_questions_are_judged_like_others(server: Any, shop: Repository) -> None:
+    questions, dropped = EndpointWriter(endpoint(server), 100, 0)("shop", shop, "MIT")
+    assert {question.source for question in questions} == {"llm"}
+    found = {(question.question, question.gold) for question in questions}
+    assert ("Where is the ticket tax computed?", ("shop/tickets.py",)) in found
+    assert all("goods" not in question.question for question in questions) and dropped.total() > 0
+    assert len(server.prompts) == sum(shop.size(path) > 200 for path in shop)
+
+
+def test_it_stops_when_there_are_enough(server: Any, shop: Repository) -> None:
+    questions, _ = EndpointWriter(endpoint(server), 2, 0)("shop", shop, "MIT")
+    assert len(questions) == 2
+    again, _ = EndpointWriter(endpoint(server), 2, 0)("shop", shop, "MIT")
+    assert again == questions
+
+
+@pytest.mark.parametrize("says", ["no questions here", "?", "???\n?\n"])
+def test_nonsense_gives_no_questions(server: Any, shop: Repository, says: str) -> None:
+    server.says = says
+    assert EndpointWriter(endpoint(server), 9, 0)("shop", shop, "MIT")[0] == []
+
+
+def test_a_refusal_is_one_line(server: Any, shop: Repository) -> None:
+    server.status = 400
+    with pytest.raises(UserError, match="scripted"):
+        EndpointWriter(endpoint(server), 9, 0)("shop", shop, "MIT")
+
+
+def test_answers_are_kept(server: Any, shop: Repository, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first = EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "")
+    asked = len(server.prompts)
+    assert asked == path.read_text(encoding="utf-8").count("\n")
+    assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+    assert len(server.prompts) == asked
+    path.write_bytes(path.read_bytes()[:-5])  # cut off in the middle of the last line
+    for _ in range(2):
+        assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+    assert len(server.prompts) == asked + 1
+    EndpointWriter(Remembered(endpoint(server), "another", path), 9, 0)("shop", shop, "")
+    assert len(server.prompts) == 2 * asked + 1
+
+
+def test_the_verb_asks_a_model(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"http://127.0.0.1:{server.server_port}/v1"
+    words = ["--from", str(write_shop(tmp_path / "shop")), "--split-by", "task", "--store", str(tmp_path / "library")]
+    assert main(["data", "autoexplore", *words, "--writer", "endpoint", "--endpoint", address, "--model", "m"]) == 0
+    assert f"are sent to {address}" in capsys.readouterr().out
+    assert (tmp_path / "library" / "answers.jsonl").exists()
+
+
+def test_the_words() -> None:
+    request = questions_request("src/a.py", "x = {{ 1 }}", 3)
+    assert "Write 3 questions" in request and "src/a.py" in request and "x = {{ 1 }}" in request
+    answer = 'Here you are:\n- Where?\n2) **Why is it?**\n"How?"\n3. not a question.'
+    assert questions_in(answer) == ["Where?", "Why is it?", "How?"]

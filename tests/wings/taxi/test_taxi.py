@@ -1,0 +1,320 @@
+"""DangerousTaxi: gymnasium's transitions and rewards, the danger rule, stages, honest splits, expert and analyst."""
+
+from collections import deque
+from functools import partial
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reflectrl.envs.check import check_text_env
+from reflectrl.types import Task, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
+from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, SIZE, STANDARD, City, Ride, random_city
+
+SPLITS = ("train", "validation", "test")
+GYM = gym.make("Taxi-v4").unwrapped
+RIDES = [Ride(*GYM.decode(state)) for state in range(500)]
+
+
+def started(ride, stage="full", **settings):
+    env = TaxiEnv(**settings)
+    env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)}, "train", stage)})
+    return env
+
+
+def play(env, actions):
+    for action in actions:
+        result = env.step(ACTIONS.index(action))
+    return result
+
+
+# ---- rules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", range(6), ids=ACTIONS)
+def test_all_500_states_move_as_in_gymnasium_and_pay_a_twentieth(index):
+    env = TaxiEnv(milestone=False)
+    for state, ride in enumerate(RIDES):
+        [(_, near, pay, over)] = GYM.P[state][index]
+        env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)})})
+        _, reward, terminated, truncated, info = env.step(index)
+        now = env.get_state()[1]
+        assert (GYM.encode(*now), truncated) == (near, False)
+        illegal = near == state and not over  # the danger rule is ours; everything else is gymnasium's
+        delivered = over and pay == 20
+        assert (terminated, env.success) == (illegal or over, delivered)
+        assert reward == (-10 / 20 if illegal else pay / 20)
+        assert ("illegal" in info["events"], "delivered" in info["events"]) == (illegal, delivered)
+
+
+def test_the_actions_are_in_gymnasiums_order():
+    assert ACTIONS == ("south", "north", "east", "west", "pickup", "dropoff")
+
+
+def test_gymnasiums_penalised_actions_are_all_illegal_and_so_are_bumps():
+    penalised = sum(GYM.P[s][a][0][2] == -10 for s in range(500) for a in range(6))
+    bumps = sum(GYM.P[s][a][0][1] == s and GYM.P[s][a][0][2] == -1 for s in range(500) for a in range(4))
+    assert sum(STANDARD.next_ride(ride, action) == ride for ride in RIDES for action in ACTIONS) == penalised + bumps
+
+
+def test_the_first_pickup_pays_the_milestone_once():
+    ride = Ride(0, 0, 0, 1)
+    env = started(ride)
+    assert play(env, ["pickup"])[1] == pytest.approx(19 / 20)
+    assert env.step(ACTIONS.index("dropoff"))[1] == -1 / 20  # back at the stop where the passenger waited
+    assert env.step(ACTIONS.index("pickup"))[1] == -1 / 20
+    assert play(started(ride, milestone=False), ["pickup"])[1] == -1 / 20
+    assert play(started(Ride(0, 0, ABOARD, 1), stage="dropoff"), ["dropoff", "pickup"])[1] == -1 / 20
+
+
+def test_the_pickup_stage_is_won_by_the_pickup_and_the_full_one_is_not():
+    for stage, won in (("pickup", True), ("full", False)):
+        env = started(Ride(0, 0, 0, 1), stage)
+        _, _, terminated, _, info = play(env, ["pickup"])
+        assert (terminated, env.success, info["events"]) == (won, won, ["pickup"])
+
+
+def test_dropoff_tasks_begin_with_the_passenger_aboard_and_are_won_by_the_delivery():
+    for maps in ("standard", "random"):
+        env = TaxiEnv(maps, train=40, validation=10, test=10)
+        for task in env.tasks("train", "dropoff"):
+            text, _ = env.reset(options={"task": task})
+            assert "X" in text and "P" not in text.split("Last")[0]
+            while not env.done:
+                env.step(env.expert_action())
+            assert env.success
+
+
+def test_a_wrong_stop_is_no_end_and_its_event_is_named():
+    env = started(Ride(0, 4, ABOARD, 0), "dropoff")
+    _, reward, terminated, _, info = play(env, ["dropoff"])
+    assert (reward, terminated, info["events"]) == (-1 / 20, False, ["wrong stop"])
+
+
+def test_the_horizon_truncates_without_success():
+    env = started(Ride(0, 0, 1, 2))
+    for step in range(20):
+        _, _, terminated, truncated, _ = env.step(ACTIONS.index("south" if step % 2 == 0 else "north"))
+        assert not terminated and truncated == (step == 19)
+    assert env.done and not env.success
+    assert (TaxiEnv().horizon, TaxiEnv("random").horizon, TaxiEnv(horizon=7).horizon) == (20, 30, 7)
+
+
+# ---- text --------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_is_drawn_with_gymnasiums_walls():
+    theirs = [line.decode() for line in (b"".join(row) for row in GYM.desc)]
+    plain = [line.translate(str.maketrans("RGYB", "    ")) for line in theirs]
+    env = started(Ride(2, 2, 0, 3))
+    drawn = env.draw().splitlines()
+    assert [line.translate(str.maketrans("TPD", "   ")) for line in drawn] == plain
+    assert drawn[1][1] == "P" and drawn[3][5] == "T" and drawn[5][7] == "D"
+    assert env.observe().state == env.draw() + "Last: none\n"
+
+
+def test_the_taxi_letter_tells_whether_it_is_empty_beside_the_passenger_or_occupied():
+    assert "O" in started(Ride(0, 0, 0, 1)).draw() and "X" in started(Ride(0, 0, ABOARD, 1)).draw()
+    assert "T" in started(Ride(0, 1, 0, 1)).draw()
+
+
+def test_rules_and_history_stand_before_the_state():
+    env = started(Ride(2, 2, 0, 3), rules=True, history=True)
+    rules, first = env.observe().history, env.draw()
+    assert "ends the ride" in rules and rules.endswith("\n")
+    play(env, ["west"])
+    assert env.observe().history == f"{rules}{first}> west\n"
+    assert env.observe().state.endswith("Last: west\n")
+
+
+# ---- tasks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", TaxiEnv.stages)
+@pytest.mark.parametrize("maps", ["standard", "random"])
+def test_splits_are_disjoint_and_each_start_is_listed_once(maps, stage):
+    env = TaxiEnv(maps)
+    ids = [task.id for split in SPLITS for task in env.tasks(split, stage)]
+    starts = [str(task.payload) for split in SPLITS for task in env.tasks(split, stage)]
+    assert len(set(ids)) == len(ids) == len(set(starts))
+    if maps == "standard":
+        assert len(ids) == (100 if stage == "dropoff" else 300)
+
+
+def test_a_start_of_the_pickup_stage_is_in_the_split_of_the_same_full_start():
+    env = TaxiEnv()
+    for split in SPLITS:
+        assert [t.payload for t in env.tasks(split, "pickup")] == [t.payload for t in env.tasks(split, "full")]
+
+
+def test_no_random_map_is_in_two_splits():
+    env = TaxiEnv("random")
+    cities = [{random_city(task.payload["map_seed"]) for task in env.tasks(split)} for split in SPLITS]
+    assert sum(map(len, cities)) == len(set().union(*cities)) == 2600
+
+
+@pytest.mark.parametrize("maps", ["standard", "random"])
+def test_every_task_can_be_solved_within_the_horizon(maps):
+    env = TaxiEnv(maps)
+    for split in SPLITS:
+        for task in env.tasks(split):
+            env.reset(options={"task": task})
+            city, ride, *_ = env.get_state()
+            assert city.actions_left(ride) <= env.horizon
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"maps": "randon"}, "taxi: unknown maps 'randon'.*'random'"),
+        ({"train": 300}, "split sizes"),
+        ({"maps": "random", "wall_probability": 1.0}, "wall_probability"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(UserError, match=message):
+        TaxiEnv(**arguments)
+
+
+def test_unknown_splits_and_stages_are_answered_with_the_nearest_one():
+    with pytest.raises(UserError, match=r"unknown split 'tset'.*'test'"):
+        TaxiEnv().tasks("tset")
+    with pytest.raises(UserError, match=r"unknown stage 'drop'.*'dropoff'"):
+        TaxiEnv().tasks("train", "drop")
+
+
+# ---- expert and analyst --------------------------------------------------------------------------------------------
+
+
+def fewest_actions(ride, ahead):
+    """Breadth-first search over whole rides: the actions until the delivery, found without the expert's distances."""
+    queue, depth = deque([ride]), {ride: 0}
+    while queue:
+        now = queue.popleft()
+        for action in ACTIONS:
+            near, delivered = ahead(now, action)
+            if delivered:
+                return depth[now] + 1
+            if near not in depth:
+                depth[near] = depth[now] + 1
+                queue.append(near)
+    raise AssertionError(f"no way to deliver from {ride}")
+
+
+def gym_ahead(ride, action):
+    [(_, near, _, over)] = GYM.P[GYM.encode(*ride)][ACTIONS.index(action)]
+    return Ride(*GYM.decode(near)), over
+
+
+def test_the_expert_delivers_in_the_fewest_actions_from_every_state():
+    env = TaxiEnv()
+    for ride in RIDES:
+        if ride.passenger == ride.destination:
+            continue
+        env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)})})
+        steps = 0
+        while not env.done:
+            env.step(env.expert_action())
+            steps += 1
+        assert env.success and steps == fewest_actions(ride, gym_ahead) == STANDARD.actions_left(ride)
+
+
+@given(seed=st.integers(0, 2**32), walls=st.floats(0, 0.8), start=st.tuples(st.sampled_from(CELLS), st.integers(0, 4)))
+@settings(max_examples=40, deadline=None)
+def test_random_maps_are_connected_and_their_expert_is_optimal(seed, walls, start):
+    city = random_city(seed, walls)
+    assert len(set(city.landmarks)) == 4
+    assert all(len(city.distances[stop]) == SIZE * SIZE for stop in city.landmarks)
+    cell, passenger = start
+    ride = Ride(*cell, passenger, 0 if passenger else 1)
+
+    def ahead(ride, action):
+        near = city.next_ride(ride, action)
+        return near, action == "dropoff" and near != ride and near.passenger == near.destination
+
+    steps, now = 0, ride
+    while True:
+        now, delivered = ahead(now, city.best_action(now))
+        steps += 1
+        if delivered:
+            break
+    assert steps == fewest_actions(ride, ahead) == city.actions_left(ride)
+
+
+def analyses(env, rides):
+    """Every (text, analysis) that one action from these rides leads to, and at the rides themselves."""
+    for ride in rides:
+        for action in (None, *ACTIONS):
+            env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)})})
+            if action is not None:
+                env.step(ACTIONS.index(action))
+            if not env.done:
+                yield env.state(), env.analyse(), ACTIONS[env.expert_action()]
+
+
+def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden():
+    known = {}
+    for text, analysis, best in analyses(TaxiEnv(), [ride for ride in RIDES if ride.passenger != ride.destination]):
+        assert known.setdefault(text, analysis) == analysis
+        assert analysis.endswith(f"Next {best}.") and "\n" not in analysis
+        assert "expert" not in analysis and "optimal" not in analysis
+    assert len(known) > 1500
+
+
+def test_the_analyst_says_what_the_last_action_did():
+    start = Ride(2, 2, 0, 3)  # the passenger waits in the north-west
+    env = started(start)
+    assert "Last" not in env.analyse()
+    assert env.analyse().startswith("Taxi row 2 column 2, passenger row 0 column 0.")
+    play(env, ["west"])
+    assert "Last move west helped." in env.analyse()
+    play(env, ["east"])
+    assert "Last move east was a mistake, turn back. Next west." in env.analyse()
+    env = started(Ride(0, 0, 0, 3))
+    play(env, ["pickup"])
+    assert "Last move pickup took the passenger aboard." in env.analyse() and "destination" in env.analyse()
+    play(env, ["dropoff"])
+    assert "wrong stop" in env.analyse() and env.analyse().endswith("Next pickup.")
+
+
+def test_the_route_counts_the_steps_left_and_names_the_borders_that_the_map_has():
+    city = City(frozenset({(0, 1), (1, 1)}), STANDARD.landmarks)
+    env = TaxiEnv()
+    env.reset(seed=0)
+    # The passenger waits in the north-east at column 4; the taxi stands at column 1, west of a wall in rows 0 and 1.
+    env.set_state((city, Ride(0, 1, 1, 2), None, None, False, ""))
+    assert (
+        "Go east: column 4 steps 0 1 2 3 4, border o o o o o, column 3 steps 1 2 3 4 5, border o o o o o,"
+        " column 2 steps 2 3 4 5 6, border x x o o o, column 1 steps 7 6 5 6 7. Next south."
+    ) in env.analyse()
+    env.set_state((city, Ride(3, 4, 1, 2), None, None, False, ""))
+    assert "Same column." in env.analyse()
+
+
+# ---- the promises of an environment --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("maps", ["standard", "random"])
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("rules", [False, True])
+@pytest.mark.parametrize("milestone", [False, True])
+def test_it_keeps_the_promises_of_an_environment(maps, history, rules, milestone):
+    settings = {"rules": rules, "history": history, "milestone": milestone}
+    check_text_env(partial(TaxiEnv, maps, 50, 20, 30, **settings), episodes=2)
+
+
+@given(seed=st.integers(0, 2**32), actions=st.lists(st.integers(0, 5), min_size=1, max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_restoring_undoes_any_actions(seed, actions):
+    env = TaxiEnv(history=True)
+    env.reset(seed=seed)
+    start, before = env.save(), env.observe()
+    first = []
+    for action in actions:
+        if not env.done:
+            first.append(env.step(action))
+    env.restore(start)
+    assert env.observe() == before and not env.done
+    assert [env.step(action) for action in actions[: len(first)]] == first

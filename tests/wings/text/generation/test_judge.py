@@ -1,0 +1,146 @@
+"""Judges over a real local server: both orders, ties, and verdicts that are kept."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from reflectrl.models.endpoint import Endpoint
+from reflectrl.types import UserError
+from reflectrl.wings.text.generation.judge import Wins, count, judge
+from reflectrl.wings.text.generation.judge_prompts import compare_request, read_verdict
+from reflectrl.wings.text.samples.sample import Sample
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every question by `decide(request text)`."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.decide = lambda text: "A"
+        self.asked: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        self.server.asked.append(text)
+        message = {"role": "assistant", "content": self.server.decide(text)}
+        choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def endpoint(server):
+    return Endpoint(server.url, "judge", max_retries=0)
+
+
+def written(*completions):
+    return [Sample(str(i), str(i), f"prompt {i}", f" {text}", 0.0) for i, text in enumerate(completions)]
+
+
+def longer(text: str) -> str:
+    """A judge that prefers the longer answer, whatever the order."""
+    first, second = (part.split("</answer>")[0].strip() for part in text.split("<answer>")[1:])
+    return "TIE" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
+
+
+def test_a_fair_judge_is_believed(server, endpoint, tmp_path):
+    server.decide = longer
+    wins = judge(written("long", "s", "same"), written("s", "long", "size"), endpoint, tmp_path / "v.jsonl")
+    assert wins == Wins(wins=1, ties=1, losses=1, unclear=0, swayed=0)
+    assert wins.rate == 0.5
+    assert wins.interval(0.95)[0] < 0.5 < wins.interval(0.95)[1]
+    assert len(server.asked) == 6
+
+
+def test_a_judge_that_takes_the_first_answer_decides_nothing(server, endpoint, tmp_path):
+    wins = judge(written("a", "b"), written("c", "d"), endpoint, tmp_path / "v.jsonl")
+    assert wins == Wins(wins=0, ties=2, losses=0, unclear=0, swayed=2)
+
+
+def test_an_answer_that_names_neither_is_counted(server, endpoint, tmp_path):
+    server.decide = lambda text: "I cannot say." if "Answer A:\n<answer>\nx" in text else "B"
+    wins = judge(written("x"), written("y"), endpoint, tmp_path / "v.jsonl")
+    assert wins == Wins(wins=1, ties=0, losses=0, unclear=1, swayed=0)
+
+
+def test_what_was_asked_is_not_asked_again(server, endpoint, tmp_path):
+    server.decide = longer
+    path = tmp_path / "v.jsonl"
+    first = judge(written("long", "s"), written("s", "long"), endpoint, path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3]) + lines[3][:10])
+    assert judge(written("long", "s"), written("s", "long"), endpoint, path) == first
+    assert len(server.asked) == 5
+    judge(written("long", "another"), written("s", "long"), endpoint, path)
+    assert len(server.asked) == 7  # a text that changed
+
+
+def test_another_model_is_another_judge(server, endpoint, tmp_path):
+    judge(written("a"), written("b"), endpoint, tmp_path / "v.jsonl")
+    judge(written("a"), written("b"), Endpoint(server.url, "other", max_retries=0), tmp_path / "v.jsonl")
+    assert len(server.asked) == 4
+
+
+def test_different_prompts_and_wrong_files_are_refused(endpoint, tmp_path):
+    with pytest.raises(UserError, match="no completion of prompt '1'"):
+        judge(written("a", "b"), written("a"), endpoint, tmp_path / "v.jsonl")
+    (tmp_path / "v.jsonl").write_text("hello\n")
+    with pytest.raises(UserError, match="is no file of verdicts"):
+        judge(written("a"), written("a"), endpoint, tmp_path / "v.jsonl")
+
+
+def test_a_win_and_a_tie_are_a_win():
+    verdicts = {("p", "ours first"): "first", ("p", "theirs first"): "tie"}
+    assert count(verdicts) == Wins(1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("A", "first"),
+        ("b", "second"),
+        ("**B**", "second"),
+        ("TIE", "tie"),
+        ("A. It is a better answer than B.", "first"),
+        ("Both are fine, but A lies.\n\nB", "second"),
+        ("I prefer B", "second"),
+        ("<think>A or B? A!</think>B", "second"),
+        ("Answer A is better than B", "unclear"),
+        ("a good one", "unclear"),
+        ("", "unclear"),
+    ],
+)
+def test_verdicts_are_read(answer, verdict):
+    assert read_verdict(answer) == verdict
+
+
+def test_the_question_holds_prompt_and_answers_in_order():
+    text = compare_request(" why? ", " one", " two")
+    assert text.index("why?") < text.index("\none\n") < text.index("\ntwo\n")
