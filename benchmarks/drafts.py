@@ -20,7 +20,7 @@ import tyro
 
 from reflectrl.config import load_recipe
 from reflectrl.envs import make
-from reflectrl.models.tally import Tally
+from reflectrl.models.counters import Counters
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.players import load_models
 from reflectrl.players import Policy, Reflector
@@ -61,7 +61,7 @@ class Played:
 
     seconds: float
     episodes: list[Episode]
-    tally: Tally
+    counters: Counters
 
 
 def rows(asked: Asked) -> list[dict[str, Any]]:
@@ -75,14 +75,14 @@ def rows(asked: Asked) -> list[dict[str, Any]]:
     tasks = env.tasks(asked.split)[: asked.episodes]
 
     def play(batch: int, drafts: bool) -> Played:
-        reflector_lm.tally = Tally()
+        reflector_lm.counters = Counters()
         policy = Policy(policy_lm, Sampling(0.0), memory=0, scoring=recipe.play.scoring)
         length, sampling = recipe.play.reflection_tokens, Sampling(asked.temperature)
         reflector = Reflector(reflector_lm, length, sampling, memory=0, drafts=drafts)
         played: list[Episode] = []
         jobs = [Job(task, i) for i, task in enumerate(tasks)]
         seconds = timed(lambda: played.extend(rollout(jobs, lambda: make(recipe.env), policy, reflector, batch)))
-        return Played(seconds, sorted(played, key=lambda episode: episode.seed), reflector_lm.tally)
+        return Played(seconds, sorted(played, key=lambda episode: episode.seed), reflector_lm.counters)
 
     return [note(_row(batch, play, asked.repetitions)) for batch in asked.batches]
 
@@ -105,9 +105,9 @@ def _row(batch: int, play: Callable[[int, bool], Played], repetitions: int) -> d
         "steps/s without": steps / off,
         "steps/s": steps / on,
         "speed-up": off / on,
-        "written": plain.tally.decoded / steps,
-        "written and guessed": drafted.tally.decoded / steps,
-        "per pass": plain.tally.decoded / max(1, drafted.tally.decoded - drafted.tally.drafted),
+        "written": plain.counters.decoded / steps,
+        "written and guessed": drafted.counters.decoded / steps,
+        "per pass": plain.counters.decoded / max(1, drafted.counters.decoded - drafted.counters.drafted),
     }
 
 

@@ -50,7 +50,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
                 lambda n=number, e=episodes: e.extend(rollout(jobs_of(n), GuidedTaxi, policy, reflector, 64))
             )
             steps += sum(len(episode.steps) for episode in episodes)
-            policy.forget()
+            policy.clear_cache()
         return total, policy, reflector
 
     runs = {"each": lambda: play(0)[0], "once": lambda: play(50_000)[0]}

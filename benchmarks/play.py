@@ -5,7 +5,7 @@
 Both read the same observations, write reflections of the same natural lengths, and score the same actions. Weights are
 random, so what a model would write is noise: the engine samples and then takes the recorded reflection's token, which
 is what its drafts have to guess. (Hugging Face's `generate` writes what it samples.) Nothing is remembered: every
-seat's prompts are computed. A tick is a step of all episodes of the batch. What the engine keeps between steps must be
+live's prompts are computed. A tick is a step of all episodes of the batch. What the engine keeps between steps must be
 there when a tick is timed, so the tick before each timed one is played too, unmeasured; and drafts know the reflections
 of the same episodes' earlier steps and of `BEFORE` other episodes, as in a run that began a little while ago.
 
@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.models.counters import Counters
 from reflectrl.models.drafts import END, Drafts, spelled
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, shared_length
 from reflectrl.models.prefix import Prefix
-from reflectrl.models.tally import Tally
 from reflectrl.models.writing import Written, draw, generate
-from reflectrl.players.base import Seat
+from reflectrl.players.base import LiveEpisode
 from reflectrl.players.policy import Policy
 from reflectrl.players.reflector import Reflector
 from reflectrl.types import Episode, Sampling, Step, Turn
@@ -57,7 +57,7 @@ BEFORE = 16
 
 @dataclass
 class Script:
-    """What a seat is to write, in the place of its generator of random numbers, which only is consulted."""
+    """What a live is to write, in the place of its generator of random numbers, which only is consulted."""
 
     generator: np.random.Generator
     tokens: Iterator[int]
@@ -75,8 +75,8 @@ class ScriptedReflector(Reflector):
     texts: Sequence[Ids] = ()
     limits: Sequence[int] = ()
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [self._turn(one) for one in self._write([self._prompt(seat) for seat in seats], seats)]
+    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
+        return [self._turn(one) for one in self._write([self._prompt(live) for live in playing], playing)]
 
     def _generate(
         self,
@@ -89,10 +89,10 @@ class ScriptedReflector(Reflector):
         limits = self.limits[rows]
         return generate(self.lm, prompts, limits, self.sampling, scripts, prefixes, self.drafts, draw_as_written)
 
-    def rehearse(self, seat: Seat, text: Ids) -> None:
+    def rehearse(self, live: LiveEpisode, text: Ids) -> None:
         """Let drafts learn a reflection as they would have by writing it, without the model."""
         assert self.drafts is not None, "there are no drafts"
-        prompt, whole, written = spelled(self._prompt(seat)), spelled(text[:-1]), 0
+        prompt, whole, written = spelled(self._prompt(live)), spelled(text[:-1]), 0
         while written <= len(whole):
             draft = self.drafts.draft(prompt, whole[:written], len(whole) - written)
             held = shared_length([*map(ord, draft.tokens)], text[written:-1])
@@ -121,8 +121,8 @@ class TimedModel(LanguageModel):
 
 
 def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
-    """The same model with a clock and a tally of its own; an endless one never says that a text ends."""
-    changes: dict[str, Any] = {"tally": Tally()}
+    """The same model with a clock and a counters of its own; an endless one never says that a text ends."""
+    changes: dict[str, Any] = {"counters": Counters()}
     if endless:
         changes["tokenizer"] = copy.deepcopy(lm.tokenizer)
         changes["tokenizer"].eos_token = None
@@ -130,7 +130,7 @@ def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
 
 
 class EnginePair:
-    """The engine's players on the seats of recorded episodes."""
+    """The engine's players on the playing of recorded episodes."""
 
     def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, drafts: bool) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
@@ -138,38 +138,38 @@ class EnginePair:
         self.reflector = ScriptedReflector(self.models[1], 128, Sampling(1.0), cache=KEPT, drafts=drafts)
         self.env = work.make_env()
 
-    def seats(self, episodes: Sequence[Episode]) -> list[Seat]:
-        """Fresh seats: nothing is kept of any episode."""
+    def playing(self, episodes: Sequence[Episode]) -> list[LiveEpisode]:
+        """Fresh playing: nothing is kept of any episode."""
         first = [episode.steps[0].observation for episode in episodes]
         pairs = enumerate(zip(episodes, first, strict=True))
-        return [Seat(self.env, e.task, e.seed, np.random.default_rng(i), seen) for i, (e, seen) in pairs]
+        return [LiveEpisode(self.env, e.task, e.seed, np.random.default_rng(i), seen) for i, (e, seen) in pairs]
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drafts are those of a reflector that has written nothing yet."""
         if self.reflector.drafts is not None:
             self.reflector.drafts = Drafts()
 
-    def rehearse(self, seats: Sequence[Seat], steps: Sequence[Step]) -> None:
-        """Let drafts learn what the reflector wrote in one step of every seat."""
+    def rehearse(self, playing: Sequence[LiveEpisode], steps: Sequence[Step]) -> None:
+        """Let drafts learn what the reflector wrote in one step of every live."""
         if self.reflector.drafts is None:
             return
-        self._show(seats, steps)
-        for seat, ids in zip(seats, self.reflector.texts, strict=True):
-            self.reflector.rehearse(seat, ids)
+        self._show(playing, steps)
+        for live, ids in zip(playing, self.reflector.texts, strict=True):
+            self.reflector.rehearse(live, ids)
 
-    def _show(self, seats: Sequence[Seat], steps: Sequence[Step]) -> None:
-        for seat, step in zip(seats, steps, strict=True):
-            seat.observation, seat.turns = step.observation, []
+    def _show(self, playing: Sequence[LiveEpisode], steps: Sequence[Step]) -> None:
+        for live, step in zip(playing, steps, strict=True):
+            live.observation, live.turns = step.observation, []
         self.reflector.texts = reflection_ids(self.models[1], [step.reflection or "" for step in steps])
 
-    def tick(self, seats: Sequence[Seat], steps: Sequence[Step], limit: int | None = None) -> None:
-        """One step of every seat: the reflector writes at most `limit` tokens, the policy reads the whole text."""
-        self._show(seats, steps)
+    def tick(self, playing: Sequence[LiveEpisode], steps: Sequence[Step], limit: int | None = None) -> None:
+        """One step of every live: the reflector writes at most `limit` tokens, the policy reads the whole text."""
+        self._show(playing, steps)
         self.reflector.limits = [min(len(ids), limit or len(ids)) for ids in self.reflector.texts]
-        self.reflector.turns(seats)
-        for seat, step in zip(seats, steps, strict=True):
-            seat.turns = [step.turns[0]]
-        self.policy.turns(seats)
+        self.reflector.turns(playing)
+        for live, step in zip(playing, steps, strict=True):
+            live.turns = [step.turns[0]]
+        self.policy.turns(playing)
 
 
 class Cell:
@@ -204,18 +204,18 @@ class Cell:
 
     def engine_ticks(self, measure: Callable[[Callable[[], None]], float]) -> float:
         """The same for the engine; the tick before each timed one is played without it."""
-        self.engine.forget()
+        self.engine.clear_cache()
         for episode in self.before:
             for step in episode.steps:
-                self.engine.rehearse(self.engine.seats([episode]), [step])
+                self.engine.rehearse(self.engine.playing([episode]), [step])
         total, rehearsed = 0.0, 0
         for tick in self.ticks:
-            seats, steps = self.engine.seats(self.episodes), self.steps(tick)
+            playing, steps = self.engine.playing(self.episodes), self.steps(tick)
             for index in range(rehearsed, tick):
-                self.engine.rehearse(seats, self.steps(index))
+                self.engine.rehearse(playing, self.steps(index))
             rehearsed = tick + 1
-            self.engine.tick(seats, self.steps(tick - 1), limit=1)
-            total += measure(lambda seats=seats, steps=steps: self.engine.tick(seats, steps))
+            self.engine.tick(playing, self.steps(tick - 1), limit=1)
+            total += measure(lambda playing=playing, steps=steps: self.engine.tick(playing, steps))
         return total
 
     def row(self, repetitions: int) -> dict[str, Any]:
@@ -294,10 +294,10 @@ class Watch:
 
     def __call__(self, tick: Callable[[], None]) -> float:
         """Seconds of a tick."""
-        before = [(model.tally.copy(), model.seconds) for model in self.models]
+        before = [(model.counters.copy(), model.seconds) for model in self.models]
         taken = timed(tick)
-        for model, (tally, seconds) in zip(self.models, before, strict=True):
-            new = model.tally.since(tally)
+        for model, (counters, seconds) in zip(self.models, before, strict=True):
+            new = model.counters.since(counters)
             self.read, self.written = self.read + new.encoded, self.written + new.decoded
             self.drafted += new.drafted
             self.model_seconds += model.seconds - seconds

@@ -45,7 +45,7 @@ def consecutive(name: str, count: int) -> list[Step]:
 def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
     """The gradient by one packed pass, left in `.grad`; returns the tokens that it encoded."""
     policy = Policy(lm, Sampling(1.0))
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     actions = [step.observation.actions for step in steps]
     prompts = [policy.prompt(step.observation, step.reflection) for step in steps]
     nothing, labels_N = torch.zeros(len(steps)), torch.tensor([step.action for step in steps], device=lm.device)
@@ -53,7 +53,7 @@ def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
     logp_NA, _ = policy_pass(policy, batch, range(len(steps)))
     chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
     (reinforce_loss(chosen_N, torch.ones_like(chosen_N)) - ENTROPY * entropy(logp_NA).mean()).backward()
-    return lm.tally.since(before).encoded
+    return lm.counters.since(before).encoded
 
 
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from reflectrl.envs import make
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import AnalystPlayer, ExpertPlayer, Player, Policy, RandomPlayer, Reflector, Seat
+from reflectrl.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, Policy, RandomPlayer, Reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
@@ -105,11 +105,11 @@ def test_an_episode_says_where_it_comes_from_and_holds_what_happened() -> None:
 class Circling:
     """Drives up and down for ever, where that is possible."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
         found = []
-        for seat in seats:
-            actions = seat.observation.actions
-            action = actions.index("north" if len(seat.steps) % 2 else "south")
+        for live in playing:
+            actions = live.observation.actions
+            action = actions.index("north" if len(live.steps) % 2 else "south")
             found.append(Turn("circling", actions[action], choice=action))
         return found
 
@@ -124,15 +124,15 @@ def test_an_episode_that_the_horizon_ends_is_truncated_and_not_won() -> None:
 
 
 class Counting:
-    """A player that notes how many seats it is given."""
+    """A player that notes how many playing it is given."""
 
     def __init__(self, player: Player) -> None:
         self.player = player
         self.sizes: list[int] = []
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        self.sizes.append(len(seats))
-        return self.player.turns(seats)
+    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
+        self.sizes.append(len(playing))
+        return self.player.turns(playing)
 
 
 class Worlds:
@@ -161,7 +161,7 @@ def test_finished_episodes_make_room_for_waiting_jobs_and_leave_in_the_end() -> 
     assert sorted(e.seed for e in episodes) == list(range(20))
     assert sum(player.sizes) == sum(len(e.steps) for e in episodes), "nobody plays on after the end"
     assert player.sizes[0] == 4
-    assert player.sizes == sorted(player.sizes, reverse=True), "seats are filled while jobs wait"
+    assert player.sizes == sorted(player.sizes, reverse=True), "playing are filled while jobs wait"
     assert (worlds.made, worlds.closed) == (4, 4)
 
 

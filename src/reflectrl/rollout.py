@@ -1,8 +1,8 @@
 """Many environments × players → episodes.
 
-The environments advance in lock-step: at each tick the reflector speaks for every seat, then the player chooses for
-every seat, then every environment steps, side by side where they live in worker processes. A finished seat is given to
-the next job at once.
+The environments advance in lock-step: at each tick the reflector speaks for every live episode, then the player chooses
+for every one, then every environment steps, side by side where they live in worker processes. An environment whose
+episode has ended begins the next job at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool, Moment, advance, begin
-from reflectrl.players.base import Player, Seat
+from reflectrl.players.base import LiveEpisode, Player
 from reflectrl.types import Episode, Step, Task, Turn, named_seed
 
 
@@ -41,11 +41,11 @@ def rollout(
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
     An episode depends on its job and the players' weights only, not on `batch`, on the other jobs (but for the rounding
-    of matrix products, which differs with their shape), or on where the environments live.
+    of matrix products, which differs with their shape), or on where the environments games.
 
     Args:
-        make_env: called once for each seat that is needed; the environments are closed in the end. An `EnvPool` lends
-            those that it has, in worker processes if it has any, and keeps them.
+        make_env: called once for each environment that is needed; they are closed in the end. An `EnvPool` lends those
+            that it has, in worker processes if it has any, and keeps them.
         batch: most episodes that are played at the same time.
         reflector: speaks before the player, or None.
         reflect_probability: chance that the reflector speaks at a step.
@@ -57,45 +57,45 @@ def rollout(
         pool = make_env if isinstance(make_env, EnvPool) else closing.enter_context(EnvPool(make_env))
         waiting = iter(jobs)
         free: list[TextEnv] = []
-        live: list[tuple[Seat, Job]] = []
+        games: list[tuple[LiveEpisode, Job]] = []
         while True:
-            fresh = list(islice(waiting, batch - len(live)))
+            fresh = list(islice(waiting, batch - len(games)))
             envs = [free.pop() if free else closing.enter_context(pool.lend()) for _ in fresh]
-            live += zip(_seats(pool, envs, fresh), fresh, strict=True)
-            if not live:
+            games += zip(_begin(pool, envs, fresh), fresh, strict=True)
+            if not games:
                 return
-            seats = [seat for seat, _ in live]
+            playing = [live for live, _ in games]
             if reflector is not None:
-                _reflect(seats, reflector, reflect_probability)
-            turns = player.turns(seats)
-            moments = pool.each(advance, [seat.env for seat in seats], map(_choice, turns))
-            playing = []
-            for (seat, job), turn, moment in zip(live, turns, moments, strict=True):
-                _step(seat, turn, moment)
+                _reflect(playing, reflector, reflect_probability)
+            turns = player.turns(playing)
+            moments = pool.each(advance, [live.env for live in playing], map(_choice, turns))
+            still = []
+            for (live, job), turn, moment in zip(games, turns, moments, strict=True):
+                _step(live, turn, moment)
                 if moment.done:  # handed over at once: the next environment may raise
                     yield Episode(
-                        job.task, tuple(seat.steps), moment.success, seat.truncated, job.seed, dict(job.provenance)
+                        job.task, tuple(live.steps), moment.success, live.truncated, job.seed, dict(job.provenance)
                     )
-                    free.append(seat.env)
+                    free.append(live.env)
                 else:
-                    playing.append((seat, job))
-            live = playing
+                    still.append((live, job))
+            games = still
 
 
-def _seats(pool: EnvPool, envs: Sequence[TextEnv], jobs: Sequence[Job]) -> list[Seat]:
+def _begin(pool: EnvPool, envs: Sequence[TextEnv], jobs: Sequence[Job]) -> list[LiveEpisode]:
     """Begin episodes. Environment and players draw from separate streams of a job's seed."""
     seeds = [named_seed(job.seed, "env") % 2**32 for job in jobs]
     moments = pool.each(begin, envs, [job.task for job in jobs], seeds)
     rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in jobs]
     begun = zip(envs, jobs, rngs, moments, strict=True)
-    return [Seat(env, job.task, job.seed, rng, moment.observation) for env, job, rng, moment in begun]
+    return [LiveEpisode(env, job.task, job.seed, rng, moment.observation) for env, job, rng, moment in begun]
 
 
-def _reflect(seats: list[Seat], reflector: Player, probability: float) -> None:
-    speaking = seats if probability >= 1 else [seat for seat in seats if seat.rng.random() < probability]
+def _reflect(playing: list[LiveEpisode], reflector: Player, probability: float) -> None:
+    speaking = playing if probability >= 1 else [live for live in playing if live.rng.random() < probability]
     if speaking:
-        for seat, turn in zip(speaking, reflector.turns(speaking), strict=True):
-            seat.turns.append(turn)
+        for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
+            live.turns.append(turn)
 
 
 def _choice(turn: Turn) -> int:
@@ -103,8 +103,8 @@ def _choice(turn: Turn) -> int:
     return turn.choice
 
 
-def _step(seat: Seat, turn: Turn, moment: Moment) -> None:
+def _step(live: LiveEpisode, turn: Turn, moment: Moment) -> None:
     """Write down a step that was taken."""
-    turns = (*seat.turns, turn)
-    seat.steps.append(Step(seat.observation, turns, _choice(turn), moment.reward, moment.events))
-    seat.turns, seat.observation, seat.truncated = [], moment.observation, moment.truncated
+    turns = (*live.turns, turn)
+    live.steps.append(Step(live.observation, turns, _choice(turn), moment.reward, moment.events))
+    live.turns, live.observation, live.truncated = [], moment.observation, moment.truncated

@@ -26,7 +26,7 @@ def test_none_stays_at_the_last_stage():
 
 
 def test_thirds_share_the_updates_and_the_last_stage_gets_the_remainder():
-    visited = walk(Curriculum(STAGES, "thirds", 8, 0.9), [0.0] * 8)
+    visited = walk(Curriculum(STAGES, "equal", 8, 0.9), [0.0] * 8)
     assert visited == ["pickup"] * 2 + ["dropoff"] * 2 + ["full"] * 4
 
 
@@ -54,17 +54,17 @@ def test_exactly_the_gate_is_enough():
 
 def test_too_few_updates_for_the_stages_is_the_users_mistake():
     with pytest.raises(UserError, match="at least 3"):
-        Curriculum(STAGES, "thirds", 2, 0.9)
+        Curriculum(STAGES, "equal", 2, 0.9)
 
 
 def test_a_state_of_other_stages_is_refused():
     with pytest.raises(UserError, match="'full' is not one of depth-1, depth-2"):
-        Curriculum(("depth-1", "depth-2"), "thirds", 4, 0.9).load(Curriculum(STAGES, "none", 4, 0.9).state())
+        Curriculum(("depth-1", "depth-2"), "equal", 4, 0.9).load(Curriculum(STAGES, "none", 4, 0.9).state())
 
 
 stage_lists = st.integers(1, 5).map(lambda n: [f"s{i}" for i in range(n)])
 rate_lists = st.lists(st.floats(0, 1), min_size=1, max_size=40)
-kinds = st.sampled_from(["none", "thirds", "gate"])
+kinds = st.sampled_from(["none", "equal", "gate"])
 
 
 @given(stage_lists, kinds, rate_lists, st.floats(0, 1), st.integers(1, 6))
@@ -79,7 +79,7 @@ def test_stages_come_in_order_and_changes_are_announced(stages, kind, rates, gat
 @given(stage_lists, st.integers(0, 40))
 def test_thirds_reach_every_stage_for_an_equal_share(stages, extra):
     updates = len(stages) + extra
-    visited = walk(Curriculum(stages, "thirds", updates, 0.9), [0.5] * updates)
+    visited = walk(Curriculum(stages, "equal", updates, 0.9), [0.5] * updates)
     share, rest = divmod(updates, len(stages))
     assert [visited.count(stage) for stage in stages] == [share] * (len(stages) - 1) + [share + rest]
 

@@ -49,9 +49,9 @@ def test_it_holds_log_probabilities_values_and_advantages(tiny: Tiny, tmp_path: 
 def test_the_second_time_nothing_is_computed(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
     first = appraised(tmp_path / "kept", data)
-    before = data.completions.lm.tally.copy()
+    before = data.completions.lm.counters.copy()
     second = appraised(tmp_path / "kept", data)
-    assert data.completions.lm.tally.since(before).passes == 0
+    assert data.completions.lm.counters.since(before).passes == 0
     assert all(torch.equal(tensor, getattr(second, name)) for name, tensor in vars(first).items())
 
 

@@ -78,7 +78,7 @@ class TestCurriculum:
         return [line["stage"] for line in log]
 
     def test_thirds_visits_every_stage(self, tiny: Tiny, make_rooms: Any) -> None:
-        log = train(tiny(), make_rooms, replace(QUICK, curriculum="thirds"))
+        log = train(tiny(), make_rooms, replace(QUICK, curriculum="equal"))
         assert self.stages(log) == ["one", "one", "full", "full", "full"]
 
     def test_none_stays_at_the_last(self, tiny: Tiny, make_rooms: Any) -> None:
@@ -97,7 +97,7 @@ class TestCurriculum:
             assert meta is not None
             kept.append([from_line(text) for text in meta["replay"]])
 
-        config = replace(QUICK, curriculum="thirds", updates=6, eval_every=1, replay=4, rehearsal=0.0)
+        config = replace(QUICK, curriculum="equal", updates=6, eval_every=1, replay=4, rehearsal=0.0)
         log = train(tiny(), make_rooms, config, log=look, state_folder=tmp_path / "learner")
         assert log == []
         assert kept[0] == [] and kept[3] == []  # at the change of stage
@@ -106,7 +106,7 @@ class TestCurriculum:
             assert all(episode.success for episode in episodes)
             assert {episode.task.stage for episode in episodes} <= {"one" if update < 3 else "full"}
 
-    @pytest.mark.parametrize(("kind", "rehearsed"), [("thirds", 3), ("none", 0)])
+    @pytest.mark.parametrize(("kind", "rehearsed"), [("equal", 3), ("none", 0)])
     def test_a_share_of_the_tasks_rehearses_the_other_stages(self, make_rooms: Any, kind: Any, rehearsed: int) -> None:
         env = make_rooms()
         curriculum = Curriculum(env.stages, kind, updates=9, gate=1.0)
@@ -117,7 +117,14 @@ class TestCurriculum:
 
 class TestResuming:
     CONFIG = replace(
-        QUICK, algorithm="ppo", baseline="critic", curriculum="thirds", kl_coef=0.1, passes=2, updates=5, eval_every=2
+        QUICK,
+        algorithm="ppo",
+        baseline="critic",
+        curriculum="equal",
+        kl_coef=0.1,
+        update_epochs=2,
+        updates=5,
+        eval_every=2,
     )
 
     @pytest.mark.parametrize(

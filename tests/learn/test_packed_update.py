@@ -21,9 +21,9 @@ from reflectrl.learn.online import learn, train_online
 from reflectrl.learn.sft import choice_examples, evaluate_loss, train_sft
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.choices import Scoring
+from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import apart, pack
-from reflectrl.models.tally import Tally
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task
@@ -205,7 +205,7 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
 
 def roomy(lm: LanguageModel) -> LanguageModel:
     """The same player where nothing needs to be cut, with counters of its own."""
-    return replace(lm, context=2048, tally=Tally())
+    return replace(lm, context=2048, counters=Counters())
 
 
 @both
@@ -217,15 +217,15 @@ def test_an_update_encodes_each_history_once_and_every_suffix(pair: Pair, family
     for episode, span in zip(episodes, batch.spans(), strict=True):
         pasts = [len(lm.encode(step.observation.history)) for step in episode.steps]
         lengths = [len(prompt) for prompt in batch.prompts[span]]
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         policy_pass(policy, batch, range(len(batch))[span])
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         needed = pasts[-1] + sum(lengths) - sum(pasts)
         assert (counted.passes, counted.encoded, counted.reused) == (1, needed, sum(pasts) - pasts[-1])
         expected += needed
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     policy_pass(policy, batch, range(len(batch)))
-    counted = lm.tally.since(before)
+    counted = lm.counters.since(before)
     assert counted.encoded <= expected
     assert counted.encoded + counted.reused == sum(map(len, batch.prompts))
 
@@ -237,10 +237,10 @@ def test_an_update_costs_as_many_tokens_per_step_late_as_early(pair: Pair) -> No
     [episode] = play(policy, 1, 35)
     batch, tallies = make_batch(policy, [episode], 1.0), []
     for steps in range(1, len(batch) + 1):
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         with torch.no_grad():
             policy_pass(policy, batch, range(steps))
-        tallies.append(lm.tally.since(before))
+        tallies.append(lm.counters.since(before))
     pasts = [len(lm.encode(step.observation.history)) for step in episode.steps]
     for t in range(1, len(batch)):
         suffix, grown = len(batch.prompts[t]) - pasts[t], pasts[t] - pasts[t - 1]
@@ -257,19 +257,19 @@ def test_slices_of_an_update_encode_a_history_once_each(pair: Pair, family: str)
     batch = make_batch(policy, play(policy, 3, 9), 1.0)
     histories = [max(map(len, batch.prompts[span])) for span in batch.spans()]
     kept = lm.weights()
-    lm.tally.encoded = 0
+    lm.counters.encoded = 0
     config = RLConfig(baseline="mean", minibatch=7, kl_coef=0.0)
     learn(policy, None, ValueHead(lm.hidden_size), torch.optim.SGD(lm.parameters(), 1e-6), batch, 0.0, config, 1)
     lm.load_weights(kept)
     alone = 0
     with torch.no_grad():
         for span in batch.spans():
-            before = lm.tally.encoded
+            before = lm.counters.encoded
             policy_pass(policy, batch, range(len(batch))[span])
-            alone += lm.tally.encoded - before
-            lm.tally.encoded = before
+            alone += lm.counters.encoded - before
+            lm.counters.encoded = before
     cuts = -(-len(batch) // config.minibatch) - 1
-    assert lm.tally.encoded <= alone + cuts * max(histories)
+    assert lm.counters.encoded <= alone + cuts * max(histories)
 
 
 # ---- policies that score texts ---------------------------------------------------------------------------------------
@@ -291,12 +291,12 @@ def test_a_policy_learns_by_sft_and_by_rl_however_it_scores(pair: Pair, scoring:
         before = evaluate_loss(lm, examples, 8)
         quick = SFTConfig(steps=12, batch_size=8, lr=1e-2, warmup=0.0, eval_every=6)
         train_sft(lm, examples, examples, quick, 0, lambda _: None)
-        policy.forget()
+        policy.clear_cache()
         assert evaluate_loss(lm, examples, 8) < 0.5 * before
         assert _probability(policy) > 0.5
         lm.load_weights(kept)
         config = RLConfig(updates=8, episodes=8, lr=3e-3, max_grad_norm=1.0, eval_every=8, eval_episodes=2, kl_coef=0.0)
-        policy.forget()
+        policy.clear_cache()
         unlearned, log = _probability(policy), []
         train_online(policy, AnalystPlayer(), lambda: Diary(3), config, 0, log.append)
         assert len(log) == 9 and all(math.isfinite(line["loss"]) for line in log[:-1])  # type: ignore[arg-type]

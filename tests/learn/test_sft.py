@@ -128,9 +128,9 @@ class TestLoss:
                 logp_TV = lm.model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
             nll -= float(sum(logp_TV[t - 1, row.ids[t]] for t in range(row.start, len(row.ids))))
             tokens += len(row.ids) - row.start
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         assert evaluate_loss(lm, examples, len(examples)) == pytest.approx(nll / tokens, abs=1e-5)
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         assert (counted.passes, counted.encoded) == (1, sum(len(row.ids) - 1 for row in examples))
         assert counted.logits == tokens * lm.core.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
 
@@ -156,7 +156,7 @@ class TestLoss:
         monkeypatch.setattr("reflectrl.learn.sft.ACTIVATIONS", 1)
         logs.append(train(parted, rows, config))
         train(counted, rows, replace(config, accumulate=7))
-        assert whole.tally.passes < parted.tally.passes == counted.tally.passes
+        assert whole.counters.passes < parted.counters.passes == counted.counters.passes
         if not text_coef:  # the mean over the prompts' texts is one over what is packed together
             assert logs[0] == [pytest.approx(log, rel=1e-6) for log in logs[1]]
 

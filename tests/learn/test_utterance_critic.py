@@ -176,9 +176,9 @@ class TestAppraisal:
         torch.testing.assert_close(found.ref_logp_NT, reference_logprobs(data))
         assert found.values_N.shape == found.advantages_N.shape == (len(data),) and len(log) == 20
         assert sorted(path.name for path in tmp_path.iterdir()) == ["critic", "critic-features"]
-        before = data.completions.lm.tally.copy()
+        before = data.completions.lm.counters.copy()
         again = critic_appraisal(tmp_path / "critic", data, episodes, SMALL, 0, log.append)
-        assert data.completions.lm.tally.since(before).passes == 0 and len(log) == 20
+        assert data.completions.lm.counters.since(before).passes == 0 and len(log) == 20
         assert all(torch.equal(tensor, getattr(again, name)) for name, tensor in vars(found).items())
 
     def test_killed_while_it_is_fitted_nothing_is_read_again(self, logged: Any, tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ class TestAppraisal:
 
         with pytest.raises(KeyboardInterrupt):
             critic_appraisal(tmp_path / "killed", data, episodes, SMALL, 0, kill)
-        before = data.completions.lm.tally.copy()
+        before = data.completions.lm.counters.copy()
         reference_logprobs(data)
-        scoring = data.completions.lm.tally.since(before).passes
-        before = data.completions.lm.tally.copy()
+        scoring = data.completions.lm.counters.since(before).passes
+        before = data.completions.lm.counters.copy()
         resumed = critic_appraisal(tmp_path / "killed", data, episodes, SMALL, 0, nothing)
-        assert data.completions.lm.tally.since(before).passes == scoring
+        assert data.completions.lm.counters.since(before).passes == scoring
         assert all(torch.equal(tensor, getattr(resumed, name)) for name, tensor in vars(whole).items())
 
     @pytest.mark.parametrize(

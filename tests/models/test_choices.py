@@ -162,9 +162,9 @@ def test_a_constrained_choice_computes_only_the_tokens_that_are_allowed(pair: Pa
     lm, prompts = pair("gpt2")[0], prompts_of([(20, 5)])
     texts = [action_texts(lm, ["go", "go north", "wait"])]
     edges = {(text[:t], text[t]) for text in texts[0].ids for t in range(len(text))}
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     cached_text_logits(lm, prompts, texts, "trie", [Prefix()])
-    assert lm.tally.since(before).logits == len(edges)
+    assert lm.counters.since(before).logits == len(edges)
 
 
 def test_texts_end_and_their_words_are_counted(pair: Pair) -> None:
@@ -182,9 +182,9 @@ def test_the_prompt_is_encoded_once_and_kept(pair: Pair, scoring: Scoring) -> No
     texts = action_texts(lm, ["go", "go north", "wait"])
     branches = len({text[:n] for text in texts.ids for n in range(1, len(text))})
     for prompt, kept in ((first, 0), (second, 40)):
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         cached_text_logits(lm, [prompt], [texts], scoring, [prefix])
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         assert (counted.passes, counted.encoded) == (1, len(prompt) - kept + branches)
         assert counted.reused == kept
 
@@ -192,9 +192,9 @@ def test_the_prompt_is_encoded_once_and_kept(pair: Pair, scoring: Scoring) -> No
 def test_an_update_counts_the_prompt_tokens_that_were_shared(pair: Pair) -> None:
     lm, prompts = pair("gpt2")[0], prompts_of([(40, 6), (30, 8)], seed=1)
     texts = [action_texts(lm, ["go", "go north", "look at the sea"])] * 2
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     text_logits(lm, pack(prompts), texts, "sum")
-    assert lm.tally.since(before).reused == 40
-    before = lm.tally.copy()
+    assert lm.counters.since(before).reused == 40
+    before = lm.counters.copy()
     text_logits(lm, apart(prompts), texts, "sum")
-    assert lm.tally.since(before).reused == 0
+    assert lm.counters.since(before).reused == 0

@@ -63,12 +63,12 @@ def test_guesses_right_and_wrong_change_nothing_but_the_number_of_passes(
 ) -> None:
     lm, rng = pair(family, bool(adapters))[0], np.random.default_rng(seed)
     prompts = [tuple(int(token) for token in rng.integers(1, 250, size=length)) for length in lengths]
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     expected = write(lm, prompts, temperature, None)
-    plain = lm.tally.since(before)
-    drafts, before = Oracle([ids for ids, _ in expected], spoil, seed), lm.tally.copy()
+    plain = lm.counters.since(before)
+    drafts, before = Oracle([ids for ids, _ in expected], spoil, seed), lm.counters.copy()
     found = write(lm, prompts, temperature, drafts)
-    drafted = lm.tally.since(before)
+    drafted = lm.counters.since(before)
     assert [ids for ids, _ in found] == [ids for ids, _ in expected]
     for (_, one), (_, other) in zip(found, expected, strict=True):
         assert one == pytest.approx(other, abs=1e-4)

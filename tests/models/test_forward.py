@@ -202,9 +202,9 @@ def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pa
     prompts, prefixes = prompts_of([20, 6, 9, 17]), [Prefix() for _ in range(4)]
     written = generate(lm, prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], prefixes)
     longer = [(*prompt, 7, 8, 9) for prompt in prompts]
-    encoded = lm.tally.encoded
+    encoded = lm.counters.encoded
     hidden_PD = read(lm, longer, prefixes)
-    assert lm.tally.encoded - encoded < sum(map(len, longer)), "something was kept"
+    assert lm.counters.encoded - encoded < sum(map(len, longer)), "something was kept"
     for prompt, (ids, logprobs), hidden_D, more in zip(prompts, written, hidden_PD, longer, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(plain_hidden(core, more)[-1], hidden_D, atol=1e-4, rtol=0)
@@ -391,10 +391,10 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
 @families
 def test_a_pass_counts_what_it_computes(family: str, pair: Pair) -> None:
     lm, prompts = pair(family)[0], prompts_of([20, 18, 5], vocab=250)
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     packing = pack(prompts)
     packed_hidden(lm, packing)
-    counted = lm.tally.since(before)
+    counted = lm.counters.since(before)
     assert (counted.passes, counted.encoded, counted.decoded, counted.logits) == (1, 38 + 5, 0, 0)
     assert counted.reused == 20
     assert counted.pairs == 38 * 39 // 2 + 5 * 6 // 2

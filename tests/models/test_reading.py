@@ -117,9 +117,9 @@ def test_only_what_is_new_is_encoded_however_long_the_history_is(pair: Pair, fam
     for step in range(30):
         new = tuple(int(t) for t in 2 * rng.integers(1, 120, size=7) + 1)
         history, suffix = history + new, tuple(int(t) for t in 2 * rng.integers(1, 120, size=11))
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         read(lm, [history + suffix], [prefix])
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         assert counted.passes == 1
         if step:
             assert (counted.encoded, counted.reused) == (len(new) + len(suffix), len(history) - len(new))
@@ -137,9 +137,9 @@ def test_too_little_is_not_worth_keeping_and_an_equal_prompt_costs_one_token(pai
         (first[:REUSE] + (0,) * 5, 5),
         (first[: REUSE - 1] + (2,) * 5, REUSE + 4),
     ):
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         read(lm, [prompt], [prefix])
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         assert (counted.encoded, counted.encoded + counted.reused) == (encoded, len(prompt))
 
 
@@ -147,9 +147,9 @@ def test_decoded_counts_the_tokens_that_were_fed_back(pair: Pair) -> None:
     """The first token comes from the prompt; the last one is not read any more."""
     lm, rng = pair("llama")[0], np.random.default_rng(6)
     prompts = [some(rng, length) for length in (5, 30, 12)]
-    before = lm.tally.copy()
+    before = lm.counters.copy()
     written = generate(lm, prompts, [3, 9, 1], Sampling(1.0), [np.random.default_rng(i) for i in range(3)])
-    counted = lm.tally.since(before)
+    counted = lm.counters.since(before)
     assert [len(ids) for ids, _ in written] == [3, 9, 1], "the test needs rows that do not end by themselves"
     assert (counted.encoded, counted.reused, counted.decoded) == (47, 0, 2 + 8)
     assert counted.passes == 1 + 8
@@ -201,9 +201,9 @@ def test_in_an_episode_longer_than_the_context_few_steps_encode_more_than_what_i
         prompt = tokenize(lm, Prompt(lines(day), f"Now it is {day}. Choose."), reserve=10)
         new = len(lm.encode(lines(1, day - 1))) + len(lm.encode(f"Now it is {day}. Choose."))
         shared.append(shared_length(before, prompt))
-        counted = lm.tally.encoded
+        counted = lm.counters.encoded
         hidden_D = read(lm, [prompt], [prefix])[0]
-        encoded.append(lm.tally.encoded - counted)
+        encoded.append(lm.counters.encoded - counted)
         news.append(new)
         before = prompt
         if day % 30 == 0:

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from reflectrl import pipeline
 from reflectrl.cli import main
-from reflectrl.episodes import read_episodes, with_reflections, with_wishes, without_reflections
+from reflectrl.episodes import read_episodes, with_reflections, with_target_returns, without_reflections
 from reflectrl.learn.offline_cache import CARD
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.plan import Unit, rounds
-from reflectrl.prompts import wish
+from reflectrl.prompts import target_return
 from reflectrl.types import UserError
 
 Like = Callable[..., Any]
@@ -117,7 +117,7 @@ def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) ->
     for episode in read_episodes(learned / "episodes/eval-offline-rvs-seed0-test-full-greedy.jsonl"):
         target = 1.0
         for step in episode.steps:
-            assert step.reflection == wish(target)
+            assert step.reflection == target_return(target)
             target -= step.reward
 
 
@@ -160,10 +160,10 @@ class TestViews:
         assert [one.provenance["player"] for one in with_reflections(log)] == ["teacher"] * 8
 
     def test_wishes_are_the_rewards_to_go(self, learned: Path) -> None:
-        for told, plain in zip(with_wishes(log_of(learned)), log_of(learned), strict=True):
+        for told, plain in zip(with_target_returns(log_of(learned)), log_of(learned), strict=True):
             for t, step in enumerate(told.steps):
                 to_go = sum(later.reward for later in plain.steps[t:])
-                assert step.reflection == wish(to_go) and step.choice == plain.steps[t].choice
+                assert step.reflection == target_return(to_go) and step.choice == plain.steps[t].choice
 
 
 ROWS = [

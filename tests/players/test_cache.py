@@ -12,11 +12,11 @@ import torch
 
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.choices import Scoring
+from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import make_trie, shared_length
 from reflectrl.models.prefix import CACHE, ROUNDING
-from reflectrl.models.tally import Tally
-from reflectrl.players import Player, Policy, Reflector, Seat
+from reflectrl.players import LiveEpisode, Player, Policy, Reflector
 from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn
@@ -79,21 +79,21 @@ def diary(days: int) -> TextEnv:
     return Diary(days)
 
 
-def seat_of(task: int = 0, days: int = 50) -> Seat:
+def seat_of(task: int = 0, days: int = 50) -> LiveEpisode:
     env = Diary(days)
     env.reset(seed=0, options={"task": env.tasks("train")[task]})
-    return Seat(env, env.task, task, np.random.default_rng(task), env.observe())
+    return LiveEpisode(env, env.task, task, np.random.default_rng(task), env.observe())
 
 
-def go_on(seat: Seat, turn: Turn) -> None:
+def go_on(live: LiveEpisode, turn: Turn) -> None:
     assert turn.choice is not None
-    seat.env.step(turn.choice)
-    seat.observation, seat.turns = seat.env.observe(), []
+    live.env.step(turn.choice)
+    live.observation, live.turns = live.env.observe(), []
 
 
 def roomy(lm: LanguageModel) -> LanguageModel:
     """The same player where nothing needs to be cut, with counters of its own."""
-    return replace(lm, context=2048, tally=Tally())
+    return replace(lm, context=2048, counters=Counters())
 
 
 def played(
@@ -167,11 +167,11 @@ def test_a_diary_is_written_alike_however_actions_are_scored(pair: Pair, scoring
 def test_choices_are_those_of_the_plain_model(pair: Pair, scoring: Scoring) -> None:
     """Probabilities late in an episode, against Hugging Face's own forward pass over each whole text."""
     lm = pair("llama")[0]
-    policy, seat = Policy(lm, SAMPLED, scoring=scoring), seat_of()
+    policy, live = Policy(lm, SAMPLED, scoring=scoring), seat_of()
     for _ in range(5):
-        actions = seat.observation.actions
-        prompt = policy.prompt(seat.observation, None)
-        [turn] = policy.turns([seat])
+        actions = live.observation.actions
+        prompt = policy.prompt(live.observation, None)
+        [turn] = policy.turns([live])
         scores = []
         for i in range(len(actions)):
             answer = policy.answer(actions, i, i)
@@ -182,31 +182,31 @@ def test_choices_are_those_of_the_plain_model(pair: Pair, scoring: Scoring) -> N
         if scoring != "trie":
             assert turn.probs == pytest.approx(torch.stack(scores).softmax(0).tolist(), abs=1e-4)
         assert sum(turn.probs) == pytest.approx(1, abs=1e-4)
-        go_on(seat, turn)
+        go_on(live, turn)
 
 
 def test_seats_with_and_without_a_history_in_one_batch(pair: Pair) -> None:
     lm = pair("gpt2")[0]
-    seats = [seat_of(i) for i in range(4)]
-    for seat in seats[::2]:
-        seat.observation = replace(seat.observation, history="")
-    together = Policy(lm, GREEDY).turns(seats)
-    for seat, turn in zip(seats, together, strict=True):
-        [alone] = Policy(lm, GREEDY, cache=0).turns([seat])
+    playing = [seat_of(i) for i in range(4)]
+    for live in playing[::2]:
+        live.observation = replace(live.observation, history="")
+    together = Policy(lm, GREEDY).turns(playing)
+    for live, turn in zip(playing, together, strict=True):
+        [alone] = Policy(lm, GREEDY, cache=0).turns([live])
         assert turn.probs == pytest.approx(alone.probs, abs=1e-5)
 
 
 def test_after_new_weights_and_forgetting_nothing_old_is_read(pair: Pair) -> None:
     lm = pair("gpt2")[0]
-    policy, seat, kept = Policy(lm, GREEDY, memory=0), seat_of(), lm.weights()
+    policy, live, kept = Policy(lm, GREEDY, memory=0), seat_of(), lm.weights()
     for _ in range(3):
-        go_on(seat, policy.turns([seat])[0])
+        go_on(live, policy.turns([live])[0])
     try:
         lm.load_weights({name: -weight for name, weight in kept.items()})
-        [fresh] = Policy(lm, GREEDY, cache=0).turns([seat])
-        [stale] = policy.turns([seat])
-        policy.forget()
-        [forgotten] = policy.turns([seat])
+        [fresh] = Policy(lm, GREEDY, cache=0).turns([live])
+        [stale] = policy.turns([live])
+        policy.clear_cache()
+        [forgotten] = policy.turns([live])
     finally:
         lm.load_weights(kept)
     assert forgotten.probs == pytest.approx(fresh.probs, abs=1e-5)
@@ -227,56 +227,56 @@ def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
     writing = 4
     policy_lm, reflector_lm = map(roomy, pair(family, adapters))
     policy = Policy(policy_lm, SAMPLED, scoring=scoring)
-    reflector, seat = Reflector(reflector_lm, writing, SAMPLED), seat_of()
+    reflector, live = Reflector(reflector_lm, writing, SAMPLED), seat_of()
     past, before, asked_before = 0, (), ()
     for step in range(32):
-        asked = tuple(_tokens(reflector_lm, seat))
-        counted = reflector_lm.tally.copy()
-        seat.turns = reflector.turns([seat])
-        reflected = reflector_lm.tally.since(counted)
-        prompt = policy.prompt(seat.observation, seat.reflection)
-        counted = policy_lm.tally.copy()
-        [turn] = policy.turns([seat])
-        chosen = policy_lm.tally.since(counted)
-        history = len(policy_lm.encode(seat.observation.history))
+        asked = tuple(_tokens(reflector_lm, live))
+        counted = reflector_lm.counters.copy()
+        live.turns = reflector.turns([live])
+        reflected = reflector_lm.counters.since(counted)
+        prompt = policy.prompt(live.observation, live.reflection)
+        counted = policy_lm.counters.copy()
+        [turn] = policy.turns([live])
+        chosen = policy_lm.counters.since(counted)
+        history = len(policy_lm.encode(live.observation.history))
         branches = 0
         if scoring != "enumeration":
-            branches = len(make_trie(policy.texts(seat.observation.actions).ids).ids)
+            branches = len(make_trie(policy.texts(live.observation.actions).ids).ids)
         if step > 1:  # the first history is too short to be worth keeping
             assert shared_length(before, prompt) == shared_length(asked_before, asked) == past
             assert chosen.encoded == len(prompt) - past + branches
             assert chosen.encoded == (history - past) + (len(prompt) - history) + branches
             assert (chosen.reused, chosen.decoded, chosen.passes) == (past, 0, 1)
             assert (reflected.encoded, reflected.reused) == (len(asked) - past, past)
-        written = len(seat.turns[0].token_ids)
+        written = len(live.turns[0].token_ids)
         assert (written if written < writing else writing - 1) - reflected.decoded + reflected.drafted >= 0
         past, before, asked_before = history, prompt, asked
-        go_on(seat, turn)
+        go_on(live, turn)
 
 
-def _tokens(lm: LanguageModel, seat: Seat) -> list[int]:
-    prompt = reflector_prompt(seat.observation)
+def _tokens(lm: LanguageModel, live: LiveEpisode) -> list[int]:
+    prompt = reflector_prompt(live.observation)
     return lm.encode(prompt.history) + lm.encode(prompt.rest)
 
 
 def test_without_a_cache_all_is_encoded_at_every_step(pair: Pair) -> None:
     lm = roomy(pair("gpt2")[0])
-    policy, seat = Policy(lm, SAMPLED, cache=0), seat_of()
+    policy, live = Policy(lm, SAMPLED, cache=0), seat_of()
     for _ in range(6):
-        counted = lm.tally.copy()
-        [turn] = policy.turns([seat])
-        assert lm.tally.since(counted).encoded == len(policy.prompt(seat.observation, None))
-        assert lm.tally.since(counted).reused == 0
-        go_on(seat, turn)
+        counted = lm.counters.copy()
+        [turn] = policy.turns([live])
+        assert lm.counters.since(counted).encoded == len(policy.prompt(live.observation, None))
+        assert lm.counters.since(counted).reused == 0
+        go_on(live, turn)
 
 
 def test_a_batch_encodes_what_its_episodes_encode(pair: Pair) -> None:
     lm = roomy(pair("gpt2")[0])
     tasks, costs = Diary(1).tasks("train")[:4], []
     for batch in (4, 2, 1):
-        before = lm.tally.copy()
+        before = lm.counters.copy()
         episodes = played(partial(diary, 12), tasks, (Policy(lm, SAMPLED), Reflector(pair("gpt2")[1], 3)), batch)
-        counted = lm.tally.since(before)
+        counted = lm.counters.since(before)
         policy = Policy(lm)
         prompts = [policy.prompt(step.observation, step.reflection) for e in episodes for step in e.steps]
         assert counted.encoded + counted.reused == sum(map(len, prompts))
@@ -293,8 +293,8 @@ class Watched:
     def __init__(self, player: Any) -> None:
         self.player, self.held = player, []  # type: ignore[var-annotated]
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        found: list[Turn] = self.player.turns(seats)
+    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
+        found: list[Turn] = self.player.turns(playing)
         self.held.append(self.player.pool.nbytes)
         return found
 
@@ -317,30 +317,30 @@ def test_what_is_kept_stays_within_the_limit_and_goes_with_the_episodes(pair: Pa
         gc.collect()
         assert one.player.pool.nbytes == 0
     if tokens == 0:
-        assert policy_lm.tally.reused == reflector_lm.tally.reused == 0
+        assert policy_lm.counters.reused == reflector_lm.counters.reused == 0
     else:
-        assert policy_lm.tally.reused > 0 or tokens == 100
+        assert policy_lm.counters.reused > 0 or tokens == 100
 
 
 def test_those_that_came_first_keep_theirs(pair: Pair) -> None:
     lm = roomy(pair("gpt2")[0])
-    seats = [seat_of(i) for i in range(4)]
+    playing = [seat_of(i) for i in range(4)]
     policy = Policy(lm, SAMPLED, cache=2 * 6 * ROUNDING * lm.token_bytes)
     for _ in range(9):
-        for seat, turn in zip(seats, policy.turns(seats), strict=True):
-            go_on(seat, turn)
+        for live, turn in zip(playing, policy.turns(playing), strict=True):
+            go_on(live, turn)
     kept = []
-    for seat in seats:
-        before = lm.tally.copy()
-        policy.turns([seat])
-        kept.append(lm.tally.since(before).reused)
+    for live in playing:
+        before = lm.counters.copy()
+        policy.turns([live])
+        kept.append(lm.counters.since(before).reused)
     assert kept[0] > 100 and kept[1] > 100 and kept[2:] == [0, 0]
 
 
 @both
 def test_a_token_takes_as_many_bytes_as_is_said(pair: Pair, family: str, adapters: bool) -> None:
     lm = roomy(pair(family, adapters)[0])
-    policy, seat = Policy(lm, SAMPLED), seat_of()
-    policy.turns([seat])
-    tokens = -(-len(policy.prompt(seat.observation, None)) // ROUNDING) * ROUNDING
+    policy, live = Policy(lm, SAMPLED), seat_of()
+    policy.turns([live])
+    tokens = -(-len(policy.prompt(live.observation, None)) // ROUNDING) * ROUNDING
     assert policy.pool.nbytes == tokens * lm.token_bytes

@@ -14,7 +14,7 @@ import pytest
 
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.endpoint import Endpoint
-from reflectrl.players.base import Seat
+from reflectrl.players.base import LiveEpisode
 from reflectrl.players.endpoint import EndpointPlayer, EndpointReflector
 from reflectrl.prompts.chat import act_request, read_choice, without_thinking
 from reflectrl.types import Observation, Task, Turn, UserError
@@ -282,7 +282,7 @@ class Corridor(TextEnv):
         self.place = state
 
 
-def seats(count: int) -> list[Seat]:
+def episodes(count: int) -> list[LiveEpisode]:
     """Seats in corridors, the i-th of them i steps further on."""
     made = []
     for i in range(count):
@@ -290,7 +290,7 @@ def seats(count: int) -> list[Seat]:
         env.reset(seed=i)
         for _ in range(i):
             env.step(env.legal_actions().index("east"))
-        made.append(Seat(env, env.task, i, np.random.default_rng(i), env.observe()))
+        made.append(LiveEpisode(env, env.task, i, np.random.default_rng(i), env.observe()))
     return made
 
 
@@ -308,13 +308,13 @@ def test_the_request_shows_rules_observation_reflection_and_numbered_actions():
 
 def test_plays_an_episode_to_the_end(server):
     server.reply = eastward
-    player, (seat,) = EndpointPlayer(endpoint(server)), seats(1)
-    while not seat.env.done:
-        (turn,) = player.turns([seat])
+    player, (episode,) = EndpointPlayer(endpoint(server)), episodes(1)
+    while not episode.env.done:
+        (turn,) = player.turns([episode])
         assert turn.text == "east" and turn.player == "endpoint"
-        seat.env.step(turn.choice)
-        seat.observation = seat.env.observe()
-    assert seat.env.success and player.asked == 6 and player.unreadable == 0
+        episode.env.step(turn.choice)
+        episode.observation = episode.env.observe()
+    assert episode.env.success and player.asked == 6 and player.unreadable == 0
 
 
 def test_many_seats_get_their_own_answers_in_their_order(server):
@@ -323,14 +323,14 @@ def test_many_seats_get_their_own_answers_in_their_order(server):
         return eastward(request)
 
     server.reply = slow_at_first
-    turns = EndpointPlayer(endpoint(server), workers=4).turns(seats(12))
+    turns = EndpointPlayer(endpoint(server), workers=4).turns(episodes(12))
     assert [turn.choice for turn in turns] == [0] + [1] * 11
 
 
 def test_reads_the_reflection_that_was_written_before(server):
-    (seat,) = seats(1)
-    seat.turns.append(Turn("reflector", "Walk to the door."))
-    EndpointPlayer(endpoint(server), instructions="Mind the gap.").turns([seat])
+    (episode,) = episodes(1)
+    episode.turns.append(Turn("reflector", "Walk to the door."))
+    EndpointPlayer(endpoint(server), instructions="Mind the gap.").turns([episode])
     request = server.requests[0]["messages"][0]["content"]
     assert "Reflection: Walk to the door." in request and "Mind the gap." in request
 
@@ -338,7 +338,7 @@ def test_reads_the_reflection_that_was_written_before(server):
 def test_an_unreadable_answer_is_asked_for_once_more(server):
     server.script("hm", "2")
     player = EndpointPlayer(endpoint(server))
-    (turn,) = player.turns(seats(1))
+    (turn,) = player.turns(episodes(1))
     assert (turn.choice, turn.text, player.unreadable) == (1, "wait", 0)
     assert [message["role"] for message in server.requests[1]["messages"]] == ["user", "assistant", "user"]
     assert server.requests[1]["messages"][1]["content"] == "hm"
@@ -348,21 +348,21 @@ def test_an_unreadable_answer_is_asked_for_once_more(server):
 def test_two_unreadable_answers_draw_a_legal_action_and_are_counted(server):
     server.reply = lambda request: ""
     player = EndpointPlayer(endpoint(server))
-    turns = [player.turns(seats(20)) for _ in range(2)]
+    turns = [player.turns(episodes(20)) for _ in range(2)]
     assert player.asked == 40 and player.unreadable == 40 and len(server.requests) == 80
     choices = [turn.choice for turn in turns[0]]
     assert set(choices) == {0, 1, 2} and turns[0][3].probs == (1 / 3,) * 3
-    assert choices == [turn.choice for turn in turns[1]]  # drawn from the seats' own generators
+    assert choices == [turn.choice for turn in turns[1]]  # drawn from the episodes' own generators
 
 
 def test_a_failing_server_is_one_clear_line_from_the_player_too(server):
     server.reply = lambda request: (404, b'{"error": {"message": "no model small-model"}}')
     with pytest.raises(UserError, match="no model small-model"):
-        EndpointPlayer(endpoint(server)).turns(seats(3))
+        EndpointPlayer(endpoint(server)).turns(episodes(3))
 
 
 def test_the_reflector_writes_one_line_and_no_thoughts(server):
     server.script("<think>hm\n</think>\nThe step helped.\nGo on  east.")
-    (turn,) = EndpointReflector(endpoint(server), max_new_tokens=55).turns(seats(1))
+    (turn,) = EndpointReflector(endpoint(server), max_new_tokens=55).turns(episodes(1))
     assert turn.text == "The step helped. Go on east." and turn.choice is None
     assert server.requests[0]["max_tokens"] == 55 and "east; wait" in server.requests[0]["messages"][0]["content"]

@@ -15,7 +15,7 @@ from reflectrl.config import ModelConfig
 from reflectrl.envs import make
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.players import Policy, Seat
+from reflectrl.players import LiveEpisode, Policy
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
 TEXT = "|T: | : |\nReflection: Go on.\nActions: " + "; ".join(f"{i}: a{i}" for i in range(1, 15)) + "\nChoice: 1"
@@ -39,16 +39,18 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return loaded
 
 
-def seat(actions: Sequence[str], seed: int = 0, state: str = "|T: | : |\n", reflection: str | None = "Go on.") -> Seat:
+def episode(
+    actions: Sequence[str], seed: int = 0, state: str = "|T: | : |\n", reflection: str | None = "Go on."
+) -> LiveEpisode:
     turns = [] if reflection is None else [Turn("reflector", reflection)]
-    return Seat(ENV, TASK, seed, np.random.default_rng(seed), Observation("", state, tuple(actions)), turns)
+    return LiveEpisode(ENV, TASK, seed, np.random.default_rng(seed), Observation("", state, tuple(actions)), turns)
 
 
 def actions(count: int) -> list[str]:
     return [f"a{i}" for i in range(1, count + 1)]
 
 
-def by_hand(lm: LanguageModel, one: Seat, order: Sequence[int], temperature: float) -> np.ndarray:
+def by_hand(lm: LanguageModel, one: LiveEpisode, order: Sequence[int], temperature: float) -> np.ndarray:
     """The probability of each action: the whole head's softmax over the labels, by the model's own forward pass."""
     policy = Policy(lm)
     ids = policy.prompt(one.observation, one.reflection, order)
@@ -72,8 +74,8 @@ def test_every_row_of_a_batch_gets_the_probabilities_of_its_own_legal_actions(
     lm: LanguageModel, counts: list[int], shuffle: bool, temperature: float, seed: int
 ) -> None:
     policy = Policy(lm, Sampling(temperature), shuffle)
-    seats = [seat(actions(count), seed + i) for i, count in enumerate(counts)]
-    for one, turn in zip(seats, policy.turns(seats), strict=True):
+    episodes = [episode(actions(count), seed + i) for i, count in enumerate(counts)]
+    for one, turn in zip(episodes, policy.turns(episodes), strict=True):
         count = len(one.observation.actions)
         assert turn.choice is not None and 0 <= turn.choice < count
         assert turn.text == one.observation.actions[turn.choice]
@@ -90,10 +92,10 @@ def test_every_row_of_a_batch_gets_the_probabilities_of_its_own_legal_actions(
 
 
 def test_a_prompt_does_not_depend_on_what_was_listed_before(lm: LanguageModel) -> None:
-    few = seat(actions(3)).observation
+    few = episode(actions(3)).observation
     fresh = Policy(lm).prompt(few, "Go on.")
     used = Policy(lm)
-    used.turns([seat(actions(3)), seat(actions(14))])
+    used.turns([episode(actions(3)), episode(actions(14))])
     assert used.prompt(few, "Go on.") == fresh
 
 
@@ -102,18 +104,18 @@ def test_samples_have_the_frequencies_of_the_probabilities(lm: LanguageModel) ->
     turns = [
         turn
         for start in range(0, 4000, 500)
-        for turn in policy.turns([seat(actions(4), start + i) for i in range(500)])
+        for turn in policy.turns([episode(actions(4), start + i) for i in range(500)])
     ]
     counts = np.bincount([turn.choice or 0 for turn in turns], minlength=4)
-    expected = by_hand(lm, seat(actions(4)), (), 2.0) * len(turns)
+    expected = by_hand(lm, episode(actions(4)), (), 2.0) * len(turns)
     assert chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 1e-3
 
 
 def test_the_same_seed_takes_the_same_turn_in_any_company(lm: LanguageModel) -> None:
-    seats = [3, 14, 5, 1]
-    together = Policy(lm, shuffle_labels=True).turns([seat(actions(n), 7 + i) for i, n in enumerate(seats)])
-    for i, n in enumerate(seats):
-        [alone] = Policy(lm, shuffle_labels=True).turns([seat(actions(n), 7 + i)])
+    episodes = [3, 14, 5, 1]
+    together = Policy(lm, shuffle_labels=True).turns([episode(actions(n), 7 + i) for i, n in enumerate(episodes)])
+    for i, n in enumerate(episodes):
+        [alone] = Policy(lm, shuffle_labels=True).turns([episode(actions(n), 7 + i)])
         assert (alone.choice, alone.order, alone.token_ids) == (
             together[i].choice,
             together[i].order,
@@ -122,38 +124,38 @@ def test_the_same_seed_takes_the_same_turn_in_any_company(lm: LanguageModel) -> 
 
 
 def test_a_reflection_is_read(lm: LanguageModel) -> None:
-    spoken, silent = Policy(lm, GREEDY).turns([seat(actions(5)), seat(actions(5), reflection=None)])
+    spoken, silent = Policy(lm, GREEDY).turns([episode(actions(5)), episode(actions(5), reflection=None)])
     assert spoken.probs != pytest.approx(silent.probs, abs=1e-3)
-    assert silent.probs == pytest.approx(by_hand(lm, seat(actions(5), reflection=None), (), 1.0).tolist(), abs=1e-4)
+    assert silent.probs == pytest.approx(by_hand(lm, episode(actions(5), reflection=None), (), 1.0).tolist(), abs=1e-4)
 
 
 def test_memory_never_changes_a_turn_and_forgetting_sees_new_weights(lm: LanguageModel) -> None:
     learner = dataclasses.replace(lm, model=lm.frozen_copy().model)
     kept, forgetful = Policy(learner, GREEDY), Policy(learner, GREEDY, memory=0)
-    before = kept.turns([seat(actions(6))] * 2)
-    assert before == kept.turns([seat(actions(6))] * 2)
-    for turn, anew in zip(before, forgetful.turns([seat(actions(6))] * 2), strict=True):
+    before = kept.turns([episode(actions(6))] * 2)
+    assert before == kept.turns([episode(actions(6))] * 2)
+    for turn, anew in zip(before, forgetful.turns([episode(actions(6))] * 2), strict=True):
         assert (turn.choice, turn.token_ids) == (anew.choice, anew.token_ids)
         assert (*turn.logprobs, turn.entropy) == pytest.approx((*anew.logprobs, anew.entropy), abs=1e-5)
     with torch.no_grad():
         learner.model.lm_head.weight.mul_(-1.0)
-    assert kept.turns([seat(actions(6))]) == before[:1], "remembered"
-    assert forgetful.turns([seat(actions(6))]) != before[:1]
-    kept.forget()
-    assert kept.turns([seat(actions(6))]) == forgetful.turns([seat(actions(6))])
+    assert kept.turns([episode(actions(6))]) == before[:1], "remembered"
+    assert forgetful.turns([episode(actions(6))]) != before[:1]
+    kept.clear_cache()
+    assert kept.turns([episode(actions(6))]) == forgetful.turns([episode(actions(6))])
 
 
 def test_what_is_remembered_is_not_bound_to_a_temperature(lm: LanguageModel) -> None:
     policy = Policy(lm, Sampling(1.0))
-    policy.turns([seat(actions(6))])
+    policy.turns([episode(actions(6))])
     policy.sampling = Sampling(0.5)
-    [turn] = policy.turns([seat(actions(6))])
-    assert turn.probs == pytest.approx(by_hand(lm, seat(actions(6)), (), 0.5).tolist(), abs=1e-4)
+    [turn] = policy.turns([episode(actions(6))])
+    assert turn.probs == pytest.approx(by_hand(lm, episode(actions(6)), (), 0.5).tolist(), abs=1e-4)
 
 
 def test_more_actions_than_labels_are_refused(lm: LanguageModel) -> None:
     with pytest.raises(UserError, match="400 actions"):
-        Policy(lm).turns([seat(actions(400))])
+        Policy(lm).turns([episode(actions(400))])
 
 
 def test_broken_weights_are_told_and_not_played(lm: LanguageModel) -> None:
@@ -161,7 +163,7 @@ def test_broken_weights_are_told_and_not_played(lm: LanguageModel) -> None:
     with torch.no_grad():
         broken.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(UserError, match="not finite"):
-        Policy(broken).turns([seat(actions(3))])
+        Policy(broken).turns([episode(actions(3))])
 
 
 def test_an_adapter_plays_as_itself(lm: LanguageModel, tmp_path: Path) -> None:
@@ -172,6 +174,6 @@ def test_an_adapter_plays_as_itself(lm: LanguageModel, tmp_path: Path) -> None:
     with torch.no_grad():
         for weight in first.parameters():
             weight.add_(0.3)
-    [changed], [kept] = Policy(first, GREEDY).turns([seat(actions(5))]), reference.turns([seat(actions(5))])
-    assert kept.probs == pytest.approx(by_hand(lm, seat(actions(5)), (), 1.0).tolist(), abs=1e-4)
+    [changed], [kept] = Policy(first, GREEDY).turns([episode(actions(5))]), reference.turns([episode(actions(5))])
+    assert kept.probs == pytest.approx(by_hand(lm, episode(actions(5)), (), 1.0).tolist(), abs=1e-4)
     assert changed.probs != pytest.approx(kept.probs, abs=1e-3)

@@ -14,7 +14,7 @@ from reflectrl.models.engine import tokenize
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.writing import generate
-from reflectrl.players import Reflector, Seat
+from reflectrl.players import LiveEpisode, Reflector
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Observation, Sampling, UserError
 
@@ -35,17 +35,17 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     return loaded
 
 
-def seat(state: str, seed: int = 0) -> Seat:
-    return Seat(ENV, TASK, seed, np.random.default_rng(seed), Observation("", state, ("south",)))
+def episode(state: str, seed: int = 0) -> LiveEpisode:
+    return LiveEpisode(ENV, TASK, seed, np.random.default_rng(seed), Observation("", state, ("south",)))
 
 
-def seats(states: Sequence[str]) -> list[Seat]:
-    return [seat(state, i) for i, state in enumerate(states)]
+def episodes(states: Sequence[str]) -> list[LiveEpisode]:
+    return [episode(state, i) for i, state in enumerate(states)]
 
 
 def test_a_reflection_is_what_the_model_writes_after_the_prompt(lm: LanguageModel) -> None:
-    [turn] = Reflector(lm, 8).turns([seat("|T: |\n")])
-    prompt = tokenize(lm, reflector_prompt(seat("|T: |\n").observation), reserve=8)
+    [turn] = Reflector(lm, 8).turns([episode("|T: |\n")])
+    prompt = tokenize(lm, reflector_prompt(episode("|T: |\n").observation), reserve=8)
     [(ids, logprobs)] = generate(lm, [prompt], 8, Sampling(0.0), [np.random.default_rng(0)])
     assert (turn.player, turn.choice, turn.sampling) == ("reflector", None, Sampling(0.0))
     assert turn.token_ids == ids and 0 < len(ids) <= 8
@@ -61,7 +61,7 @@ def test_a_reflection_is_what_the_model_writes_after_the_prompt(lm: LanguageMode
 def test_memory_changes_no_turn_whatever_its_size(lm: LanguageModel, ticks: list[list[str]], memory: int) -> None:
     reflector, forgetful = Reflector(lm, 4, memory=memory), Reflector(lm, 4, memory=0)
     for states in ticks:
-        remembered, fresh = reflector.turns(seats(states)), forgetful.turns(seats(states))
+        remembered, fresh = reflector.turns(episodes(states)), forgetful.turns(episodes(states))
         assert [turn.token_ids for turn in remembered] == [turn.token_ids for turn in fresh]
         assert [turn.text for turn in remembered] == [turn.text for turn in fresh]
     assert reflector.asked == sum(map(len, ticks))
@@ -70,29 +70,29 @@ def test_memory_changes_no_turn_whatever_its_size(lm: LanguageModel, ticks: list
 
 def test_an_identical_prompt_is_decoded_once(lm: LanguageModel) -> None:
     reflector = Reflector(lm, 4)
-    first = reflector.turns(seats(["A", "B", "A"]))
+    first = reflector.turns(episodes(["A", "B", "A"]))
     assert (reflector.asked, reflector.remembered) == (3, 1)
-    assert reflector.turns(seats(["B", "A"])) == [first[1], first[0]]
+    assert reflector.turns(episodes(["B", "A"])) == [first[1], first[0]]
     assert (reflector.asked, reflector.remembered) == (5, 3)
 
 
 def test_the_least_recently_used_is_forgotten(lm: LanguageModel) -> None:
     reflector = Reflector(lm, 4, memory=2)
     for states, decoded in ((["A"], 1), (["B"], 2), (["A"], 2), (["C"], 3), (["A"], 3), (["B"], 4)):
-        reflector.turns(seats(states))
+        reflector.turns(episodes(states))
         assert reflector.asked - reflector.remembered == decoded, states
 
 
 def test_remembered_and_new_prompts_in_one_batch_that_overflows_the_memory(lm: LanguageModel) -> None:
     reflector = Reflector(lm, 4, memory=1)
-    [known] = reflector.turns(seats(["A"]))
-    assert reflector.turns(seats(["A", "B", "C"]))[0] == known
+    [known] = reflector.turns(episodes(["A"]))
+    assert reflector.turns(episodes(["A", "B", "C"]))[0] == known
 
 
 def test_sampled_reflections_come_from_the_seats_own_seed_and_are_not_remembered(lm: LanguageModel) -> None:
     def sampled(states: Sequence[str], first: int) -> list[str]:
         reflector = Reflector(lm, 6, Sampling(1.0))
-        written = reflector.turns([seat(state, first + i) for i, state in enumerate(states)])
+        written = reflector.turns([episode(state, first + i) for i, state in enumerate(states)])
         assert reflector.remembered == 0
         return [turn.text for turn in written]
 
@@ -102,6 +102,6 @@ def test_sampled_reflections_come_from_the_seats_own_seed_and_are_not_remembered
 
 
 def test_a_reflection_has_room_or_is_refused(lm: LanguageModel) -> None:
-    assert Reflector(lm, 60).turns([seat("|" * 50)])[0].token_ids
+    assert Reflector(lm, 60).turns([episode("|" * 50)])[0].token_ids
     with pytest.raises(UserError, match="120 to be written"):
-        Reflector(lm, 120).turns([seat("|" * 50)])
+        Reflector(lm, 120).turns([episode("|" * 50)])

@@ -6,7 +6,15 @@ from scipy.stats import chisquare
 
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
-from reflectrl.players import AnalystPlayer, ExpertPlayer, OraclePlayer, Player, RandomPlayer, ScriptedPlayer, Seat
+from reflectrl.players import (
+    AnalystPlayer,
+    ExpertPlayer,
+    LiveEpisode,
+    OraclePlayer,
+    Player,
+    RandomPlayer,
+    ScriptedPlayer,
+)
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
@@ -16,16 +24,16 @@ def taxi() -> TextEnv:
     return make({"name": "taxi"})
 
 
-def seat(seed: int = 0, actions: tuple[str, ...] | None = None) -> Seat:
+def live(seed: int = 0, actions: tuple[str, ...] | None = None) -> LiveEpisode:
     env = taxi()
     task = env.tasks("train")[seed]
     env.reset(options={"task": task})
     observation = env.observe() if actions is None else Observation("", "", actions)
-    return Seat(env, task, seed, np.random.default_rng(seed), observation)
+    return LiveEpisode(env, task, seed, np.random.default_rng(seed), observation)
 
 
 def test_the_expert_takes_the_best_action_with_certainty() -> None:
-    for one in (seat(0), seat(1)):
+    for one in (live(0), live(1)):
         [turn] = ExpertPlayer().turns([one])
         assert turn.choice == one.env.expert_action()
         assert turn.text == one.observation.actions[turn.choice]
@@ -38,14 +46,14 @@ def test_the_expert_wins() -> None:
 
 
 def test_the_analyst_says_what_the_environment_knows_and_does_not_act() -> None:
-    one = seat()
+    one = live()
     [turn] = AnalystPlayer().turns([one])
     assert (turn.text, turn.choice) == (one.env.analyse(), None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_random_is_uniform_over_the_legal_actions(count: int) -> None:
-    one = seat(actions=tuple("abcdef"[:count]))
+    one = live(actions=tuple("abcdef"[:count]))
     turns = [RandomPlayer().turns([one])[0] for _ in range(3000)]
     assert all(turn.probs == (1 / count,) * count for turn in turns)
     counts = np.bincount([turn.choice or 0 for turn in turns], minlength=count)
@@ -54,9 +62,9 @@ def test_random_is_uniform_over_the_legal_actions(count: int) -> None:
 
 
 def test_random_draws_from_the_seat_alone() -> None:
-    first, second = ([turn.choice for turn in RandomPlayer().turns([seat(s) for s in (3, 4, 5)])] for _ in range(2))
+    first, second = ([turn.choice for turn in RandomPlayer().turns([live(s) for s in (3, 4, 5)])] for _ in range(2))
     assert first == second
-    assert RandomPlayer().turns([seat(4)])[0].choice == first[1]
+    assert RandomPlayer().turns([live(4)])[0].choice == first[1]
 
 
 def test_a_script_is_played_by_text() -> None:

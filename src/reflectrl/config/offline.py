@@ -107,7 +107,7 @@ class OfflineConfig:
     """Rounds of expert iteration, which share the steps: play, then learn from one's own successes."""
     round_episodes: Count = 4
     """Episodes per training task and round of expert iteration."""
-    wish: float = 1.0
+    target_return: float = 1.0
     """Return that return-conditioned cloning (rvs) asks for at the start of an episode."""
 
     def problem(self) -> str | None:

@@ -161,8 +161,8 @@ class RLConfig:
     """Divide advantages by their root mean square over the batch (of texts, over its tokens)."""
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
-    passes: Count = 3
-    """PPO passes over a batch, each one step of the optimiser."""
+    update_epochs: Count = 3
+    """PPO epochs over a batch, each one step of the optimiser."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
     critic_lr: Positive = 3e-3
@@ -189,8 +189,8 @@ class RLConfig:
     """Episodes drawn from the buffer per iteration."""
     replay_log: Natural = 0
     """Successful episodes of the offline log that are drawn beside them; above 0, such a log is made."""
-    curriculum: Literal["none", "thirds", "gate"] = "thirds"
-    """"none": the last stage only; "thirds": equal shares of the updates per stage; "gate": on at a success rate."""
+    curriculum: Literal["none", "equal", "gate"] = "equal"
+    """"none": the last stage only; "equal": equal shares of the updates per stage; "gate": on at a success rate."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
     """Share of an update's episodes that come from the other stages, lest they be forgotten."""
     gate: Share = 0.9

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate
 
-from reflectrl.prompts import wish
+from reflectrl.prompts import target_return
 from reflectrl.types import Episode, Step, Turn
 
 
@@ -26,7 +26,7 @@ def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
     return (episode for episode in episodes if all(step.reflection is not None for step in episode.steps))
 
 
-def with_wishes(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Episode]:
+def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Episode]:
     """Every step told, in the place of a reflection, what the episode earned from there on.
 
     A policy that imitates such episodes can be asked for a return (Emmons et al. 2022, "RvS: What is Essential for
@@ -37,7 +37,10 @@ def with_wishes(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Epi
         returns = list(accumulate(rewards, lambda later, reward: reward + gamma * later))[::-1]
         told = zip(episode.steps, returns, strict=True)
         yield replace(
-            episode, steps=tuple(replace(step, turns=(Turn("wish", wish(value)), *step.turns)) for step, value in told)
+            episode,
+            steps=tuple(
+                replace(step, turns=(Turn("target_return", target_return(value)), *step.turns)) for step, value in told
+            ),
         )
 
 

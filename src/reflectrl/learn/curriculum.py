@@ -13,27 +13,27 @@ class Curriculum:
 
     Args:
         stages: stage names, the easiest first; the last is the whole task.
-        kind: "none" stays at the last stage; "thirds" gives every stage an equal share of the updates (what does not
+        kind: "none" stays at the last stage; "equal" gives every stage an equal share of the updates (what does not
             divide evenly goes to the last); "gate" moves on when the mean success rate over the latest `window`
             updates at the stage reaches `gate`.
-        updates: number of updates of the whole training ("thirds").
+        updates: number of updates of the whole training ("equal").
         gate: success rate in [0, 1] that opens the next stage ("gate").
         window: number of updates over which it is averaged; a stage lasts at least this long ("gate").
 
     Raises:
-        UserError: "thirds" with fewer updates than stages, so that some stage would never be learned.
+        UserError: "equal" with fewer updates than stages, so that some stage would never be learned.
     """
 
     def __init__(
         self,
         stages: Sequence[str],
-        kind: Literal["none", "thirds", "gate"],
+        kind: Literal["none", "equal", "gate"],
         updates: int,
         gate: float,
         window: int = 5,
     ) -> None:
-        if kind == "thirds" and updates < len(stages):
-            raise UserError(f"rl.updates is {updates}; curriculum 'thirds' needs at least {len(stages)}, one per stage")
+        if kind == "equal" and updates < len(stages):
+            raise UserError(f"rl.updates is {updates}; curriculum 'equal' needs at least {len(stages)}, one per stage")
         self.stages = tuple(stages)
         self._kind, self._gate, self._window = kind, gate, window
         self._share = updates // len(self.stages)
@@ -65,7 +65,7 @@ class Curriculum:
         return True
 
     def _finished(self) -> bool:
-        if self._kind == "thirds":
+        if self._kind == "equal":
             return len(self._rates) >= self._share
         latest = self._rates[-self._window :]
         return len(latest) == self._window and sum(latest) / self._window >= self._gate - 1e-9  # rounding

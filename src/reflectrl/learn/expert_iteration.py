@@ -71,5 +71,5 @@ def play(
     """Episodes of each task, `times` of them, in the order of the tasks."""
     jobs = [Job(task, named_seed(seed, task.id, i)) for task in tasks for i in range(times)]
     order = {job.seed: number for number, job in enumerate(jobs)}
-    policy.forget()
+    policy.clear_cache()
     return sorted(rollout(jobs, make_env, policy), key=lambda episode: order[episode.seed])

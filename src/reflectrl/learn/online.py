@@ -134,14 +134,14 @@ def train_online(
         # ---- learn from the fresh batch, then from a sample of past successes --------------------------------------
         batch = make_batch(policy, fresh, config.gamma)
         baseline = float(batch.returns_N.mean())
-        passes = config.passes if config.algorithm == "ppo" else 1
+        passes = config.update_epochs if config.algorithm == "ppo" else 1
         metrics |= learn(policy, reference, critic, optimizer, batch, baseline, config, passes)
         past = replay.sample(config.replay_episodes, rng) + old.sample(config.replay_log, rng)
         if past:
             remembered = make_batch(policy, past, config.gamma)
             replayed = learn(policy, reference, critic, optimizer, remembered, baseline, config, 1)
             metrics["replay_loss"] = replayed["loss"]
-        policy.forget()
+        policy.clear_cache()
         release_memory()
         if curriculum.advance(success):
             replay.clear()

@@ -94,7 +94,7 @@ def cached_text_logits(
     hidden_MD = encode(lm, rows, attend, [*(first - 1 for first in firsts), *nodes])
     for prompt, prefix in zip(prompts, prefixes, strict=True):
         prefix.hold(prompt)
-    lm.tally.reused += sum(kept)
+    lm.counters.reused += sum(kept)
     return _logits(lm, hidden_MD, tries, texts, scoring)
 
 

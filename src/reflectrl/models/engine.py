@@ -64,15 +64,15 @@ def packed_hidden(lm: LanguageModel, packing: Packing, at: Sequence[int] | None 
     if not lm.shortcuts.packed:
         return _plain(lm, packing, at)
     alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
-    lm.tally.reused += sum(n for path in packing.paths for _, n in path) - alone
+    lm.counters.reused += sum(n for path in packing.paths for _, n in path) - alone
     return encode(lm, packing.blocks, PackedAttention(packing), at)
 
 
 def _plain(lm: LanguageModel, packing: Packing, at: Sequence[int] | None) -> Tensor:
     """The same by the model's own forward pass, block by block, each with what stands before it."""
     lm.activate()
-    lm.tally.passes += len(packing.blocks)
-    lm.tally.encoded += sum(block.start + len(block.ids) for block in packing.blocks)
+    lm.counters.passes += len(packing.blocks)
+    lm.counters.encoded += sum(block.start + len(block.ids) for block in packing.blocks)
     hidden_ND = plain_hidden(lm.core, packing)
     return hidden_ND if at is None else hidden_ND[torch.tensor(at, device=hidden_ND.device)]
 
@@ -88,8 +88,8 @@ def encode(
     places = torch.from_numpy(np.concatenate([block.places() for block in blocks]))
     wanted, order = (None, None) if at is None else torch.tensor(at).unique(return_inverse=True)
     hidden_WD = lm.hidden(ids, places.to(lm.device), attend, None if wanted is None else wanted.to(lm.device))
-    lm.tally.encoded += len(ids)
-    lm.tally.pairs += attend.pairs
+    lm.counters.encoded += len(ids)
+    lm.counters.pairs += attend.pairs
     return hidden_WD if order is None else hidden_WD[order.to(lm.device)]
 
 
@@ -111,7 +111,7 @@ def read(lm: LanguageModel, prompts: Sequence[Ids], prefixes: Sequence[Prefix], 
         return last_hidden(lm, apart(prompts))
     kept = [prefix.match(prompt, REUSE) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     lengths = [len(prompt) - start for prompt, start in zip(prompts, kept, strict=True)]
-    lm.tally.reused += sum(kept)
+    lm.counters.reused += sum(kept)
     parts = portions(lengths, lm.pass_tokens)
     for prefix, prompt in zip(prefixes, prompts, strict=True):
         prefix.reserve(len(prompt) + room)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from reflectrl.models import head
 from reflectrl.models.attention import Attend
+from reflectrl.models.counters import Counters
 from reflectrl.models.forward import hidden_states
 from reflectrl.models.plain import own_logits
 from reflectrl.models.precision import Mixed, autocast, is_mixed
-from reflectrl.models.tally import Tally
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
@@ -89,7 +89,7 @@ class LanguageModel:
         mixed: whether `training` computes matrix products in bfloat16.
         mixed_play: the same for `playing`.
         shortcuts: what of the engine is used.
-        tally: what this player has computed.
+        counters: what this player has computed.
     """
 
     model: Any
@@ -100,7 +100,7 @@ class LanguageModel:
     mixed: Mixed = "off"
     mixed_play: Mixed = "off"
     shortcuts: Shortcuts = Shortcuts()
-    tally: Tally = field(default_factory=Tally)
+    counters: Counters = field(default_factory=Counters)
 
     @property
     def core(self) -> nn.Module:
@@ -203,7 +203,7 @@ class LanguageModel:
             wanted: indices (W,), ascending, where only these tokens' hidden states (W, D) are asked for.
         """
         self.activate()
-        self.tally.passes += 1
+        self.counters.passes += 1
         return hidden_states(self.core, ids_N, positions_N, attend, wanted, self.shortcuts.blocks)
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -212,20 +212,20 @@ class LanguageModel:
             logits_NV = self._own_logits(hidden_ND)
             return logits_NV if rows is None else logits_NV[:, rows]
         logits = head.logits(self.core, hidden_ND, rows)
-        self.tally.logits += logits.numel()
+        self.counters.logits += logits.numel()
         return logits
 
     def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
         """Logits (E,), in float32, of single tokens: of `tokens_E` behind the hidden states `hidden_RD[where_E]`."""
         if not self.shortcuts.rows:
             return self._own_logits(hidden_RD).float()[where_E, tokens_E]
-        self.tally.logits += len(tokens_E)
+        self.counters.logits += len(tokens_E)
         return head.token_logits(self.core, hidden_RD[where_E], tokens_E)
 
     def _own_logits(self, hidden_ND: Tensor) -> Tensor:
         self.activate()
         logits_NV = own_logits(self.core, hidden_ND)
-        self.tally.logits += logits_NV.numel()
+        self.counters.logits += logits_NV.numel()
         return logits_NV
 
     def encode(self, text: str) -> list[int]:
@@ -256,7 +256,7 @@ class LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
         if self.adapter is None:
             twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-            return replace(self, model=twin, tally=Tally())
+            return replace(self, model=twin, counters=Counters())
         twin_lm = fresh_adapter(self, name)
         twin_lm.load_weights(self.weights())
         for parameter in twin_lm.parameters():
@@ -290,7 +290,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """The player that an adapter makes of a backbone; its weights may be trained."""
-    player = replace(first, model=peft.eval(), adapter=adapter, tally=Tally())
+    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters())
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.choices import Texts, cached_text_logits, text_logits
+from reflectrl.models.counters import Counters
 from reflectrl.models.drafts import Drafts
 from reflectrl.models.engine import packed_hidden, read
 from reflectrl.models.forward import drops, knows
@@ -25,7 +26,6 @@ from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packing import Ids, pack
 from reflectrl.models.plain import attention, own_logits, plain_pass
 from reflectrl.models.prefix import Prefix
-from reflectrl.models.tally import Tally
 from reflectrl.models.writing import generate
 from reflectrl.plugins import one_line
 from reflectrl.types import Sampling, UserError, named_seed
@@ -73,7 +73,7 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
-    trial = _Trial(replace(lm, tally=Tally()), name)
+    trial = _Trial(replace(lm, counters=Counters()), name)
     with torch.inference_mode():
         tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head)
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)

@@ -101,8 +101,8 @@ def _write_plainly(lm: LanguageModel, row: _Row, sampling: Sampling, draw: Draw)
     text, new = Continuation(lm.core, lm.shortcuts.cache), row.prompt
     while not row.done:
         hidden_D = text.add(new)
-        lm.tally.passes += 1
-        lm.tally.decoded += len(new)
+        lm.counters.passes += 1
+        lm.counters.decoded += len(new)
         _draw(lm.logits(hidden_D[None]).float(), [row], sampling, draw)
         new = tuple(row.ids[-1:])
     return tuple(row.ids), tuple(row.logprobs)
@@ -178,7 +178,7 @@ def _advance(lm: LanguageModel, attend: WritingAttention, rows: Sequence[_Row], 
     places_N = attend.advance([len(tokens) for tokens in pending])
     ids_N = torch.tensor([token for tokens in pending for token in tokens], device=lm.device)
     hidden_ND = lm.hidden(ids_N, places_N, attend)
-    lm.tally.decoded += len(ids_N)
-    lm.tally.drafted += len(ids_N) - len(rows)
-    lm.tally.pairs += attend.pairs
+    lm.counters.decoded += len(ids_N)
+    lm.counters.drafted += len(ids_N) - len(rows)
+    lm.counters.pairs += attend.pairs
     return hidden_ND

@@ -21,7 +21,7 @@ from reflectrl.episodes import (
     task_key,
     to_line,
     with_reflections,
-    with_wishes,
+    with_target_returns,
     without_reflections,
 )
 from reflectrl.learn.batch import make_batch
@@ -38,7 +38,7 @@ from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
-from reflectrl.players import Policy, WishPlayer
+from reflectrl.players import Policy, TargetReturnPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, named_seed
 
@@ -119,7 +119,7 @@ def _data(
     if kind not in FROM_BASE:
         return _appraisal(recipe, run, seed, policy, envs, note)
     episodes = read_episodes(run.log(seed))
-    seen = with_wishes(episodes, recipe.offline.gamma) if kind == "rvs" else without_reflections(episodes)
+    seen = with_target_returns(episodes, recipe.offline.gamma) if kind == "rvs" else without_reflections(episodes)
     data = step_dataset(policy, list(seen), recipe.offline)
     return data, appraise(data, torch.zeros(len(data)))
 
@@ -163,8 +163,8 @@ def _judge(recipe: Recipe, policy: Policy, kind: str, envs: Callable[[], TextEnv
     tasks = evenly(make(recipe.env).tasks("validation"), recipe.offline.eval_episodes)
     player = policy.with_sampling(Sampling(1.0 if recipe.rl.eval_sampling == "sampled" else 0.0))
     jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
-    wish = WishPlayer(recipe.offline.wish) if kind == "rvs" else None
-    played: Sequence[Episode] = list(rollout(jobs, envs, player, wish))
+    promise = TargetReturnPlayer(recipe.offline.target_return) if kind == "rvs" else None
+    played: Sequence[Episode] = list(rollout(jobs, envs, player, promise))
     return {"eval_success": success_rate(played), "eval_return": mean_return(played)}
 
 

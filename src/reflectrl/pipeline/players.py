@@ -15,7 +15,7 @@ from reflectrl.players import (
     Player,
     Policy,
     Reflector,
-    WishPlayer,
+    TargetReturnPlayer,
 )
 from reflectrl.players.simple import UNLEARNED
 from reflectrl.types import Sampling, UserError, named_seed
@@ -60,7 +60,7 @@ def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: f
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
     if arm.offline == "rvs":
-        return policy, WishPlayer(recipe.offline.wish)
+        return policy, TargetReturnPlayer(recipe.offline.target_return)
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 
 

@@ -13,7 +13,7 @@ class Work:
 
     def __init__(self, models: Models | None) -> None:
         self.models = dict(zip(("policy", "reflector"), models or (), strict=False))
-        self.before = {role: lm.tally.copy() for role, lm in self.models.items() if lm is not None}
+        self.before = {role: lm.counters.copy() for role, lm in self.models.items() if lm is not None}
         self.players: dict[str, list[Any]] = {"policy": [], "reflector": []}
 
     def watch(self, players: tuple[Player, Player | None]) -> tuple[Player, Player | None]:
@@ -29,13 +29,13 @@ class Work:
     def _of(self, role: str) -> dict[str, int]:
         lm, players = self.models[role], self.players[role]
         assert lm is not None
-        tally = lm.tally.since(self.before[role])
+        counters = lm.counters.since(self.before[role])
         asked, remembered = (sum(getattr(player, name) for player in players) for name in ("asked", "remembered"))
         return {
-            "read": tally.encoded,
-            "reused": tally.reused,
-            "written": tally.decoded,
-            "guessed": tally.drafted,
+            "read": counters.encoded,
+            "reused": counters.reused,
+            "written": counters.decoded,
+            "guessed": counters.drafted,
             "asked": asked,
             "remembered": remembered,
             "kept_bytes": max((player.pool.peak for player in players), default=0),

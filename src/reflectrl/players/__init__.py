@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reflectrl.players.base import Player, Seat
+    from reflectrl.players.base import LiveEpisode, Player
     from reflectrl.players.policy import Policy
     from reflectrl.players.reflector import Reflector
     from reflectrl.players.simple import (
@@ -20,14 +20,29 @@ if TYPE_CHECKING:
         RandomPlayer,
         ScriptedPlayer,
     )
-    from reflectrl.players.wish import WishPlayer
+    from reflectrl.players.target_return import TargetReturnPlayer
 
 __all__ = [
-    "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "OraclePlayer", "Player", "Policy", "RandomPlayer", "Reflector",
-    "ScriptedPlayer", "Seat", "WishPlayer",
+    "AnalystPlayer",
+    "BaselinePlayer",
+    "ExpertPlayer",
+    "LiveEpisode",
+    "OraclePlayer",
+    "Player",
+    "Policy",
+    "RandomPlayer",
+    "Reflector",
+    "ScriptedPlayer",
+    "TargetReturnPlayer",
 ]  # fmt: skip
 
-_HOMES = {"Player": "base", "Seat": "base", "Policy": "policy", "Reflector": "reflector", "WishPlayer": "wish"}
+_HOMES = {
+    "Player": "base",
+    "LiveEpisode": "base",
+    "Policy": "policy",
+    "Reflector": "reflector",
+    "TargetReturnPlayer": "target_return",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a player is: anything that takes a turn for each of the seats it is given."""
+"""What a player is: anything that takes a turn for each of the playing it is given."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reflectrl.types import Observation, Step, Task, Turn
 
 
 @dataclass(eq=False)
-class Seat:
-    """One live episode, as players see it. A player may keep things by seat: it lives as long as the episode.
+class LiveEpisode:
+    """One live episode, as players see it. A player may keep things by live: it lives as long as the episode.
 
     Attributes:
         observation: what is on the table now.
@@ -45,6 +45,6 @@ class Player(Protocol):
     A turn with a `choice` acts; a turn without one is a reflection.
     """
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        """One turn per seat, in the same order. Randomness comes from `seat.rng` only."""
+    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
+        """One turn per live, in the same order. Randomness comes from `live.rng` only."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from reflectrl.models.endpoint import Endpoint, Message
-from reflectrl.players.base import Seat
+from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts.chat import act_request, again_request, read_choice, reflect_request, without_thinking
 from reflectrl.types import Sampling, Turn
 
@@ -38,16 +38,16 @@ class EndpointPlayer:
         self.asked = 0
         self.unreadable = 0
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         with ThreadPoolExecutor(self.workers) as pool:
-            choices = list(pool.map(self._ask, seats))
-        self.asked += len(seats)
+            choices = list(pool.map(self._ask, episodes))
+        self.asked += len(episodes)
         self.unreadable += choices.count(None)
-        return [self._turn(seat, choice) for seat, choice in zip(seats, choices, strict=True)]
+        return [self._turn(episode, choice) for episode, choice in zip(episodes, choices, strict=True)]
 
-    def _ask(self, seat: Seat) -> int | None:
-        actions = seat.observation.actions
-        request = act_request(seat.observation, seat.reflection, self.instructions)
+    def _ask(self, episode: LiveEpisode) -> int | None:
+        actions = episode.observation.actions
+        request = act_request(episode.observation, episode.reflection, self.instructions)
         messages: list[Message] = [{"role": "user", "content": request}]
         answer = self._complete(messages)
         choice = read_choice(answer, actions)
@@ -60,10 +60,10 @@ class EndpointPlayer:
     def _complete(self, messages: Sequence[Message]) -> str:
         return self.endpoint.complete(messages, self.max_new_tokens, self.sampling.temperature)
 
-    def _turn(self, seat: Seat, choice: int | None) -> Turn:
-        actions = seat.observation.actions
+    def _turn(self, episode: LiveEpisode, choice: int | None) -> Turn:
+        actions = episode.observation.actions
         probs = (1 / len(actions),) * len(actions) if choice is None else ()
-        choice = int(seat.rng.integers(len(actions))) if choice is None else choice
+        choice = int(episode.rng.integers(len(actions))) if choice is None else choice
         return Turn("endpoint", actions[choice], choice=choice, probs=probs, sampling=self.sampling)
 
 
@@ -89,12 +89,12 @@ class EndpointReflector:
         self.endpoint, self.instructions = endpoint, instructions
         self.sampling, self.max_new_tokens, self.workers = Sampling(temperature), max_new_tokens, workers
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(self._turn, seats))
+            return list(pool.map(self._turn, episodes))
 
-    def _turn(self, seat: Seat) -> Turn:
-        request = reflect_request(seat.observation, self.instructions)
+    def _turn(self, episode: LiveEpisode) -> Turn:
+        request = reflect_request(episode.observation, self.instructions)
         messages: list[Message] = [{"role": "user", "content": request}]
         answer = self.endpoint.complete(messages, self.max_new_tokens, self.sampling.temperature)
         return Turn("endpoint-reflector", " ".join(without_thinking(answer).split()), sampling=self.sampling)

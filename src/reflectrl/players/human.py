@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reflectrl.players.base import Player, Seat
+from reflectrl.players.base import LiveEpisode, Player
 from reflectrl.players.simple import choose
 from reflectrl.terminal import printable, printable_line
 from reflectrl.types import Turn
@@ -33,24 +33,24 @@ class HumanPlayer:
         self.helper, self.advise, self.ask, self.say = helper, advise, ask, say
         self.handed_over = False
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        """One turn per seat, asked for one after the other.
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """One turn per episode, asked for one after the other.
 
         Raises:
             Quit: the person typed `q`, or the input ended.
         """
-        return [self._turn(seat) for seat in seats]
+        return [self._turn(episode) for episode in episodes]
 
-    def _turn(self, seat: Seat) -> Turn:
-        advice = self.helper.turns([seat])[0] if self.helper and (self.advise or self.handed_over) else None
-        self.say(table(seat, advice))
+    def _turn(self, episode: LiveEpisode) -> Turn:
+        advice = self.helper.turns([episode])[0] if self.helper and (self.advise or self.handed_over) else None
+        self.say(table(episode, advice))
         while not self.handed_over:
             word = self._word()
             if word == "h" and self.helper is not None:
                 self.handed_over = True
-                advice = advice or self.helper.turns([seat])[0]
-            elif (action := self._action(word, seat.observation.actions)) is not None:
-                return choose("human", seat, action)
+                advice = advice or self.helper.turns([episode])[0]
+            elif (action := self._action(word, episode.observation.actions)) is not None:
+                return choose("human", episode, action)
         assert advice is not None
         self.say(f"{advice.player}: {printable_line(advice.text)}")
         return advice
@@ -84,30 +84,30 @@ class Watched:
     def __init__(self, player: Player, say: Say = print) -> None:
         self.player, self.say = player, say
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """The player's own turns."""
-        turns = self.player.turns(seats)
-        for seat, turn in zip(seats, turns, strict=True):
-            self.say(f"{table(seat, turn)}\n{turn.player}: {printable_line(turn.text)}")
+        turns = self.player.turns(episodes)
+        for episode, turn in zip(episodes, turns, strict=True):
+            self.say(f"{table(episode, turn)}\n{turn.player}: {printable_line(turn.text)}")
         return turns
 
 
-def table(seat: Seat, advice: Turn | None = None) -> str:
+def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
     """What is new to a player: the last reward, the text, the reflection, and the actions with their probabilities."""
-    seen = len(seat.steps[-1].observation.history) if seat.steps else 0
-    text = seat.observation.history[seen:] + seat.observation.state
-    lines = [*_last(seat), f"--- step {len(seat.steps) + 1} ---", printable(text).rstrip("\n")]
-    if seat.reflection is not None:
-        lines.append(f"reflection: {printable(seat.reflection)}")
+    seen = len(episode.steps[-1].observation.history) if episode.steps else 0
+    text = episode.observation.history[seen:] + episode.observation.state
+    lines = [*_last(episode), f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
+    if episode.reflection is not None:
+        lines.append(f"reflection: {printable(episode.reflection)}")
     probs = advice.probs if advice is not None else ()
-    for i, action in enumerate(seat.observation.actions):
+    for i, action in enumerate(episode.observation.actions):
         chance = f"  {probs[i]:6.1%} {'#' * round(20 * probs[i])}" if probs else ""
         lines.append(f"{i + 1:3}  {printable_line(action):24}{chance}".rstrip())
     return "\n".join(lines)
 
 
-def _last(seat: Seat) -> list[str]:
-    if not seat.steps:
+def _last(episode: LiveEpisode) -> list[str]:
+    if not episode.steps:
         return []
-    step = seat.steps[-1]
+    step = episode.steps[-1]
     return [f"    reward {step.reward:+.2f}{''.join(f', {printable_line(event)}' for event in step.events)}"]

@@ -18,7 +18,7 @@ from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, Packing, apart, pack, portions
 from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
-from reflectrl.players.base import Seat
+from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import Prompt, policy_prompt, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
@@ -36,8 +36,8 @@ class Policy:
     Args:
         sampling: temperature 0 takes the most probable action.
         shuffle_labels: list the actions in a random order at every step (enumeration only).
-        memory: how many prompts' logits are kept; 0 computes even equal prompts of a batch one by one. Call `forget`
-            whenever the weights change.
+        memory: how many prompts' logits are kept; 0 computes even equal prompts of a batch one by one. Call
+            `clear_cache` whenever the weights change.
         cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
         scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `models/choices.py`).
     """
@@ -93,7 +93,7 @@ class Policy:
             return self.texts(actions).ids[action]
         return (self.labels(len(actions)).token_ids[label],)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop all that was computed, because the weights have changed."""
         self._known.clear()
         self.pool.clear()
@@ -110,42 +110,42 @@ class Policy:
         rows = torch.tensor(self.labels(most).token_ids[:most], device=self.lm.device)
         return self.lm.logits(hidden_PD, rows).float(), hidden_PD
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        orders = [self._order(seat) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        orders = [self._order(episode) for episode in episodes]
         asked = [
-            (self.prompt(seat.observation, seat.reflection, order), seat.observation.actions)
-            for seat, order in zip(seats, orders, strict=True)
+            (self.prompt(episode.observation, episode.reflection, order), episode.observation.actions)
+            for episode, order in zip(episodes, orders, strict=True)
         ]
-        logits = self._logits(asked, seats) if self.memory else self._scored(asked, seats)
-        return [self._turn(seat, order, row) for seat, order, row in zip(seats, orders, logits, strict=True)]
+        logits = self._logits(asked, episodes) if self.memory else self._scored(asked, episodes)
+        return [self._turn(episode, order, row) for episode, order, row in zip(episodes, orders, logits, strict=True)]
 
-    def _order(self, seat: Seat) -> tuple[int, ...]:
-        count = len(seat.observation.actions)
-        return tuple(int(i) for i in seat.rng.permutation(count)) if self.shuffle_labels else ()
+    def _order(self, episode: LiveEpisode) -> tuple[int, ...]:
+        count = len(episode.observation.actions)
+        return tuple(int(i) for i in episode.rng.permutation(count)) if self.shuffle_labels else ()
 
-    def _logits(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
+    def _logits(self, asked: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
         """Logits of the listed actions; identical prompts are computed once."""
         found = {key: self._known[key] for key in asked if key in self._known}
-        new = {key: seat for key, seat in zip(asked, seats, strict=True) if key not in found}
+        new = {key: episode for key, episode in zip(asked, episodes, strict=True) if key not in found}
         self.asked += len(asked)
         self.remembered += len(asked) - len(new)
         found.update(zip(new, self._scored(list(new), list(new.values())), strict=True))
-        self.pool.share_equal(asked, seats, new)
+        self.pool.share_equal(asked, episodes, new)
         if len(self._known) + len(new) <= self.memory:
             self._known.update((key, found[key]) for key in new)
         return [found[key] for key in asked]
 
-    def _scored(self, asked: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
+    def _scored(self, asked: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
         starts = range(0, len(asked), CHUNK)
-        return [row for i in starts for row in self._score(asked[i : i + CHUNK], seats[i : i + CHUNK])]
+        return [row for i in starts for row in self._score(asked[i : i + CHUNK], episodes[i : i + CHUNK])]
 
-    def _score(self, part: Sequence[Asked], seats: Sequence[Seat]) -> list[np.ndarray]:
+    def _score(self, part: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
         prompts, actions = [ids for ids, _ in part], [listed for _, listed in part]
-        growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
+        growing = [self.pool.limit > 0 and bool(episode.observation.history) for episode in episodes]
         with self.lm.playing():
             if any(growing) or self.scoring != "enumeration":
                 needed = [len(ids) + sum(map(len, self._spelled(one))) for ids, one in part]
-                parts = self.pool.parts(seats, needed, growing)
+                parts = self.pool.parts(episodes, needed, growing)
                 found = [row for rows, prefixes in parts for row in self._read(prompts[rows], actions[rows], prefixes)]
             else:
                 found = self._glance(prompts, actions)
@@ -174,12 +174,12 @@ class Policy:
         most = max(map(len, actions))
         return choice_logits(self.lm, prompts, self.labels(most).token_ids[:most], prefixes)
 
-    def _turn(self, seat: Seat, order: tuple[int, ...], logits: np.ndarray) -> Turn:
+    def _turn(self, episode: LiveEpisode, order: tuple[int, ...], logits: np.ndarray) -> Turn:
         """Draw a label; one number of the episode's generator is used even when greedy, so both replay alike."""
         scaled = logits / (self.sampling.temperature or 1.0)
         logp = scaled - np.logaddexp.reduce(scaled)
         probs = np.exp(logp)
-        uniform = seat.rng.random() * probs.sum()
+        uniform = episode.rng.random() * probs.sum()
         sampled = int(np.searchsorted(np.cumsum(probs), uniform, side="right"))
         label = int(np.argmax(logp)) if self.sampling.greedy else min(sampled, len(probs) - 1)
         listed = np.asarray(order or range(len(probs)))
@@ -188,11 +188,11 @@ class Policy:
         choice = int(listed[label])
         return Turn(
             "policy",
-            seat.observation.actions[choice],
+            episode.observation.actions[choice],
             choice=choice,
             order=order,
             probs=tuple(round(float(p), 6) for p in aligned),
-            token_ids=self.answer(seat.observation.actions, choice, label),
+            token_ids=self.answer(episode.observation.actions, choice, label),
             logprobs=(float(logp[label]),),
             entropy=float(-(probs * logp).sum()),
             sampling=self.sampling,

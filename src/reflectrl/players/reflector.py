@@ -13,7 +13,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
 from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
 from reflectrl.models.writing import Written, generate
-from reflectrl.players.base import Seat
+from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import reflector_prompt
 from reflectrl.types import Sampling, Turn
 
@@ -46,31 +46,31 @@ class Reflector:
         self.asked = 0
         self.remembered = 0
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        prompts = [self._prompt(seat) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        prompts = [self._prompt(episode) for episode in episodes]
         self.asked += len(prompts)
         if not self.sampling.greedy or not self.memory:
-            return [self._turn(one) for one in self._write(prompts, seats)]
+            return [self._turn(one) for one in self._write(prompts, episodes)]
         found = {prompt: self._recall(prompt) for prompt in prompts if prompt in self._known}
-        new = {prompt: seat for prompt, seat in zip(prompts, seats, strict=True) if prompt not in found}
+        new = {prompt: episode for prompt, episode in zip(prompts, episodes, strict=True) if prompt not in found}
         self.remembered += len(prompts) - len(new)
         if new:
             found |= self._learn(new)
-            self.pool.share_equal(prompts, seats, new)
+            self.pool.share_equal(prompts, episodes, new)
         return [self._turn(found[prompt]) for prompt in prompts]
 
-    def _prompt(self, seat: Seat) -> Ids:
-        return tokenize(self.lm, reflector_prompt(seat.observation), reserve=self.max_new_tokens)
+    def _prompt(self, episode: LiveEpisode) -> Ids:
+        return tokenize(self.lm, reflector_prompt(episode.observation), reserve=self.max_new_tokens)
 
-    def _write(self, prompts: Sequence[Ids], seats: Sequence[Seat]) -> list[Written]:
-        """A continuation of each prompt, by each seat's own generator (from which greedy decoding draws nothing)."""
-        growing = [self.pool.limit > 0 and bool(seat.observation.history) for seat in seats]
+    def _write(self, prompts: Sequence[Ids], episodes: Sequence[LiveEpisode]) -> list[Written]:
+        """A continuation of each prompt, by each episode's own generator (from which greedy decoding draws nothing)."""
+        growing = [self.pool.limit > 0 and bool(episode.observation.history) for episode in episodes]
         copies = 1 if self.lm.device.type == "cpu" else 2  # elsewhere, writing takes a copy of what is held
         needed = [copies * (len(ids) + self.max_new_tokens) for ids in prompts]
         written: list[Written] = []
-        for rows, prefixes in self.pool.parts(seats, needed, growing):
+        for rows, prefixes in self.pool.parts(episodes, needed, growing):
             with self.lm.playing():
-                written += self._generate(prompts[rows], rows, [seat.rng for seat in seats[rows]], prefixes)
+                written += self._generate(prompts[rows], rows, [episode.rng for episode in episodes[rows]], prefixes)
         return written
 
     def _generate(
@@ -82,7 +82,7 @@ class Reflector:
     ) -> list[Written]:
         return generate(self.lm, prompts, self.max_new_tokens, self.sampling, generators, prefixes, self.drafts)
 
-    def _learn(self, new: Mapping[Ids, Seat]) -> dict[Ids, Written]:
+    def _learn(self, new: Mapping[Ids, LiveEpisode]) -> dict[Ids, Written]:
         found = dict(zip(new, self._write(list(new), list(new.values())), strict=True))
         self._known.update(found)
         while len(self._known) > self.memory:

@@ -6,78 +6,80 @@ from collections.abc import Sequence
 from typing import Any
 
 from reflectrl.envs.promises import problem_of_advice, problem_of_text, require_kept
-from reflectrl.players.base import Player, Seat
+from reflectrl.players.base import LiveEpisode, Player
 from reflectrl.plugins import one_line
 from reflectrl.types import Turn, UserError
 
 
-def choose(player: str, seat: Seat, action: int) -> Turn:
+def choose(player: str, episode: LiveEpisode, action: int) -> Turn:
     """A turn that takes an action with certainty."""
-    actions = seat.observation.actions
+    actions = episode.observation.actions
     return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
-def _asked(seat: Seat, hook: str) -> Any:
+def _asked(episode: LiveEpisode, hook: str) -> Any:
     """What an optional hook of the environment says; UserError where it does not have it, or where it raises."""
     try:
-        return getattr(seat.env, hook)()
+        return getattr(episode.env, hook)()
     except NotImplementedError as error:
         raise UserError(str(error)) from error
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # an author's code may raise anything
-        raise UserError(f"environment {seat.task.env!r} raised on task {seat.task.id!r}: {one_line(error)}") from error
+        raise UserError(
+            f"environment {episode.task.env!r} raised on task {episode.task.id!r}: {one_line(error)}"
+        ) from error
 
 
-def _advised(seat: Seat, player: str, hook: str) -> Turn:
+def _advised(episode: LiveEpisode, player: str, hook: str) -> Turn:
     """The turn that a hook of the environment advises."""
-    action = _asked(seat, hook)
-    require_kept(seat.env, seat.task, problem_of_advice(f"{hook}()", action, len(seat.observation.actions)))
-    return choose(player, seat, int(action))
+    action = _asked(episode, hook)
+    require_kept(episode.env, episode.task, problem_of_advice(f"{hook}()", action, len(episode.observation.actions)))
+    return choose(player, episode, int(action))
 
 
 class ExpertPlayer:
     """Takes the environment's best action."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [_advised(seat, "expert", "expert_action") for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [_advised(episode, "expert", "expert_action") for episode in episodes]
 
 
 class OraclePlayer:
     """Takes the best action that one could take who saw what players do not see."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [_advised(seat, "oracle", "oracle_action") for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [_advised(episode, "oracle", "oracle_action") for episode in episodes]
 
 
 class BaselinePlayer:
     """Plays as the environment's usual method without learning does: what a trained player has to beat."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [_advised(seat, "baseline", "baseline_action") for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [_advised(episode, "baseline", "baseline_action") for episode in episodes]
 
 
 class AnalystPlayer:
     """Writes the environment's own analysis: the teacher of reflectors, and the upper bound of what one can say."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [Turn("analyst", self._analysis(seat)) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [Turn("analyst", self._analysis(episode)) for episode in episodes]
 
-    def _analysis(self, seat: Seat) -> str:
-        found: str = _asked(seat, "analyse")
-        require_kept(seat.env, seat.task, problem_of_text("analyse()", found))
+    def _analysis(self, episode: LiveEpisode) -> str:
+        found: str = _asked(episode, "analyse")
+        require_kept(episode.env, episode.task, problem_of_text("analyse()", found))
         return found
 
 
 class RandomPlayer:
     """Takes a legal action uniformly at random."""
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [self._turn(seat) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [self._turn(episode) for episode in episodes]
 
-    def _turn(self, seat: Seat) -> Turn:
-        actions = seat.observation.actions
-        action = int(seat.rng.integers(len(actions)))
+    def _turn(self, episode: LiveEpisode) -> Turn:
+        actions = episode.observation.actions
+        action = int(episode.rng.integers(len(actions)))
         return Turn("random", actions[action], choice=action, probs=(1 / len(actions),) * len(actions))
 
 
@@ -87,17 +89,17 @@ class ScriptedPlayer:
     def __init__(self, script: Sequence[str]) -> None:
         self.script = list(script)
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [choose("scripted", seat, self._action(seat)) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [choose("scripted", episode, self._action(episode)) for episode in episodes]
 
-    def _action(self, seat: Seat) -> int:
-        turn = len(seat.steps)
+    def _action(self, episode: LiveEpisode) -> int:
+        turn = len(episode.steps)
         if turn >= len(self.script):
             raise UserError(f"the script has {len(self.script)} actions, but the episode goes on")
-        if self.script[turn] not in seat.observation.actions:
-            legal = ", ".join(seat.observation.actions)
+        if self.script[turn] not in episode.observation.actions:
+            legal = ", ".join(episode.observation.actions)
             raise UserError(f"scripted action {self.script[turn]!r} is not legal at step {turn} (legal: {legal})")
-        return seat.observation.actions.index(self.script[turn])
+        return episode.observation.actions.index(self.script[turn])
 
 
 UNLEARNED: dict[str, type[Player]] = {

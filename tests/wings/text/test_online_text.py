@@ -36,9 +36,19 @@ COLOURS = ("red", "blue", "green", "black", "white", "grey")
 PROMPTS = [Sample(colour, colour, f"A {colour} room,", "", math.nan) for colour in COLOURS]
 LENGTHS = OfflineConfig(prompt_tokens=40, completion_tokens=6)
 CONFIG = RLConfig(
-    algorithm="ppo", updates=4, episodes=6, passes=2, baseline="critic", lr=1e-2, eval_every=2, minibatch=4, kl_coef=0.1
+    algorithm="ppo",
+    updates=4,
+    episodes=6,
+    update_epochs=2,
+    baseline="critic",
+    lr=1e-2,
+    eval_every=2,
+    minibatch=4,
+    kl_coef=0.1,
 )
-PLAIN = replace(CONFIG, normalise=False, max_grad_norm=1e9, entropy_coef=0.0, passes=1, baseline="none", kl_coef=0.0)
+PLAIN = replace(
+    CONFIG, normalise=False, max_grad_norm=1e9, entropy_coef=0.0, update_epochs=1, baseline="none", kl_coef=0.0
+)
 
 
 def by_letters(samples: Sequence[Sample]) -> list[Sample]:
@@ -305,7 +315,9 @@ def test_a_waiter_learns_to_please(waiter: Callable[[], LanguageModel], baseline
         kept.append([sample.reward for sample in found])
         return found
 
-    config = replace(CONFIG, baseline=baseline, updates=20, episodes=32, group=4, passes=4, lr=1e-3, eval_every=100)
+    config = replace(
+        CONFIG, baseline=baseline, updates=20, episodes=32, group=4, update_epochs=4, lr=1e-3, eval_every=100
+    )
     config = replace(config, minibatch=32, clip_coef=0.2, kl_coef=0.05)
     lengths = OfflineConfig(prompt_tokens=60, completion_tokens=24)
     train_online_text(waiter(), prompts, label, iter_judge(), config, lengths, 0, lambda _: None)

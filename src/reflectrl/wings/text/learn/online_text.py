@@ -168,7 +168,7 @@ def learn(
     the last pass, and how the batch looked before the first.
     """
     advantages_N = normalise(batch.advantages_N) if config.normalise else batch.advantages_N
-    for _ in range(config.passes):
+    for _ in range(config.update_epochs):
         totals: dict[str, float] = {}
         for rows, span in batch.slices(config.minibatch):
             share = (span.stop - span.start) / len(batch)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass
-class Tally:
+class Counters:
     """Counters of one player's model; they only grow.
 
     Attributes:
@@ -27,11 +27,11 @@ class Tally:
     pairs: int = 0
     logits: int = 0
 
-    def since(self, before: Tally) -> Tally:
+    def since(self, before: Counters) -> Counters:
         """What was counted after `before` was copied."""
         then = asdict(before)
-        return Tally(**{key: value - then[key] for key, value in asdict(self).items()})
+        return Counters(**{key: value - then[key] for key, value in asdict(self).items()})
 
-    def copy(self) -> Tally:
+    def copy(self) -> Counters:
         """The counters as they stand."""
-        return Tally(**asdict(self))
+        return Counters(**asdict(self))

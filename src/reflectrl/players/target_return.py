@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.players.base import Seat
-from reflectrl.prompts import wish
+from reflectrl.players.base import LiveEpisode
+from reflectrl.prompts import target_return
 from reflectrl.types import Turn
 
 
-class WishPlayer:
+class TargetReturnPlayer:
     """Speaks in the reflector's place: the return that is still to come if the whole episode is to earn `target`.
 
     Args:
@@ -19,5 +19,8 @@ class WishPlayer:
     def __init__(self, target: float) -> None:
         self.target = target
 
-    def turns(self, seats: Sequence[Seat]) -> list[Turn]:
-        return [Turn("wish", wish(self.target - sum(step.reward for step in seat.steps))) for seat in seats]
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [
+            Turn("target_return", target_return(self.target - sum(step.reward for step in episode.steps)))
+            for episode in episodes
+        ]
