@@ -3,7 +3,7 @@
 import pytest
 
 from reflectrl.envs import make
-from reflectrl.evaluate import rows_of, summarise
+from reflectrl.evaluation import rows_of, summarise
 from reflectrl.statistics import mean_interval, wilson
 from reflectrl.types import Episode, Observation, Step, Task
 from reflectrl.wings.taxi.env import TaxiEnv

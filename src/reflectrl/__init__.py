@@ -1,3 +1,38 @@
-"""reflectrl: teach a small, local, private language model to act in a multi-step text environment."""
+"""reflectrl: teach a small, local, private language model to act in a multi-step text environment.
+
+Importing it is quick; what is asked of it is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
+    from reflectrl.envs.base import Outcome, TextEnv
+    from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "reflectrl.api": ("Agent", "Run", "evaluate", "load_agent", "make_env", "train"),
+    "reflectrl.envs.base": ("Outcome", "TextEnv"),
+    "reflectrl.types": ("Episode", "Observation", "Step", "Task", "Turn", "UserError"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Agent", "Episode", "Observation", "Outcome", "Run", "Step", "Task", "TextEnv", "Turn", "UserError", "evaluate",
+    "load_agent", "make_env", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -20,7 +20,7 @@ from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import read_episodes
-from reflectrl.evaluate import Row, rows_of, summarise
+from reflectrl.evaluation import Row, rows_of, summarise
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.pipeline.judging import evaluations
 from reflectrl.pipeline.layout import RunFolder

@@ -1,0 +1,231 @@
+"""The Python API: train agents in an environment, load them, let them act, evaluate them.
+
+    import reflectrl
+
+    run = reflectrl.train("frozenlake", arms=["sft", "reflect-rl"], sft={"steps": 300})
+    agent = reflectrl.load_agent(run, "reflect-rl")
+    for row in reflectrl.evaluate(agent, "frozenlake", episodes=50):
+        print(row["stage"], row["success"], row["low"], row["high"])
+
+    env = reflectrl.make_env("frozenlake")
+    env.reset()
+    agent.reset()
+    while not env.done:
+        env.step(agent.act(env.observe()))
+
+The command line does the same through the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from reflectrl.config import Recipe, from_dict, read_recipe
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.evaluation import Row, rows_of
+from reflectrl.pipeline import load_players
+from reflectrl.pipeline import run as run_recipe
+from reflectrl.players.base import LiveEpisode, Player
+from reflectrl.players.simple import UNLEARNED
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
+
+EnvLike = str | type[TextEnv] | Mapping[str, Any]
+"""An environment: its name ("frozenlake", "package.module:Class"), its class, or name and arguments in a mapping."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training has left in its folder."""
+
+    folder: Path
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """`results.json`: "rows" by arm, split, stage and seed, and their "summary" over seeds, with intervals.
+
+        Raises:
+            UserError: the run has not been evaluated yet.
+        """
+        path = self.folder / "results.json"
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: no results there yet; train with until='eval' or later") from error
+        return found
+
+
+def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str = "report", **settings: Any) -> Run:
+    """Train agents in an environment and evaluate them. Called again, it goes on where it was stopped.
+
+    Args:
+        env: the environment, or a whole recipe, which then has all settings.
+        folder: where everything is written; `runs/NAME` if not given.
+        until: the last stage ("teach", "sft", "rl", "eval", "report").
+        settings: keys of a recipe: `arms=["sft", "reflect-rl"]`, `seeds=[0, 1]`, `sft={"steps": 300}` ...
+
+    Raises:
+        UserError: a setting is wrong, the environment cannot be used, or the folder holds another run.
+    """
+    if isinstance(env, Recipe):
+        if settings:
+            raise UserError(f"a recipe has all settings; {next(iter(settings))!r} belongs in it")
+        recipe = env
+    else:
+        section = env_section(env)
+        name = str(section["name"]).rpartition(":")[2].lower()
+        recipe = from_dict(Recipe, {"name": name, **settings, "env": section}, "reflectrl.train")
+    place = Path("runs") / recipe.name if folder is None else Path(folder)
+    run_recipe(recipe, place, until)
+    return Run(place)
+
+
+def env_section(env: EnvLike) -> dict[str, Any]:
+    """The `env` section of a recipe that describes an environment."""
+    if isinstance(env, Mapping):
+        return dict(env)
+    return {"name": env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"}
+
+
+def make_env(env: EnvLike, **arguments: Any) -> TextEnv:
+    """The environment itself.
+
+    Args:
+        arguments: of its class, such as `size=6`.
+
+    Raises:
+        UserError: there is none of that name, or its class does not take these arguments.
+    """
+    return make({**env_section(env), **arguments})
+
+
+class Agent:
+    """Trained players, ready to act: a policy and, where the arm has one, a reflector. `load_agent` makes one.
+
+    Attributes:
+        player: who chooses.
+        reflector: who writes the reflection that the player reads, or None.
+        name: what its results are called.
+        reflection: what was written before the latest choice, or None.
+        probabilities: action → probability at the latest choice; empty where the player gives none.
+    """
+
+    def __init__(self, player: Player, reflector: Player | None = None, name: str = "agent") -> None:
+        self.player, self.reflector, self.name = player, reflector, name
+        self.reset()
+
+    def reset(self, seed: int = 0) -> None:
+        """Begin a new episode; call it whenever the environment was reset. `seed` is that of sampled choices."""
+        self._rng = np.random.default_rng(named_seed(seed, "players"))
+        self._live: LiveEpisode | None = None
+        self.reflection: str | None = None
+        self.probabilities: dict[str, float] = {}
+
+    def act(self, observation: Observation | str, actions: Sequence[str] = (), reward: float = 0.0) -> int:
+        """Choose among the legal actions.
+
+        Args:
+            observation: what is to be seen now: a `TextEnv`'s `observe()`, or plain text.
+            actions: the legal actions, where the observation is plain text.
+            reward: what the previous action earned (only arms that are told a return to reach read it).
+
+        Returns:
+            The index of the chosen action, as `TextEnv.step` takes it.
+
+        Raises:
+            UserError: no action is legal, or the observation does not fit the model's context.
+        """
+        if isinstance(observation, str):
+            observation = Observation("", observation, tuple(actions))
+        if not observation.actions:
+            raise UserError("an agent chooses among legal actions, and there are none")
+        live = self._live = self._continued(observation, reward)
+        if self.reflector is not None:
+            live.turns.append(self.reflector.turns([live])[0])
+        [turn] = self.player.turns([live])
+        assert turn.choice is not None
+        live.turns.append(turn)
+        self.reflection = live.reflection
+        self.probabilities = dict(zip(observation.actions, turn.probs, strict=bool(turn.probs)))
+        return turn.choice
+
+    def _continued(self, observation: Observation, reward: float) -> LiveEpisode:
+        """The episode at its new observation; the previous turns become a step of it."""
+        if self._live is None:
+            nowhere = cast("TextEnv", None)  # trained players look at the observation alone
+            return LiveEpisode(nowhere, Task("", ""), 0, self._rng, observation)
+        live = self._live
+        turns: tuple[Turn, ...] = tuple(live.turns)
+        live.steps.append(Step(live.observation, turns, turns[-1].choice or 0, reward))
+        live.turns, live.observation = [], observation
+        return live
+
+
+def load_agent(run: Run | str | Path, arm: str = "", seed: int = 0, *, trust: bool = False) -> Agent:
+    """The agent that an arm of a run has trained; its choices are greedy.
+
+    Args:
+        run: the run, or its folder.
+        arm: its row in the results; the last one in the recipe that is trained, if not given.
+        seed: of the training.
+        trust: let the run's models bring code of their own, if its recipe wants that.
+
+    Raises:
+        UserError: no such run or arm, or it is not trained yet.
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    if not arm:
+        path = folder / "recipe.toml"
+        if not path.is_file():
+            raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
+        arm = next((name for name in reversed(read_recipe(path).arms) if name not in UNLEARNED), "reflect-rl")
+    return Agent(*load_players(folder, arm, seed, trust), arm)
+
+
+def evaluate(
+    agent: Agent | str,
+    env: EnvLike | TextEnv,
+    split: str = "test",
+    *,
+    stage: str | None = None,
+    episodes: int = 0,
+    seed: int = 0,
+    batch: int = 64,
+    confidence: float = 0.95,
+) -> list[Row]:
+    """Let an agent play the tasks of a split, once each.
+
+    Args:
+        agent: a loaded one, or a player that needs no training: "random", "expert", "oracle", "baseline".
+        env: the environment; its name or class makes one environment per episode that is played at the same time.
+        stage: of the curriculum; the whole task if not given.
+        episodes: play the first so many tasks; 0 means all.
+        seed: of all randomness.
+        batch: most episodes at the same time.
+        confidence: level of the intervals.
+
+    Returns:
+        Rows as in `results.json`: the last one is the whole stage, those before it its milestones and kinds of tasks;
+        each with "success", its interval "low" to "high" (Wilson), "return" and "steps".
+
+    Raises:
+        UserError: no such player or environment, or the environment raised.
+    """
+    if isinstance(agent, str):
+        if agent not in UNLEARNED:
+            raise UserError(f"unknown player {agent!r} (known: {', '.join(UNLEARNED)}); or give an agent")
+        agent = Agent(UNLEARNED[agent](), name=agent)
+    first = env if isinstance(env, TextEnv) else make(env_section(env))
+    tasks = first.tasks(split, stage)
+    about = {"arm": agent.name, "sampling": "greedy", "seed": seed}
+    jobs = [Job(task, named_seed(seed, "evaluate", task.id), about) for task in tasks[: episodes or None]]
+    make_one, batch = (lambda: first, 1) if isinstance(env, TextEnv) else (lambda: make(env_section(env)), batch)
+    played = rollout(jobs, make_one, agent.player, agent.reflector, batch)
+    return rows_of(list(played), first, confidence)

@@ -1,0 +1,125 @@
+"""The Python API: training, loading, acting and evaluating, as a program does it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reflectrl
+from reflectrl import UserError
+from reflectrl.config import Recipe
+from reflectrl.types import Observation
+
+SETTINGS: dict[str, Any] = {
+    "arms": ["random", "sft", "reflect-rl"],
+    "model": {"layers": 1, "width": 32, "heads": 2},
+    "teach": {"tasks": 8},
+    "sft": {"steps": 20, "eval_every": 10},
+    "rl": {"updates": 1, "episodes": 4, "eval_episodes": 2, "curriculum": "none"},
+    "eval": {"episodes": 5},
+    "play": {"reflection_tokens": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> reflectrl.Run:
+    return reflectrl.train("frozenlake", tmp_path_factory.mktemp("api") / "run", **SETTINGS)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in reflectrl.__all__:
+        assert getattr(reflectrl, name).__name__ == name
+    assert set(reflectrl.__all__) <= set(dir(reflectrl))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = reflectrl.trian  # type: ignore[attr-defined]
+
+
+def test_training_leaves_results_and_goes_on(run: reflectrl.Run) -> None:
+    assert {row["arm"] for row in run.results["rows"]} == set(SETTINGS["arms"])
+    before = (run.folder / "results.json").read_bytes()
+    again = reflectrl.train("frozenlake", run.folder, **SETTINGS)
+    assert again == run and (run.folder / "results.json").read_bytes() == before
+
+
+def test_a_stage_ends_it_early_and_says_so(tmp_path: Path) -> None:
+    taught = reflectrl.train("frozenlake", tmp_path / "run", until="teach", **SETTINGS)
+    assert any((taught.folder / "episodes").iterdir())
+    with pytest.raises(UserError, match="no results there yet"):
+        _ = taught.results
+
+
+def test_the_agent_plays_as_the_evaluation_of_the_run_has_it(run: reflectrl.Run) -> None:
+    agent = reflectrl.load_agent(run, "sft")
+    [row] = reflectrl.evaluate(agent, "frozenlake", episodes=5)
+    [kept] = [row for row in run.results["rows"] if (row["arm"], row["split"]) == ("sft", "test")]
+    assert {key: row[key] for key in ("episodes", "success", "return")} == {
+        key: kept[key] for key in ("episodes", "success", "return")
+    }
+
+
+def test_acting_step_by_step_is_what_a_rollout_does(run: reflectrl.Run) -> None:
+    agent, env = reflectrl.load_agent(run, "reflect-rl"), reflectrl.make_env("frozenlake", slippery=False)
+    won, returns, tasks = 0, 0.0, env.tasks("test")
+    for task in tasks:
+        env.reset(options={"task": task})
+        agent.reset()
+        while not env.done:
+            observation = env.observe()
+            action = agent.act(observation)
+            assert isinstance(agent.reflection, str)
+            assert set(agent.probabilities) == set(observation.actions)
+            assert agent.probabilities[observation.actions[action]] == max(agent.probabilities.values())
+            returns += env.step(action)[1]
+        won += env.success
+    [row] = reflectrl.evaluate(agent, env)
+    assert (row["success"], row["return"]) == (won / len(tasks), pytest.approx(returns / len(tasks)))
+
+
+def test_plain_text_and_a_list_of_actions_are_enough(run: reflectrl.Run) -> None:
+    agent = reflectrl.load_agent(run.folder)
+    assert agent.name == "reflect-rl"
+    assert agent.act("A F\nF G\nLast: none\n", ["left", "down"]) in (0, 1)
+    assert agent.act("F F\nA G\nLast: down\n", ["left", "down", "right"]) in (0, 1, 2)
+
+
+def test_players_that_need_no_training_are_evaluated_by_name() -> None:
+    [row] = reflectrl.evaluate("expert", "frozenlake", episodes=4)
+    assert (row["arm"], row["episodes"], row["success"], row["high"]) == ("expert", 3, 1.0, 1.0)
+    assert 0 < row["low"] < 1
+
+
+def test_a_class_is_an_environment(tmp_path: Path) -> None:
+    kind = type(reflectrl.make_env("frozenlake"))
+    assert isinstance(reflectrl.make_env(kind, size=4), kind)
+    taught = reflectrl.train(kind, tmp_path / "run", until="teach", **SETTINGS)
+    assert any((taught.folder / "episodes").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda run: reflectrl.train("frozenlak"), "unknown env 'frozenlak' .did you mean 'frozenlake'"),
+        (lambda run: reflectrl.train("frozenlake", sfft={}), "unknown key 'sfft'.*did you mean 'sft'"),
+        (lambda run: reflectrl.train(Recipe(), sft={}), "a recipe has all settings; 'sft' belongs in it"),
+        (lambda run: reflectrl.load_agent("nowhere"), "nowhere is no run folder"),
+        (lambda run: reflectrl.load_agent(run, "sfd"), "unknown arm 'sfd'"),
+        (lambda run: reflectrl.load_agent(run, "no-reflection"), "is not trained yet"),
+        (lambda run: reflectrl.evaluate("expart", "frozenlake"), "unknown player 'expart'"),
+        (lambda run: reflectrl.load_agent(run).act("A\n"), "there are none"),
+        (lambda run: reflectrl.load_agent(run).act(Observation("", "A\n", ())), "there are none"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    run: reflectrl.Run, mistake: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        mistake(run)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_importing_the_package_imports_nothing_slow() -> None:
+    code = "import sys, reflectrl; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
