@@ -1,0 +1,150 @@
+"""Two versions of the code against each other: seconds of play, an update and SFT, in turns, and their ratio.
+
+    git worktree add ../before HEAD~10
+    python -m benchmarks.versions ../before --sizes 4x256 --batches 1 16
+
+Each version computes in a process of its own, which imports the package and the benchmarks from its own tree, and is
+asked for one repetition at a time. A ratio above 1 says that this tree is slower than the other.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+TICKS = 6
+"""Steps of each episode in a repetition of play."""
+WRITTEN = 24
+"""Most tokens of a reflection; the models are random, so it is nearly always as long."""
+
+
+# ---- one version: a process that reads the name of a cell, and answers with seconds ---------------------------------
+
+
+def play(size: str, name: str, batch: int) -> Callable[[], Any]:
+    """Two players through `TICKS` steps of `batch` episodes."""
+    from benchmarks.workloads import bench_model, workload
+    from reflectrl.players import Policy, Reflector
+    from reflectrl.rollout import Job, rollout
+    from reflectrl.types import Sampling
+
+    work = workload(name, TICKS)
+    policy, reflector = bench_model(size, work, seed=1), bench_model(size, work, seed=2)
+
+    def repetition() -> None:
+        players = Policy(policy, Sampling(1.0), memory=0), Reflector(reflector, WRITTEN, Sampling(1.0), memory=0)
+        jobs = [Job(work.tasks[i % len(work.tasks)], i) for i in range(batch)]
+        list(rollout(jobs, work.make_env, *players, batch=batch))
+
+    return repetition
+
+
+def update(size: str, name: str, batch: int) -> Callable[[], Any]:
+    """The gradient of an update over `batch` steps in a row."""
+    from benchmarks.update import consecutive, engine_gradients
+    from benchmarks.workloads import bench_model, workload
+
+    lm, steps = bench_model(size, workload(name)), consecutive(name, batch)
+    return lambda: (lm.model.zero_grad(set_to_none=True), engine_gradients(lm, steps))
+
+
+def sft(size: str, name: str, batch: int) -> Callable[[], Any]:
+    """Two optimiser steps over `batch` rows each."""
+    from benchmarks.sft import engine_sft, examples_of
+    from benchmarks.workloads import bench_model, workload
+
+    lm = bench_model(size, workload(name))
+    examples = examples_of(lm, name, 2 * batch)
+    return lambda: engine_sft(lm, examples, batch, 2)
+
+
+PROGRAMS = {"play": play, "update": update, "sft": sft}
+
+
+def serve() -> None:
+    """Answer each line "program size workload batch" with the seconds of one repetition."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    made: dict[str, Callable[[], Any]] = {}
+    for line in sys.stdin:
+        if line not in made:
+            made.clear()
+            program, size, name, batch = line.split()
+            made[line] = PROGRAMS[program](size, name, int(batch))
+            made[line]()
+        start = time.perf_counter()
+        made[line]()
+        print(time.perf_counter() - start, flush=True)
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+class Version:
+    """A process that computes with the code of one tree."""
+
+    def __init__(self, tree: Path) -> None:
+        paths = os.pathsep.join([str(tree / "src"), str(tree)])
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=os.environ | {"PYTHONPATH": paths},
+        )  # fmt: skip
+
+    def seconds(self, cell: str) -> float:
+        """Of one repetition."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(cell, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{cell}: the process ended")
+        return float(answer)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Which cells are compared, and how often."""
+
+    before: Annotated[Path, tyro.conf.Positional]
+    """Folder of the other version's tree."""
+    programs: tuple[str, ...] = tuple(PROGRAMS)
+    """"play", "update", "sft"."""
+    sizes: tuple[str, ...] = ("4x256",)
+    """Models, as in the other programs."""
+    workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
+    """"taxi", "taxi-history", "alfworld"."""
+    batches: tuple[int, ...] = (1, 16)
+    """Episodes, steps or rows at a time."""
+    repetitions: int = 5
+    """Of each version, in turns."""
+
+
+def main() -> None:
+    """Print a line per cell: median seconds of either, and the median of the ratios pair by pair."""
+    asked = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
+    now, before = Version(Path(__file__).resolve().parents[1]), Version(asked.before.resolve())
+    print("| program | size | workload | batch | before (s) | now (s) | now / before |\n|---|---|---|---|---|---|---|")
+    cells = [
+        f"{program} {size} {name} {batch}"
+        for program in asked.programs for size in asked.sizes for name in asked.workloads for batch in asked.batches
+    ]  # fmt: skip
+    for cell in cells:
+        pairs = [(now.seconds(cell), before.seconds(cell)) for _ in range(asked.repetitions)]
+        ratio = statistics.median(mine / other for mine, other in pairs)
+        mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"| {' | '.join(cell.split())} | {other:.3f} | {mine:.3f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    serve() if "--serve" in sys.argv else main()
