@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
 from reflectrl.envs.check import check_text_env
-from reflectrl.envs.splits import SPLITS, divide, require_known
 from reflectrl.types import Task, UserError
 
 LOWEST = 70  # the range of a task starts somewhere below this

@@ -29,7 +29,7 @@ from reflectrl.episodes import (
     to_line,
 )
 from reflectrl.prompts import policy_prompt, reflector_prompt
-from reflectrl.teach import lessons, teach
+from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 
 # ---- episodes of every shape -----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def steps(draw: st.DrawFn) -> Step:
         reward=draw(numbers),
         events=tuple(draw(st.lists(st.text(), max_size=2))),
         target=draw(st.none() | legal),
-        lesson=draw(st.sampled_from([None, "positive", "negative"])),
+        label=draw(st.sampled_from([None, "positive", "negative"])),
     )
 
 
@@ -120,8 +120,8 @@ def test_a_log_is_continued_and_each_line_is_there_once_it_is_appended(tmp_path:
 
 def test_what_was_taught_is_read_back_as_it_was() -> None:
     env = make({"name": "taxi"})
-    for lesson in lessons(env.tasks("train")[:3], TeachConfig(), 0):
-        episode = teach(env, lesson)
+    for demonstration in demonstrations(env.tasks("train")[:3], TeachConfig(), 0):
+        episode = teach(env, demonstration)
         assert from_line(to_line(episode)) == episode
 
 
@@ -192,9 +192,9 @@ VALID = unseal(to_line(example()))
         ("", "Expecting value"),
         ("{", "corrupt episode"),
         ("[" * 100_000, "too deeply nested"),
-        ("[]", "not an episode of schema 1"),
-        ("{}", "not an episode of schema 1"),
-        (changed("schema", value=2), "not an episode of schema 1"),
+        ("[]", "not an episode of schema 2"),
+        ("{}", "not an episode of schema 2"),
+        (changed("schema", value=3), "not an episode of schema 2"),
         ('{"schema":1}', "task"),
         (changed("task", value="a"), "task: must be an object, not 'a'"),
         (changed("task", "id", value=3), "task: id: must be text, not 3"),
@@ -215,7 +215,7 @@ VALID = unseal(to_line(example()))
         (changed(*STEP, "action", value=2), "steps: 0: an action is not among the 2 listed"),
         (changed(*STEP, "action", value=-1), "an action is not among the 2 listed"),
         (changed(*STEP, "target", value=2), "an action is not among the 2 listed"),
-        (changed(*STEP, "lesson", value="good"), "lesson: must be one of positive, negative, not 'good'"),
+        (changed(*STEP, "label", value="good"), "label: must be one of positive, negative, not 'good'"),
         (changed(*STEP, "events", value="pickup"), "events: must be a list, not 'pickup'"),
         (changed(*STEP, "turns", value={}), "turns: must be a list"),
         (changed(*STEP, "turns", 1, "choice", value=9), "an action is not among the 2 listed"),
@@ -303,10 +303,10 @@ def test_merging_keeps_the_first_of_each_instance_seed_and_arm(tmp_path: Path) -
 # ---- views -----------------------------------------------------------------------------------------------------------
 
 
-def step(name: str, lesson: Any, reflection: str | None, target: int | None) -> Step:
+def step(name: str, label: Any, reflection: str | None, target: int | None) -> Step:
     turns = () if reflection is None else (Turn("analyst", reflection),)
     choice = Turn("expert", "b", choice=1)
-    return Step(Observation("past\n", f"{name}\n", ("a", "b")), (*turns, choice), 1, 0.0, (), target, lesson)
+    return Step(Observation("past\n", f"{name}\n", ("a", "b")), (*turns, choice), 1, 0.0, (), target, label)
 
 
 STEPS = (

@@ -125,6 +125,6 @@ def test_the_guessing_expert_halves_the_range(examples):
         env.reset(options={"task": task})
         steps = 0
         while not env.done:
-            env.step(env.expert_action())
+            env.step(env.teacher.expert_action(env))
             steps += 1
         assert env.success and steps <= 4

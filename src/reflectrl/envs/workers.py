@@ -23,6 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from reflectrl.envs.base import TextEnv
+from reflectrl.envs.teacher import Teacher
 from reflectrl.plugins import one_line
 from reflectrl.types import Task, UserError
 
@@ -34,8 +35,26 @@ LOOK = 1.0
 """Seconds between two looks at whether a worker that is waited for still lives. A step may take as long as it likes."""
 
 
+class RemoteTeacher(Teacher):
+    """Stands in for the teacher of an environment that lives in a worker, where it is asked."""
+
+    def expert_action(self, env: RemoteEnv) -> int:
+        return env._now(_ask_teacher, "expert_action")
+
+    def analyse(self, env: RemoteEnv) -> str:
+        return env._now(_ask_teacher, "analyse")
+
+    def oracle_action(self, env: RemoteEnv) -> int:
+        return env._now(_ask_teacher, "oracle_action")
+
+    def baseline_action(self, env: RemoteEnv) -> int:
+        return env._now(_ask_teacher, "baseline_action")
+
+
 class RemoteEnv:
     """Stands in for an environment that lives in a worker: all its public attributes and methods can be used here."""
+
+    teacher = RemoteTeacher()
 
     def __init__(self, worker: Worker, number: int) -> None:
         self._worker, self._number = worker, number
@@ -65,6 +84,10 @@ def _look_up(env: TextEnv, name: str) -> tuple[bool, Any]:
 
 def _call(env: TextEnv, name: str, *arguments: Any, **named: Any) -> Any:
     return getattr(env, name)(*arguments, **named)
+
+
+def _ask_teacher(env: TextEnv, ability: str) -> Any:
+    return getattr(env.teacher, ability)(env)
 
 
 # ---- a worker, seen by its parent ----------------------------------------------------------------------------------

@@ -29,26 +29,26 @@ class ChoiceRow:
     target: int
 
 
-def _lessons(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
+def _labelled(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
     wanted = ("positive", "negative") if negatives else ("positive",)
-    return (step for episode in episodes for step in episode.steps if step.lesson in wanted)
+    return (step for episode in episodes for step in episode.steps if step.label in wanted)
 
 
 def sft_reflection(episodes: Iterable[Episode], negatives: bool = True) -> list[ReflectionRow]:
     """State → reflection, for every taught step that has a reflection."""
-    steps = (step for step in _lessons(episodes, negatives) if step.reflection is not None)
+    steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ReflectionRow(reflector_prompt(s.observation), reflection_completion(s.reflection or "")) for s in steps]
 
 
 def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """State and reflection → best action."""
-    steps = (step for step in _lessons(episodes, negatives) if step.reflection is not None)
+    steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ChoiceRow(s.observation, s.reflection, s.target) for s in steps if s.target is not None]
 
 
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """State → best action: the policy that plays without reflections."""
-    return [ChoiceRow(s.observation, None, s.target) for s in _lessons(episodes, negatives) if s.target is not None]
+    return [ChoiceRow(s.observation, None, s.target) for s in _labelled(episodes, negatives) if s.target is not None]
 
 
 def export(rows: Iterable[ReflectionRow | ChoiceRow], labels: Sequence[str] = ()) -> Iterator[str]:
