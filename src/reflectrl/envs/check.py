@@ -58,27 +58,22 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
     require(isinstance(env.teacher, Teacher), f"a teacher is a Teacher, not {env.teacher!r:.60}")
     try:
-        _try_everything(env, env_or_factory, episodes, seed)
+        copy = _copier(env)
+        fresh = copy if isinstance(env_or_factory, TextEnv) else env_or_factory
+        _check_tasks(env, fresh())
+        for stage in env.stages:
+            for split in SPLITS:
+                tasks = env.tasks(split, stage)
+                for number in range(episodes if tasks else 0):
+                    rng = np.random.default_rng(named_seed(seed, stage, split, number))
+                    task = tasks[int(rng.integers(len(tasks)))]
+                    _check_episode(env, fresh(), task, rng, follow=0.5 * (number % 2))
+            _check_expert(env, stage, seed)
+        _check_episode(_copier(env)(), copy(), env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
+        _check_with_gymnasium(env)
     except PromiseError as error:
         raise EnvCheckError(error.promise) from error
     return env.teacher.abilities()
-
-
-def _try_everything(env: TextEnv, env_or_factory: TextEnv | Callable[[], TextEnv], episodes: int, seed: int) -> None:
-    copy = _copier(env)
-    fresh = copy if isinstance(env_or_factory, TextEnv) else env_or_factory
-    _check_tasks(env, fresh())
-    _warn_of_one_start(env)
-    for stage in env.stages:
-        for split in SPLITS:
-            tasks = env.tasks(split, stage)
-            for number in range(episodes if tasks else 0):
-                rng = np.random.default_rng(named_seed(seed, stage, split, number))
-                task = tasks[int(rng.integers(len(tasks)))]
-                _check_episode(env, fresh(), task, rng, follow=0.5 * (number % 2))
-        _check_expert(env, stage, seed)
-    _check_episode(_copier(env)(), copy(), env.tasks("train")[0], np.random.default_rng(seed), follow=0.0)
-    _check_with_gymnasium(env)
 
 
 def _copier(env: TextEnv) -> Callable[[], TextEnv]:
@@ -126,9 +121,16 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
             require(tasks == again, f"tasks are stable: a second call for {split}/{stage} gave another list")
             require(tasks == other, f"tasks are stable: a second instance gave another list for {split}/{stage}")
             for task in tasks:
-                _check_task(task, split, stage)
-            ids = [task.id for task in tasks]
-            require(len(set(ids)) == len(ids), f"task ids are unique: {split}/{stage} has {_twice(ids)!r} twice")
+                require(isinstance(task, Task), f"tasks are Task objects, not {type(task).__name__}")
+                known = (task.split, task.stage) == (split, stage)
+                require(known, f"a task knows its split and stage: {task.id} does not")
+                try:
+                    same = json.loads(json.dumps(dict(task.payload))) == dict(task.payload)
+                except (TypeError, ValueError) as error:
+                    raise EnvCheckError(f"a payload holds JSON values only: {task.id}: {one_line(error)}") from error
+                require(same, f"a payload holds JSON values only (lists, not tuples; text keys): {task.id} does not")
+            [(most, count)] = Counter(task.id for task in tasks).most_common(1) or [("", 1)]
+            require(count == 1, f"task ids are unique: {split}/{stage} has {most!r} twice")
             for task in tasks:
                 for what, mark in (("id", f"id {task.id}"), ("payload", json.dumps(task.payload, sort_keys=True))):
                     elsewhere = seen.setdefault(mark, split)
@@ -140,28 +142,10 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
         except UserError:
             continue
         raise EnvCheckError(f"an unknown split or stage raises UserError: tasks{arguments} did not")
-
-
-def _check_task(task: Task, split: str, stage: str) -> None:
-    require(isinstance(task, Task), f"tasks are Task objects, not {type(task).__name__}")
-    require((task.split, task.stage) == (split, stage), f"a task knows its split and stage: {task.id} does not")
-    try:
-        same = json.loads(json.dumps(dict(task.payload))) == dict(task.payload)
-    except (TypeError, ValueError) as error:
-        raise EnvCheckError(f"a payload holds JSON values only: {task.id}: {one_line(error)}") from error
-    require(same, f"a payload holds JSON values only (lists, not tuples; text keys): {task.id} does not")
-
-
-def _twice(ids: Sequence[str]) -> str:
-    return max(ids, key=Counter(ids).__getitem__, default="")
-
-
-def _warn_of_one_start(env: TextEnv) -> None:
-    """Splits mean little when all tasks look alike; not an error, since the tasks may differ in their luck."""
     some = [task for split in SPLITS for task in env.tasks(split)[:20]]
     starts = {env.reset(options={"task": task})[0] for task in some}
-    if len(starts) == 1 and len(some) > 1:
-        warnings.warn(f"all tasks begin with the same text; is {some[-1].split} really unseen?", stacklevel=3)
+    if len(starts) == 1 and len(some) > 1:  # not an error, since the tasks may differ in their luck
+        warnings.warn(f"all tasks begin with the same text; is {some[-1].split} really unseen?", stacklevel=4)
 
 
 # ---- episodes --------------------------------------------------------------------------------------------------------
@@ -186,20 +170,21 @@ def _check_episode(env: TextEnv, fresh: TextEnv, task: Task, rng: np.random.Gene
     frames = list(_walk(env, task, seed, rng, follow, actions))
     _check_end(env)
     snapshots: list[Snapshot] = []
-    _require_equal(frames, list(_replay(env, task, seed, actions, snapshots)), SAME)
+    _require_equal(frames, list(_replay(env, actions, SAME, task, seed, snapshots)), SAME)
     last = len(actions) - 1
     for point in dict.fromkeys((last // 2, 0, last)):  # the middle first, into an instance that has not played
         for who, player in (("a fresh", fresh), ("this", env)):
             rule = f"what follows a restored point replays identically (step {point}, {who} instance)"
             try:
                 player.restore(snapshots[point])
-                rest = list(_follow(player, actions[point:], rule))
+                rest = list(_replay(player, actions[point:], rule))
             except EnvCheckError:
                 raise
             except Exception as error:  # the author's code, where something was not saved, may raise anything
                 raise EnvCheckError(f"{rule}: {one_line(error)}") from error
             _require_equal(frames[point + 1 :], rest, rule)
-    _require_equal(frames, list(_replay(fresh, task, seed, actions, [])), "another instance gives the same episode")
+    again = list(_replay(fresh, actions, SAME, task, seed))
+    _require_equal(frames, again, "another instance gives the same episode")
 
 
 def _walk(
@@ -220,17 +205,23 @@ def _walk(
         frame = _seen(env, *env.step(actions[-1]))
 
 
-def _replay(env: TextEnv, task: Task, seed: int, actions: Sequence[int], snapshots: list[Snapshot]) -> Iterator[_Frame]:
-    """The same actions once more, saving before each of them."""
-    yield _started(env, task, seed)
-    for action in actions:
-        snapshots.append(env.save())
-        yield from _follow(env, [action], SAME)
+def _replay(
+    env: TextEnv,
+    actions: Sequence[int],
+    rule: str,
+    task: Task | None = None,
+    seed: int = 0,
+    snapshots: list[Snapshot] | None = None,
+) -> Iterator[_Frame]:
+    """The same actions once more, from the start of the task or (without one) from where the environment stands.
 
-
-def _follow(env: TextEnv, actions: Sequence[int], rule: str) -> Iterator[_Frame]:
-    """Actions that were legal once have to be legal again."""
+    Actions that were legal once have to be legal again. Before each of them, the point is saved in `snapshots`.
+    """
+    if task is not None:
+        yield _started(env, task, seed)
     for action in actions:
+        if snapshots is not None:
+            snapshots.append(env.save())
         require(not env.done, f"{rule}: it ended earlier")
         require(action < len(env.legal_actions()), f"{rule}: other actions were legal")
         yield _seen(env, *env.step(action))
@@ -266,6 +257,7 @@ def _check_frame(env: TextEnv, frame: _Frame, history: str, elapsed: int) -> Non
     require(len(set(legal)) == len(legal), f"legal actions are unique: {list(legal)}")
     require(not any("\n" in action for action in legal), "legal actions hold no newline")
     require(frame.info.get("actions") == list(legal), "info['actions'] lists the legal actions")
+    require(frame.info.get("observation") == frame.observation, "info['observation'] is the observation")
     require(over or env.action_space.n == len(legal), "the action space counts the legal actions")
 
 

@@ -23,7 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from reflectrl.envs.base import TextEnv
-from reflectrl.envs.teacher import Teacher
+from reflectrl.envs.teacher import ABILITIES, Teacher
 from reflectrl.plugins import one_line
 from reflectrl.types import Task, UserError
 
@@ -38,17 +38,10 @@ LOOK = 1.0
 class RemoteTeacher(Teacher):
     """Stands in for the teacher of an environment that lives in a worker, where it is asked."""
 
-    def expert_action(self, env: RemoteEnv) -> int:
-        return env._now(_ask_teacher, "expert_action")
-
-    def analyse(self, env: RemoteEnv) -> str:
-        return env._now(_ask_teacher, "analyse")
-
-    def oracle_action(self, env: RemoteEnv) -> int:
-        return env._now(_ask_teacher, "oracle_action")
-
-    def baseline_action(self, env: RemoteEnv) -> int:
-        return env._now(_ask_teacher, "baseline_action")
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ABILITIES.values():
+            return super().__getattribute__(name)
+        return lambda env: env._now(_ask_teacher, name)
 
 
 class RemoteEnv:
