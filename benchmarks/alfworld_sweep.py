@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reflectrl.types import UserError, named_seed
+from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import TYPES, Game, GameError
 from reflectrl.wings.alfworld.house import House
-from reflectrl.wings.alfworld.notes import Notes
 from reflectrl.wings.alfworld.planner import best_command
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.reference import ReferenceHouse
@@ -181,14 +181,14 @@ def random_walk(pair: Pair, rng: random.Random) -> None:
 
 
 def _searching_walk(pair: Pair, rng: random.Random) -> None:
-    notes = Notes.begin(pair.begin())
+    beliefs = Beliefs.begin(pair.begin())
     for _ in range(LONGEST):
         if pair.native.is_won():
             return
-        command = advise(notes, pair.game.goal, pair.native.commands()).command
+        command = advise(beliefs, pair.game.goal, pair.native.commands()).command
         if rng.random() < ILLEGAL:
             command = _illegal(pair.native, rng)
-        notes.add(command, pair.do(command))
+        beliefs.add(command, pair.do(command))
 
 
 def _drawn(house: House, rng: random.Random) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.types import Task, UserError, named_seed
+from reflectrl.envs.base import TextEnv
+from reflectrl.envs.teacher import Teacher
+from reflectrl.types import Outcome, Task, UserError, named_seed
 
 PLACES = (
     "kitchen cabinet 1", "kitchen cabinet 2", "kitchen cabinet 3", "kitchen cabinet 4",
@@ -29,6 +30,17 @@ LISTED = 20
 SPLITS = ("train", "validation", "test")
 
 
+class HouseholdTeacher(Teacher):
+    """Names the expert's action, which is carried out in any case."""
+
+    def expert_action(self, env: Household) -> int:
+        return list(env.legal_actions()).index(env.expert())
+
+    def analyse(self, env: Household) -> str:
+        carried = f"the {env.carried}" if env.carried else "nothing yet"
+        return f"I am at the {env.place} and carry {carried}. To {env.goal} I should next {env.expert()}."
+
+
 class Household(TextEnv):
     """Carry things from place to place; whatever action is chosen, the expert's is carried out.
 
@@ -39,6 +51,8 @@ class Household(TextEnv):
         horizon: steps of every episode.
         tasks: tasks per split.
     """
+
+    teacher = HouseholdTeacher()
 
     def __init__(self, horizon: int = 50, tasks: int = 64) -> None:
         super().__init__(horizon)
@@ -54,63 +68,63 @@ class Household(TextEnv):
         rng = np.random.default_rng(named_seed("household", task.payload["seed"]))
         self._held = _furnished(rng)
         self._tour = [PLACES[i] for i in rng.permutation(len(PLACES))]
-        self._goal = f"put a {rng.choice(THINGS)} in {rng.choice(PLACES)}"
-        self._place, self._visits = self._tour[0], 0
-        self._carried: str | None = None
+        self.goal = f"put a {rng.choice(THINGS)} in {rng.choice(PLACES)}"
+        self.place, self._visits = self._tour[0], 0
+        self.carried: str | None = None
         self._past = f"You are in the middle of a room. Looking around you, you see {listing(PLACES)}.\n"
 
     def apply(self, action: str) -> Outcome:
-        action = self._expert()
+        action = self.expert()
         verb, _, what = action.partition(" ")
         if verb == "go":
             self._visits += 1
-            self._place = self._next_place
-            told = f"You arrive at the {self._place}. On it you see {self._seen()}."
+            self.place = self._next_place
+            told = f"You arrive at the {self.place}. On it you see {self._seen()}."
         elif verb == "take":
-            self._carried = what.removeprefix("the ").partition(" from ")[0]
-            self._move(drop=self._carried)
-            told = f"You pick up the {self._carried} from the {self._place}. There remains {self._seen()}."
+            self.carried = what.removeprefix("the ").partition(" from ")[0]
+            self._move(drop=self.carried)
+            told = f"You pick up the {self.carried} from the {self.place}. There remains {self._seen()}."
         else:
-            self._move(add=self._carried)
-            told = f"You put the {self._carried} on the {self._place}. On it you see {self._seen()}."
-            self._carried = None
+            self._move(add=self.carried)
+            told = f"You put the {self.carried} on the {self.place}. On it you see {self._seen()}."
+            self.carried = None
         self._past += f"> {action}\n{told}\n"
-        over = self._elapsed + 1 == self.horizon
+        over = self.elapsed + 1 == self.horizon
         return Outcome(float(over), terminated=over, success=over)
 
     def _move(self, drop: str | None = None, add: str | None = None) -> None:
         """Change what the present place holds, in a copy: saved states keep theirs."""
-        left = [thing for thing in self._held[self._place] if thing != drop]
-        self._held = self._held | {self._place: [*left, *([add] if add else [])]}
+        left = [thing for thing in self._held[self.place] if thing != drop]
+        self._held = self._held | {self.place: [*left, *([add] if add else [])]}
 
     def _seen(self) -> str:
-        return listing([f"a {thing}" for thing in self._held[self._place]])
+        return listing([f"a {thing}" for thing in self._held[self.place]])
 
     @property
     def _next_place(self) -> str:
-        at = self._tour.index(self._place)
+        at = self._tour.index(self.place)
         return self._tour[(at + 1) % len(self._tour)]
 
-    def _expert(self) -> str:
+    def expert(self) -> str:
         """Take at every other place, put down at those between, and go on."""
-        if self._visits % 2 == 0 and self._carried is None and self._held[self._place]:
-            return f"take the {self._held[self._place][0]} from the {self._place}"
-        if self._visits % 2 == 1 and self._carried is not None:
-            return f"put the {self._carried} on the {self._place}"
+        if self._visits % 2 == 0 and self.carried is None and self._held[self.place]:
+            return f"take the {self._held[self.place][0]} from the {self.place}"
+        if self._visits % 2 == 1 and self.carried is not None:
+            return f"put the {self.carried} on the {self.place}"
         return f"go to the {self._next_place}"
 
     def history(self) -> str:
         return self._past
 
     def state(self) -> str:
-        carried = f"the {self._carried}" if self._carried else "nothing"
-        return f"Your task: {self._goal}. You are at {self._place} and carry {carried}.\n"
+        carried = f"the {self.carried}" if self.carried else "nothing"
+        return f"Your task: {self.goal}. You are at {self.place} and carry {carried}.\n"
 
     def legal_actions(self) -> Sequence[str]:
-        place, held = self._place, self._held[self._place]
-        if self._carried:
-            uses = (f"{verb} the {self._carried} {where}" for verb, where in USES)
-            here = [f"put the {self._carried} on the {place}", *uses]
+        place, held = self.place, self._held[self.place]
+        if self.carried:
+            uses = (f"{verb} the {self.carried} {where}" for verb, where in USES)
+            here = [f"put the {self.carried} on the {place}", *uses]
         else:
             here = [f"take the {thing} from the {place}" for thing in held]
         moves = [f"go to the {other}" for other in PLACES if other != place]
@@ -118,17 +132,10 @@ class Household(TextEnv):
         return (*here, *moves, "look around", "check inventory", *looks)[:LISTED]
 
     def get_state(self) -> Any:
-        return (self._held, self._tour, self._goal, self._place, self._carried, self._visits, self._past)
+        return (self._held, self._tour, self.goal, self.place, self.carried, self._visits, self._past)
 
     def set_state(self, state: Any) -> None:
-        self._held, self._tour, self._goal, self._place, self._carried, self._visits, self._past = state
-
-    def expert_action(self) -> int:
-        return list(self.legal_actions()).index(self._expert())
-
-    def analyse(self) -> str:
-        carried = f"the {self._carried}" if self._carried else "nothing yet"
-        return f"I am at the {self._place} and carry {carried}. To {self._goal} I should next {self._expert()}."
+        self._held, self._tour, self.goal, self.place, self.carried, self._visits, self._past = state
 
 
 def _furnished(rng: np.random.Generator) -> dict[str, list[str]]:

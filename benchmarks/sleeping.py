@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.splits import SPLITS, require_known
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.types import Task
 
 

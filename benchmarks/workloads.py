@@ -21,7 +21,7 @@ from reflectrl.models.load import load_model
 from reflectrl.models.packing import Ids
 from reflectrl.models.scratch import make_model, train_tokenizer
 from reflectrl.prompts import policy_prompt, reflection_completion
-from reflectrl.teach.trajectories import Lesson, teach
+from reflectrl.teach import Demonstration, teach
 from reflectrl.types import Episode, Task, UserError, named_seed
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import ACTIONS, STANDARD, Ride
@@ -55,7 +55,7 @@ class GuidedTaxi(TaxiEnv):
     """The real taxi on the standard map; the expert's action is carried out in the place of the chosen one."""
 
     def apply(self, action: str) -> Outcome:
-        return super().apply(ACTIONS[self.expert_action()])
+        return super().apply(ACTIONS[self.teacher.expert_action(self)])
 
 
 class GuidedTaxiHistory(GuidedTaxi):
@@ -99,7 +99,7 @@ def records(workload: Workload, episodes: int, seed: int = 0, first: int = 0) ->
     """
     env, numbers = workload.make_env(), range(first, first + episodes)
     tasks = ((i, workload.tasks[i % len(workload.tasks)]) for i in numbers)
-    return [teach(env, Lesson(task, named_seed(seed, "records", i), "trajectory")) for i, task in tasks]
+    return [teach(env, Demonstration(task, named_seed(seed, "records", i), "trajectory")) for i, task in tasks]
 
 
 # ---- models --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Writing an environment from scratch: guess a number, and be told "higher" or "lower".
+"""An environment with a teacher: guess a number, and be told "higher" or "lower".
 
     python examples/guess_number.py
 
@@ -14,14 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
 from reflectrl.envs.check import check_text_env
-from reflectrl.envs.splits import SPLITS, divide, require_known
+from reflectrl.envs.teacher import Teacher
 from reflectrl.types import Task, UserError
 
 LOWEST = 70  # the range of a task starts somewhere below this
+
+
+class Halving(Teacher):
+    """Names the middle of the numbers that are left. Needed only to make teaching data."""
+
+    def expert_action(self, env: GuessEnv) -> int:
+        return (env.high - env.low) // 2
+
+    def analyse(self, env: GuessEnv) -> str:
+        middle = env.low + self.expert_action(env)
+        return f"The number is between {env.low} and {env.high}. Halve the range: {middle}."
 
 
 class GuessEnv(TextEnv):
@@ -32,6 +42,8 @@ class GuessEnv(TextEnv):
         horizon: guesses allowed; halving finds one of 15 numbers in 4.
         train, validation, test: tasks per split.
     """
+
+    teacher = Halving()
 
     def __init__(
         self, span: int = 15, horizon: int = 6, train: int = 600, validation: int = 100, test: int = 200
@@ -61,8 +73,8 @@ class GuessEnv(TextEnv):
 
     def begin(self, task: Task) -> None:
         self._secret = task.payload["secret"]
-        self._low, self._high = task.payload["low"], task.payload["low"] + self.span - 1
-        self._past = f"A number from {self._low} to {self._high}.\n"
+        self.low, self.high = task.payload["low"], task.payload["low"] + self.span - 1
+        self._past = f"A number from {self.low} to {self.high}.\n"
 
     def apply(self, action: str) -> Outcome:
         guess = int(action)
@@ -71,10 +83,10 @@ class GuessEnv(TextEnv):
             return Outcome(1.0, terminated=True, success=True, events=("found",))
         if guess < self._secret:
             self._past += f"{guess}: higher\n"
-            self._low = guess + 1
+            self.low = guess + 1
         else:
             self._past += f"{guess}: lower\n"
-            self._high = guess - 1
+            self.high = guess - 1
         return Outcome(-0.1)
 
     # ---- text: what only grows, what may change, what may be done ----------------------------------------------------
@@ -86,22 +98,7 @@ class GuessEnv(TextEnv):
         return "Your guess?\n"
 
     def legal_actions(self) -> Sequence[str]:
-        return [str(number) for number in range(self._low, self._high + 1)]
-
-    # ---- saving, and teaching (the last two are needed only to make teaching data) -----------------------------------
-
-    def get_state(self) -> Any:
-        return (self._secret, self._low, self._high, self._past)
-
-    def set_state(self, state: Any) -> None:
-        self._secret, self._low, self._high, self._past = state
-
-    def expert_action(self) -> int:
-        return (self._high - self._low) // 2
-
-    def analyse(self) -> str:
-        middle = self._low + self.expert_action()
-        return f"The number is between {self._low} and {self._high}. Halve the range: {middle}."
+        return [str(number) for number in range(self.low, self.high + 1)]
 
 
 def main() -> None:
@@ -109,8 +106,8 @@ def main() -> None:
     env = GuessEnv()
     env.reset(options={"task": env.tasks("test")[0]})
     while not env.done:
-        print(env.analyse())
-        env.step(env.expert_action())
+        print(env.teacher.analyse(env))
+        env.step(env.teacher.expert_action(env))
     print(env.render(), "won" if env.success else "lost")
 
 

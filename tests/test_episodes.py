@@ -19,7 +19,6 @@ from reflectrl.episodes import (
     ReflectionRow,
     check_disjoint,
     drop_half_line,
-    export,
     from_line,
     merge,
     read_episodes,
@@ -28,8 +27,8 @@ from reflectrl.episodes import (
     sft_reflection,
     to_line,
 )
-from reflectrl.prompts import policy_prompt, reflector_prompt
-from reflectrl.teach import lessons, teach
+from reflectrl.prompts import reflector_prompt
+from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 
 # ---- episodes of every shape -----------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ def steps(draw: st.DrawFn) -> Step:
         reward=draw(numbers),
         events=tuple(draw(st.lists(st.text(), max_size=2))),
         target=draw(st.none() | legal),
-        lesson=draw(st.sampled_from([None, "positive", "negative"])),
+        label=draw(st.sampled_from([None, "positive", "negative"])),
     )
 
 
@@ -120,8 +119,8 @@ def test_a_log_is_continued_and_each_line_is_there_once_it_is_appended(tmp_path:
 
 def test_what_was_taught_is_read_back_as_it_was() -> None:
     env = make({"name": "taxi"})
-    for lesson in lessons(env.tasks("train")[:3], TeachConfig(), 0):
-        episode = teach(env, lesson)
+    for demonstration in demonstrations(env.tasks("train")[:3], TeachConfig(), 0):
+        episode = teach(env, demonstration)
         assert from_line(to_line(episode)) == episode
 
 
@@ -144,6 +143,17 @@ def test_dropping_a_half_line_keeps_every_whole_one(tmp_path: Path, data: bytes)
     path.write_bytes(data)
     drop_half_line(path)
     assert path.read_bytes() == data[: data.rfind(b"\n") + 1]
+
+
+def test_lines_of_the_older_schema_are_read_their_lessons_as_labels() -> None:
+    taught = example()
+    taught = dataclasses.replace(taught, steps=(dataclasses.replace(taught.steps[0], label="negative"),))
+    data = json.loads(unseal(to_line(taught)))
+    for step in data["steps"]:
+        step["lesson"] = step.pop("label")
+    assert from_line(json.dumps(data | {"schema": 1})) == taught
+    with pytest.raises(ValueError, match="unknown key 'lesson'"):
+        from_line(json.dumps(data))
 
 
 def test_a_missing_log_has_no_half_line(tmp_path: Path) -> None:
@@ -192,9 +202,9 @@ VALID = unseal(to_line(example()))
         ("", "Expecting value"),
         ("{", "corrupt episode"),
         ("[" * 100_000, "too deeply nested"),
-        ("[]", "not an episode of schema 1"),
-        ("{}", "not an episode of schema 1"),
-        (changed("schema", value=2), "not an episode of schema 1"),
+        ("[]", "not an episode of schema 2"),
+        ("{}", "not an episode of schema 2"),
+        (changed("schema", value=3), "not an episode of schema 2"),
         ('{"schema":1}', "task"),
         (changed("task", value="a"), "task: must be an object, not 'a'"),
         (changed("task", "id", value=3), "task: id: must be text, not 3"),
@@ -215,7 +225,7 @@ VALID = unseal(to_line(example()))
         (changed(*STEP, "action", value=2), "steps: 0: an action is not among the 2 listed"),
         (changed(*STEP, "action", value=-1), "an action is not among the 2 listed"),
         (changed(*STEP, "target", value=2), "an action is not among the 2 listed"),
-        (changed(*STEP, "lesson", value="good"), "lesson: must be one of positive, negative, not 'good'"),
+        (changed(*STEP, "label", value="good"), "label: must be one of positive, negative, not 'good'"),
         (changed(*STEP, "events", value="pickup"), "events: must be a list, not 'pickup'"),
         (changed(*STEP, "turns", value={}), "turns: must be a list"),
         (changed(*STEP, "turns", 1, "choice", value=9), "an action is not among the 2 listed"),
@@ -303,10 +313,10 @@ def test_merging_keeps_the_first_of_each_instance_seed_and_arm(tmp_path: Path) -
 # ---- views -----------------------------------------------------------------------------------------------------------
 
 
-def step(name: str, lesson: Any, reflection: str | None, target: int | None) -> Step:
+def step(name: str, label: Any, reflection: str | None, target: int | None) -> Step:
     turns = () if reflection is None else (Turn("analyst", reflection),)
     choice = Turn("expert", "b", choice=1)
-    return Step(Observation("past\n", f"{name}\n", ("a", "b")), (*turns, choice), 1, 0.0, (), target, lesson)
+    return Step(Observation("past\n", f"{name}\n", ("a", "b")), (*turns, choice), 1, 0.0, (), target, label)
 
 
 STEPS = (
@@ -323,7 +333,7 @@ def states(rows: list[Any]) -> list[str]:
     return [(row.observation.state if isinstance(row, ChoiceRow) else row.prompt.rest).split("\n")[0] for row in rows]
 
 
-def test_reflections_are_taught_on_every_lesson_that_has_one() -> None:
+def test_reflections_are_taught_on_every_labelled_step_that_has_one() -> None:
     assert states(sft_reflection(TAUGHT)) == ["good", "aimless", "mistake"]
     assert states(sft_reflection(TAUGHT, negatives=False)) == ["good", "aimless"]
     assert sft_reflection(TAUGHT)[0] == ReflectionRow(reflector_prompt(STEPS[1].observation), " fine")
@@ -337,26 +347,15 @@ def test_choices_after_a_reflection_are_taught_where_both_are_known() -> None:
     assert states(sft_policy(TAUGHT, negatives=False)) == ["good"]
 
 
-def test_choices_without_a_reflection_are_taught_on_every_lesson_with_a_target() -> None:
+def test_choices_without_a_reflection_are_taught_on_every_labelled_step_with_a_target() -> None:
     assert sft(TAUGHT) == [ChoiceRow(STEPS[i].observation, None, STEPS[i].target or 0) for i in (1, 2, 4)]
     assert states(sft(TAUGHT, negatives=False)) == ["good", "silent"]
 
 
-def test_exported_rows_are_prompt_and_completion_as_the_players_read_them() -> None:
-    rows = [json.loads(line) for line in export([*sft_reflection(TAUGHT), *sft_policy(TAUGHT), *sft(TAUGHT)])]
-    assert len(rows) == 8
-    assert all(set(row) == {"prompt", "completion"} for row in rows)
-    assert rows[0] == {"prompt": "past\ngood\nReflection:", "completion": " fine"}
-    assert rows[3] == {"prompt": "past\ngood\nReflection: fine\nActions: 1: a; 2: b\nChoice:", "completion": " 2"}
-    assert rows[5] == {"prompt": "past\ngood\nActions: 1: a; 2: b\nChoice:", "completion": " 2"}
-    history, rest = policy_prompt(STEPS[1].observation, "fine", ("x", "y"))
-    [line] = export(sft_policy(TAUGHT, negatives=False), ("x", "y"))
-    assert json.loads(line) == {"prompt": history + rest, "completion": " y"}
-
-
-def test_an_exported_row_is_one_line_of_readable_text() -> None:
-    [line] = export([ReflectionRow(reflector_prompt(Observation("", "größer\n", ("a",))), " ja\nnein")])
-    assert "größer" in line and "\n" not in line
+def test_rows_of_reflections_are_prompt_and_completion_as_the_reflector_reads_them() -> None:
+    row = sft_reflection(TAUGHT)[0]
+    assert (row.prompt.history + row.prompt.rest, row.completion) == ("past\ngood\nReflection:", " fine")
+    assert row.prompt == reflector_prompt(STEPS[1].observation)
 
 
 # ---- held-out tasks --------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_an_episode_says_where_it_comes_from_and_holds_what_happened() -> None:
     env.reset(options={"task": TASKS[3]})
     for step in episode.steps:
         assert step.observation == env.observe()
-        assert step.reflection == env.analyse()
+        assert step.reflection == env.teacher.analyse(env)
         _, reward, _, _, info = env.step(step.action)
         assert (step.reward, step.events) == (reward, tuple(info["events"]))
     assert env.done

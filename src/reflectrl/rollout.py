@@ -7,18 +7,20 @@ episode has ended begins the next job at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from contextlib import closing as closed_in_the_end
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reflectrl.envs.base import TextEnv
-from reflectrl.envs.pool import EnvPool, Moment, advance, begin
+from reflectrl.envs.pool import EnvPool
+from reflectrl.envs.promises import raised
 from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.types import Episode, Step, Task, Turn, named_seed
+from reflectrl.types import Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def rollout(
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
     An episode depends on its job and the players' weights only, not on `batch`, on the other jobs (but for the rounding
-    of matrix products, which differs with their shape), or on where the environments games.
+    of matrix products, which differs with their shape), or on where the environments live.
 
     Args:
         make_env: called once for each environment that is needed; they are closed in the end. An `EnvPool` lends those
@@ -54,57 +56,80 @@ def rollout(
         UserError: an environment raised; names the environment, the task and the exception.
     """
     with ExitStack() as closing:
-        pool = make_env if isinstance(make_env, EnvPool) else closing.enter_context(EnvPool(make_env))
+        pool = make_env if isinstance(make_env, EnvPool) else None
+        for_each: Callable[..., Iterator[Any]] = pool.each if pool and pool.workers else map
         waiting = iter(jobs)
         free: list[TextEnv] = []
-        games: list[tuple[LiveEpisode, Job]] = []
+        playing: list[tuple[LiveEpisode, Job]] = []
         while True:
-            fresh = list(islice(waiting, batch - len(games)))
-            envs = [free.pop() if free else closing.enter_context(pool.lend()) for _ in fresh]
-            games += zip(_begin(pool, envs, fresh), fresh, strict=True)
-            if not games:
+            # Begin as many jobs as there is room for. Environment and players draw from separate streams of randomness.
+            fresh = list(islice(waiting, batch - len(playing)))
+            while len(free) < len(fresh):
+                free.append(closing.enter_context(pool.lend() if pool else closed_in_the_end(make_env())))
+            envs, tasks = [free.pop() for _ in fresh], [job.task for job in fresh]
+            rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in fresh]
+            seeds = [named_seed(job.seed, "env") % 2**32 for job in fresh]
+            begun = for_each(advance, envs, tasks, [None] * len(fresh), seeds)
+            for env, job, rng, now in zip(envs, fresh, rngs, begun, strict=True):
+                playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation), job))
+            if not playing:
                 return
-            playing = [live for live, _ in games]
+
+            # The players speak and choose.
+            episodes = [live for live, _ in playing]
             if reflector is not None:
-                _reflect(playing, reflector, reflect_probability)
-            turns = player.turns(playing)
-            moments = pool.each(advance, [live.env for live in playing], map(_choice, turns))
-            still = []
-            for (live, job), turn, moment in zip(games, turns, moments, strict=True):
-                _step(live, turn, moment)
-                if moment.done:  # handed over at once: the next environment may raise
-                    yield Episode(
-                        job.task, tuple(live.steps), moment.success, live.truncated, job.seed, dict(job.provenance)
-                    )
+                always = reflect_probability >= 1
+                speaking = [live for live in episodes if always or live.rng.random() < reflect_probability]
+                for live, turn in zip(speaking, reflector.turns(speaking) if speaking else (), strict=True):
+                    live.turns.append(turn)
+            actions: list[int] = []
+            for live, turn in zip(episodes, player.turns(episodes), strict=True):
+                assert turn.choice is not None, "the acting player took a turn without a choice"
+                live.turns.append(turn)
+                actions.append(turn.choice)
+
+            # The environments step.
+            still_playing = []
+            stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
+            for (live, job), action, now in zip(playing, actions, stepped, strict=True):
+                live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
+                live.turns, live.observation, live.truncated = [], now.observation, now.truncated
+                if now.done:  # handed over at once: the next environment may raise
+                    provenance = dict(job.provenance)
+                    yield Episode(job.task, tuple(live.steps), now.success, now.truncated, job.seed, provenance)
                     free.append(live.env)
                 else:
-                    still.append((live, job))
-            games = still
+                    still_playing.append((live, job))
+            playing = still_playing
 
 
-def _begin(pool: EnvPool, envs: Sequence[TextEnv], jobs: Sequence[Job]) -> list[LiveEpisode]:
-    """Begin episodes. Environment and players draw from separate streams of a job's seed."""
-    seeds = [named_seed(job.seed, "env") % 2**32 for job in jobs]
-    moments = pool.each(begin, envs, [job.task for job in jobs], seeds)
-    rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in jobs]
-    begun = zip(envs, jobs, rngs, moments, strict=True)
-    return [LiveEpisode(env, job.task, job.seed, rng, moment.observation) for env, job, rng, moment in begun]
+class TimeStep(NamedTuple):
+    """Where an episode stands after its reset or a step."""
+
+    observation: Observation
+    reward: float
+    done: bool
+    truncated: bool
+    success: bool
+    events: tuple[str, ...]
 
 
-def _reflect(playing: list[LiveEpisode], reflector: Player, probability: float) -> None:
-    speaking = playing if probability >= 1 else [live for live in playing if live.rng.random() < probability]
-    if speaking:
-        for live, turn in zip(speaking, reflector.turns(speaking), strict=True):
-            live.turns.append(turn)
+def advance(env: TextEnv, task: Task, action: int | None, seed: int | None = None) -> TimeStep:
+    """Carry out the legal action of that index, or begin the task where it is None; here or in a worker process.
 
-
-def _choice(turn: Turn) -> int:
-    assert turn.choice is not None, "the acting player took a turn without a choice"
-    return turn.choice
-
-
-def _step(live: LiveEpisode, turn: Turn, moment: Moment) -> None:
-    """Write down a step that was taken."""
-    turns = (*live.turns, turn)
-    live.steps.append(Step(live.observation, turns, _choice(turn), moment.reward, moment.events))
-    live.turns, live.observation, live.truncated = [], moment.observation, moment.truncated
+    Raises:
+        UserError: whatever the environment raised; names it and the task. An author may call `sys.exit`, or derive an
+            exception from BaseException; only Ctrl-C goes on as it is.
+    """
+    try:
+        if action is None:
+            reward, terminated, truncated = 0.0, False, False
+            _, info = env.reset(seed=seed, options={"task": task})
+        else:
+            _, reward, terminated, truncated, info = env.step(action)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise raised(type(env).__name__, task, error) from error
+    done, events = terminated or truncated, tuple(info["events"])
+    return TimeStep(info["observation"], reward, done, truncated, info["success"], events)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Split = Literal["train", "validation", "test"]
-Lesson = Literal["positive", "negative"]
+StepLabel = Literal["positive", "negative"]
 
 
 class UserError(Exception):
@@ -53,6 +53,20 @@ class Observation:
     def text(self) -> str:
         """The whole text as one string (the gymnasium observation)."""
         return self.history + self.state
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an action led to.
+
+    `terminated` ends the episode; `success` says that the task's stage is won (it stays won once said); `events` are
+    short words ("pickup", "illegal") that evaluation and the report count.
+    """
+
+    reward: float
+    terminated: bool = False
+    success: bool = False
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +118,8 @@ class Step:
         reward: what the environment paid, milestone rewards included (environment units, already scaled).
         events: what happened, in the environment's words ("pickup", "illegal", ...).
         target: index of the best action as the teacher knows it; None outside teaching data.
-        lesson: whether this step teaches, and how: "positive" (a step on the way), "negative" (the step after an
-            error, whose reflection explains it), or None (context only; no view trains on it).
+        label: how supervised fine-tuning uses this step: "positive" (a step on the way), "negative" (the step after
+            an error, whose reflection explains it), or None (context only; nothing trains on it).
     """
 
     observation: Observation
@@ -114,7 +128,7 @@ class Step:
     reward: float
     events: tuple[str, ...] = ()
     target: int | None = None
-    lesson: Lesson | None = None
+    label: StepLabel | None = None
 
     @property
     def reflection(self) -> str | None:

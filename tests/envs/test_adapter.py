@@ -1,4 +1,4 @@
-"""Any discrete gymnasium environment as text; the two examples."""
+"""Any discrete gymnasium environment as text; the examples."""
 
 import os
 import subprocess
@@ -92,9 +92,9 @@ def test_what_cannot_be_adapted_is_named_in_one_line(arguments, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["examples.blackjack:BlackjackEnv", "examples.guess_number:GuessEnv"])
+@pytest.mark.parametrize("name", ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv"])
 def test_the_examples_load_as_plug_ins_and_pass_the_checker(examples, name):
-    made = resolve("envs", name)
+    made = resolve("envs", f"examples.{name}")
     check_text_env(made)
     env = made()
     assert env.tasks("train") and env.tasks("test")
@@ -106,6 +106,10 @@ def test_the_examples_run_as_scripts(script, end):
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / script)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip().endswith(end)
+
+
+def test_the_smallest_environment_has_at_most_30_lines():
+    assert len((ROOT / "examples" / "add_up.py").read_text(encoding="utf-8").splitlines()) <= 30
 
 
 def test_blackjack_is_won_exactly_when_the_game_pays(examples):
@@ -125,6 +129,6 @@ def test_the_guessing_expert_halves_the_range(examples):
         env.reset(options={"task": task})
         steps = 0
         while not env.done:
-            env.step(env.expert_action())
+            env.step(env.teacher.expert_action(env))
             steps += 1
         assert env.success and steps <= 4

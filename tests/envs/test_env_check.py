@@ -5,14 +5,24 @@ import random
 import gymnasium as gym
 import pytest
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.envs.check import EnvCheckError, check_text_env
-from reflectrl.envs.splits import SPLITS, require_known
+from reflectrl.envs.teacher import Teacher
 from reflectrl.types import Task
+
+
+class Guide(Teacher):
+    def expert_action(self, env):
+        return 0
+
+    def analyse(self, env):
+        return "Next right."
 
 
 class Corridor(TextEnv):
     """Walk to the end of a windy corridor; going left is possible only away from the wall."""
+
+    teacher = Guide()
 
     def __init__(self) -> None:
         super().__init__(horizon=40)
@@ -46,12 +56,6 @@ class Corridor(TextEnv):
 
     def set_state(self, state):
         self.length, self.place, self.log = state
-
-    def expert_action(self):
-        return 0
-
-    def analyse(self):
-        return "Next right."
 
 
 def test_a_good_environment_passes_as_class_and_as_instance():
@@ -216,38 +220,62 @@ class NoisyText(Corridor):
 class NeverEnds(Corridor):
     def apply(self, action):
         super().apply("right")
-        self._elapsed -= 1
+        self.elapsed -= 1
         return Outcome(0.0)
 
 
+class Lost(Guide):
+    def expert_action(self, env):
+        return len(env.legal_actions()) - 1
+
+
 class LostExpert(Corridor):
-    def expert_action(self):
-        return len(self.legal_actions()) - 1
+    teacher = Lost()
 
     def apply(self, action):
         outcome = super().apply(action)
         return Outcome(outcome.reward, outcome.terminated or action == "left", outcome.success)
 
 
-class IllegalExpert(Corridor):
-    def expert_action(self):
+class Illegal(Guide):
+    def expert_action(self, env):
         return 2
 
 
-class MeddlingExpert(Corridor):
-    def expert_action(self):
-        self.place += 1
+class IllegalExpert(Corridor):
+    teacher = Illegal()
+
+
+class Meddling(Guide):
+    def expert_action(self, env):
+        env.place += 1
         return 0
 
 
-class SilentAnalyst(Corridor):
-    def analyse(self):
+class MeddlingExpert(Corridor):
+    teacher = Meddling()
+
+
+class Silent(Guide):
+    def analyse(self, env):
         return " "
 
 
-class LongAnalyst(Corridor):
-    def analyse(self):
+class SilentAnalyst(Corridor):
+    teacher = Silent()
+
+
+class Long(Guide):
+    def analyse(self, env):
         return "Place known.\nNext right."
+
+
+class LongAnalyst(Corridor):
+    teacher = Long()
+
+
+class NoTeacher(Corridor):
+    teacher = Guide
 
 
 class Unpicklable(Corridor):
@@ -290,6 +318,7 @@ BROKEN = {
     LostExpert: "expert wins most tasks: 0 of 4",
     IllegalExpert: "expert's index is legal: it said 2 of 1",
     MeddlingExpert: "change nothing",
+    NoTeacher: "a teacher is a Teacher, not <class",
     SilentAnalyst: "analyse",
     LongAnalyst: "analyse",
     Unpicklable: "can be pickled",
@@ -329,9 +358,50 @@ def test_tasks_that_cannot_be_told_apart_give_a_warning():
 
 
 class Untaught(Corridor):
-    expert_action = TextEnv.expert_action
-    analyse = TextEnv.analyse
+    teacher = TextEnv.teacher
 
 
-def test_expert_and_analyst_are_optional():
-    check_text_env(Untaught)
+class ExpertAlone(Teacher):
+    def expert_action(self, env):
+        return 0
+
+
+class Demonstrated(Corridor):
+    teacher = ExpertAlone()
+
+
+def test_expert_and_analyst_are_optional_and_the_checker_says_which_there_are():
+    assert check_text_env(Corridor) == ["expert", "analyst"]
+    assert check_text_env(Demonstrated) == ["expert"]
+    assert check_text_env(Untaught) == []
+
+
+# ---- saving by replaying -------------------------------------------------------------------------------------------
+
+
+class Replayed(Corridor):
+    """Saves nothing of its own: the actions since the start are played again, and the wind blows as it did."""
+
+    get_state, set_state = TextEnv.get_state, TextEnv.set_state
+
+
+def test_saving_is_optional_since_the_actions_can_be_played_again():
+    check_text_env(Replayed, episodes=5)
+
+
+def test_a_replayed_point_is_the_saved_one_in_another_instance_too():
+    env, other = Replayed(), Replayed()
+    env.reset(seed=3)
+    for _ in range(2):
+        env.step(0)
+    point, seen = env.save(), env.observe()
+    rest = [env.step(0) for _ in range(2) if not env.done]
+    for one in (env, other):
+        one.restore(point)
+        assert (one.observe(), one.elapsed, one.done, one.success) == (seen, 2, False, False)
+        assert [one.step(0) for _ in rest] == rest
+
+
+def test_an_environment_without_a_required_hook_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"Stateless.*state"):
+        type("Stateless", (Corridor,), {"state": TextEnv.state})()

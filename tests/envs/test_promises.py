@@ -18,9 +18,10 @@ from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, to_line
 from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
-from reflectrl.teach import Lesson, teach
+from reflectrl.teach import Demonstration, teach
 from reflectrl.types import Task, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
+from reflectrl.wings.taxi.teacher import TaxiTeacher
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -127,22 +128,26 @@ def test_the_checker_names_the_promise() -> None:
     ],
 )
 def test_a_teacher_that_says_what_no_log_can_hold_is_told(hook: str, value: Any, told: str) -> None:
-    env_class = type("Odd", (TaxiEnv,), {hook: lambda self: value})
+    teacher = type("OddTeacher", (TaxiTeacher,), {hook: lambda self, env: value})()
+    env_class = type("Odd", (TaxiEnv,), {"teacher": teacher})
     task = env_class().tasks("train")[0]
     with pytest.raises(UserError, match=told):
-        teach(env_class(), Lesson(task, 0, "trajectory"))
+        teach(env_class(), Demonstration(task, 0, "trajectory"))
     with pytest.raises(UserError, match=told):
         list(rollout([Job(task, 0)], env_class, ExpertPlayer(), AnalystPlayer()))
 
 
 def test_a_teacher_may_count_in_numpys_numbers() -> None:
+    class CountingTeacher(TaxiTeacher):
+        def expert_action(self, env: Any) -> Any:
+            return np.int64(super().expert_action(env))
+
     class Counting(TaxiEnv):
-        def expert_action(self) -> Any:
-            return np.int64(super().expert_action())
+        teacher = CountingTeacher()
 
     task = Counting().tasks("train")[0]
     for episode in (
-        teach(Counting(), Lesson(task, 0, "trajectory")),
+        teach(Counting(), Demonstration(task, 0, "trajectory")),
         *rollout([Job(task, 0)], Counting, ExpertPlayer()),
     ):
         assert from_line(to_line(episode)) == episode
@@ -154,11 +159,12 @@ def test_whatever_a_teachers_environment_raises_is_one_line(hook: str, error: Ba
     def fail(*_: object) -> None:
         raise error
 
-    env_class = type("Lost", (TaxiEnv,), {hook: fail})
+    teacher = type("LostTeacher", (TaxiTeacher,), {hook: fail})() if hook != "apply" else TaxiTeacher()
+    env_class = type("Lost", (TaxiEnv,), {"teacher": teacher, "apply": fail if hook == "apply" else TaxiEnv.apply})
     task = env_class().tasks("train")[0]
     told = rf"raised on task '{task.id}': {type(error).__name__}: "
     with pytest.raises(UserError, match=told):
-        teach(env_class(), Lesson(task, 0, "trajectory"))
+        teach(env_class(), Demonstration(task, 0, "trajectory"))
     with pytest.raises(UserError, match=told):
         list(rollout([Job(task, 0)], env_class, ExpertPlayer(), AnalystPlayer()))
 

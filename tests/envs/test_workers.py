@@ -134,9 +134,12 @@ def test_a_stand_in_has_all_that_the_environment_has() -> None:
             one.reset(seed=1, options={"task": task})
         point = env.save()
         while not real.done:
-            assert (env.expert_action(), env.analyse()) == (real.expert_action(), real.analyse())
+            assert (env.teacher.expert_action(env), env.teacher.analyse(env)) == (
+                real.teacher.expert_action(real),
+                real.teacher.analyse(real),
+            )
             assert (env.render(), env.observe(), env.task) == (real.render(), real.observe(), task)
-            assert env.step(real.expert_action()) == real.step(real.expert_action())
+            assert env.step(real.teacher.expert_action(real)) == real.step(real.teacher.expert_action(real))
         assert env.done and env.success and env.stages == TaxiEnv.stages and env.horizon == 20
         assert env.tasks("test", stage="pickup") == real.tasks("test", "pickup")
         env.restore(point)
@@ -151,7 +154,7 @@ def test_what_a_stand_in_cannot_do_is_told_as_in_process(worlds: Any, dice: EnvP
     with dice.lend() as env:
         env.reset(options={"task": worlds.Dice().tasks("train")[0]})
         with pytest.raises(NotImplementedError) as missing:
-            env.expert_action()
+            env.teacher.expert_action(env)
         assert str(missing.value) == "Dice has no expert"
         with pytest.raises(KeyError, match="bug") as bug:
             env.crash()  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import pytest
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.teacher import Teacher
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.types import Task, UserError
@@ -17,10 +18,19 @@ from reflectrl.types import Task, UserError
 COLOURS = {"train": ("red", "blue", "green", "black"), "validation": ("white", "grey"), "test": ("pink",)}
 
 
+class Guide(Teacher):
+    def expert_action(self, env: Any) -> int:
+        return 1
+
+    def analyse(self, env: Any) -> str:
+        return f"Room {env.room}, go left."
+
+
 class Rooms(TextEnv):
     """One room ("one") or two ("full"); "left" is right in every room, anything else ends the walk."""
 
     stages: ClassVar[tuple[str, ...]] = ("one", "full")
+    teacher = Guide()
 
     def __init__(self) -> None:
         super().__init__(horizon=3)
@@ -55,12 +65,6 @@ class Rooms(TextEnv):
 
     def set_state(self, state: Any) -> None:
         self.room = state
-
-    def expert_action(self) -> int:
-        return 1
-
-    def analyse(self) -> str:
-        return f"Room {self.room}, go left."
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reflectrl.config import RLConfig, SFTConfig
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.teacher import Teacher
 from reflectrl.episodes import ChoiceRow, from_line, to_line
 from reflectrl.learn import online
 from reflectrl.learn.batch import Batch, make_batch, policy_pass
@@ -35,10 +36,19 @@ both = pytest.mark.parametrize(
 )
 
 
+class Optimist(Teacher):
+    def expert_action(self, env: Any) -> int:
+        return 0
+
+    def analyse(self, env: Any) -> str:
+        return f"Day {len(env.days)} is fine. " * (1 + len(env.days) % 3)
+
+
 class Diary(TextEnv):
     """Each day adds a line of at least 16 tokens to the history; "look" pays, and a lucky day offers more to do."""
 
     stages: ClassVar[tuple[str, ...]] = ("full",)
+    teacher = Optimist()
 
     def __init__(self, horizon: int = 8) -> None:
         super().__init__(horizon)
@@ -72,12 +82,6 @@ class Diary(TextEnv):
 
     def set_state(self, state: Any) -> None:
         self.days = state
-
-    def expert_action(self) -> int:
-        return 0
-
-    def analyse(self) -> str:
-        return f"Day {len(self.days)} is fine. " * (1 + len(self.days) % 3)
 
 
 def play(policy: Policy, count: int = 3, horizon: int = 5) -> list[Episode]:

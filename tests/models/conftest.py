@@ -4,7 +4,7 @@ import pytest
 
 from reflectrl.config import TeachConfig
 from reflectrl.envs import make
-from reflectrl.teach import lessons, teach
+from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Episode
 
 
@@ -12,4 +12,4 @@ from reflectrl.types import Episode
 def taught() -> list[Episode]:
     """Six frozen lakes, taught."""
     env = make({"name": "frozenlake"})
-    return [teach(env, lesson) for lesson in lessons(env.tasks("train")[:6], TeachConfig(), 0)]
+    return [teach(env, demonstration) for demonstration in demonstrations(env.tasks("train")[:6], TeachConfig(), 0)]

@@ -21,6 +21,7 @@ from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn
 from reflectrl.wings.taxi.env import TaxiEnv
+from reflectrl.wings.taxi.world import ABOARD
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -38,7 +39,11 @@ class CarefulTaxi(TaxiEnv):
         super().__init__(history=True, horizon=7)
 
     def legal_actions(self) -> Sequence[str]:
-        return [one for one in super().legal_actions() if self._city.next_ride(self._ride, one) != self._ride]
+        stops, near = self.city.landmarks, self.city.moves[self.ride.cell]
+        waiting = self.ride.passenger != ABOARD and stops[self.ride.passenger] == self.ride.cell
+        setting_down = self.ride.passenger == ABOARD and self.ride.cell in stops
+        possible = {*near, *(["pickup"] if waiting else []), *(["dropoff"] if setting_down else [])}
+        return [one for one in super().legal_actions() if one in possible]
 
 
 class Diary(TextEnv):

@@ -35,7 +35,7 @@ def live(seed: int = 0, actions: tuple[str, ...] | None = None) -> LiveEpisode:
 def test_the_expert_takes_the_best_action_with_certainty() -> None:
     for one in (live(0), live(1)):
         [turn] = ExpertPlayer().turns([one])
-        assert turn.choice == one.env.expert_action()
+        assert turn.choice == one.env.teacher.expert_action(one.env)
         assert turn.text == one.observation.actions[turn.choice]
         assert turn.probs == tuple(float(i == turn.choice) for i in range(6))
 
@@ -48,7 +48,7 @@ def test_the_expert_wins() -> None:
 def test_the_analyst_says_what_the_environment_knows_and_does_not_act() -> None:
     one = live()
     [turn] = AnalystPlayer().turns([one])
-    assert (turn.text, turn.choice) == (one.env.analyse(), None)
+    assert (turn.text, turn.choice) == (one.env.teacher.analyse(one.env), None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
@@ -88,8 +88,7 @@ def test_a_script_that_is_too_short_or_illegal_is_refused() -> None:
 @pytest.mark.parametrize(("player", "lacks"), [(ExpertPlayer(), "no expert"), (AnalystPlayer(), "no analyst")])
 def test_an_environment_without_the_hook_is_answered_in_one_line(player: Player, lacks: str) -> None:
     class Unaided(TaxiEnv):
-        expert_action = TextEnv.expert_action
-        analyse = TextEnv.analyse
+        teacher = TextEnv.teacher  # type: ignore[assignment]
 
     env = Unaided()
     with pytest.raises(UserError, match=f"Unaided has {lacks}"):

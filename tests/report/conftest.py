@@ -39,8 +39,8 @@ def play(env: TaxiEnv, task: Task, arm: str, seed: int, rng: np.random.Generator
     env.reset(seed=seed, options={"task": task})
     steps, truncated = [], False
     while not env.done:
-        observation, target = env.observe(), env.expert_action()
-        text = env.analyse() if arm in REFLECTS else None
+        observation, target = env.observe(), env.teacher.expert_action(env)
+        text = env.teacher.analyse(env) if arm in REFLECTS else None
         count = len(observation.actions)
         probs = rng.dirichlet(np.full(count, 0.6)) * (1 - SKILL[arm])
         probs[target] += SKILL[arm]

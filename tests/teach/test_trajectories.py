@@ -8,8 +8,9 @@ import pytest
 from reflectrl.config import TeachConfig
 from reflectrl.envs import make
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.teacher import Teacher
 from reflectrl.episodes import sft, sft_policy, sft_reflection, to_line
-from reflectrl.teach import Lesson, lessons, teach
+from reflectrl.teach import Demonstration, demonstrations, teach
 from reflectrl.types import Episode, Step, Task, UserError, named_seed
 
 SMALL = {
@@ -22,7 +23,7 @@ CONFIG = TeachConfig(noise=(0.0, 0.5), negatives=2)
 
 def taught(env: TextEnv, config: TeachConfig = CONFIG, seed: int = 0) -> list[Episode]:
     tasks = env.tasks("train")[:12]
-    return [teach(env, lesson, config.unsafe_noise) for lesson in lessons(tasks, config, seed)]
+    return [teach(env, demonstration, config.unsafe_noise) for demonstration in demonstrations(tasks, config, seed)]
 
 
 @pytest.fixture(params=SMALL)
@@ -36,22 +37,22 @@ def replayed(env: TextEnv, episode: Episode) -> list[tuple[int, str]]:
     said = []
     for step in episode.steps:
         assert env.observe() == step.observation
-        said.append((env.expert_action(), env.analyse()))
+        said.append((env.teacher.expert_action(env), env.teacher.analyse(env)))
         _, reward, _, _, info = env.step(step.action)
         assert (reward, tuple(info["events"])) == (step.reward, step.events)
     return said
 
 
-def test_lessons_of_every_task_each_with_its_own_seed(env: TextEnv) -> None:
+def test_demonstrations_of_every_task_each_with_its_own_seed(env: TextEnv) -> None:
     tasks = env.tasks("train")[:3]
-    planned = lessons(tasks, TeachConfig(noise=(0.0, 0.3, 1.0), negatives=2), seed=7)
-    assert [lesson.task for lesson in planned] == [task for task in tasks for _ in range(5)]
+    planned = demonstrations(tasks, TeachConfig(noise=(0.0, 0.3, 1.0), negatives=2), seed=7)
+    assert [demonstration.task for demonstration in planned] == [task for task in tasks for _ in range(5)]
     assert [(one.kind, one.noise) for one in planned[:5]] == [
         ("trajectory", 0.0), ("trajectory", 0.3), ("trajectory", 1.0), ("negative", 0.0), ("negative", 0.0),
     ]  # fmt: skip
-    assert len({lesson.seed for lesson in planned}) == len(planned)
-    assert {lesson.seed for lesson in planned}.isdisjoint(
-        lesson.seed for lesson in lessons(tasks, TeachConfig(noise=(0.0, 0.3, 1.0)), seed=8)
+    assert len({demonstration.seed for demonstration in planned}) == len(planned)
+    assert {demonstration.seed for demonstration in planned}.isdisjoint(
+        demonstration.seed for demonstration in demonstrations(tasks, TeachConfig(noise=(0.0, 0.3, 1.0)), seed=8)
     )
 
 
@@ -60,11 +61,11 @@ def test_the_seed_decides_everything(env: TextEnv) -> None:
     assert first == again != other
 
 
-def test_a_lesson_depends_on_no_other_lesson(env: TextEnv) -> None:
-    planned = lessons(env.tasks("train")[:4], CONFIG, 0)
-    in_order = {lesson.seed: to_line(teach(env, lesson)) for lesson in planned}
-    for lesson in reversed(planned):
-        assert to_line(teach(env, lesson)) == in_order[lesson.seed]
+def test_a_demonstration_depends_on_no_other(env: TextEnv) -> None:
+    planned = demonstrations(env.tasks("train")[:4], CONFIG, 0)
+    in_order = {demonstration.seed: to_line(teach(env, demonstration)) for demonstration in planned}
+    for demonstration in reversed(planned):
+        assert to_line(teach(env, demonstration)) == in_order[demonstration.seed]
 
 
 def test_targets_are_the_experts_and_reflections_the_analysts(env: TextEnv) -> None:
@@ -79,13 +80,13 @@ def test_without_noise_the_expert_wins() -> None:
     env = make(SMALL["taxi"])
     for episode in taught(env, TeachConfig(noise=(0.0,), negatives=0)):
         assert episode.success and not episode.truncated
-        assert all(step.action == step.target and step.lesson == "positive" for step in episode.steps)
+        assert all(step.action == step.target and step.label == "positive" for step in episode.steps)
 
 
 def test_noise_has_its_share_of_actions_and_survives() -> None:
     env = make({"name": "taxi", "train": 120, "validation": 3, "test": 3})
     tasks = env.tasks("train")
-    episodes = [teach(env, lesson) for lesson in lessons(tasks, TeachConfig(noise=(0.4,), negatives=0), 0)]
+    episodes = [teach(env, one) for one in demonstrations(tasks, TeachConfig(noise=(0.4,), negatives=0), 0)]
     steps = [step for episode in episodes for step in episode.steps]
     # A random action is the expert's by chance, once in the number of survivable actions (2 to 5 of them here).
     share = sum(step.action != step.target for step in steps) / len(steps)
@@ -110,7 +111,7 @@ def negatives(env: TextEnv) -> list[Episode]:
 def test_a_negative_teaches_the_one_step_after_the_error(negatives: list[Episode]) -> None:
     for episode in negatives:
         *path, error, correction = episode.steps
-        assert [step.lesson for step in episode.steps] == [None] * (len(path) + 1) + ["negative"]
+        assert [step.label for step in episode.steps] == [None] * (len(path) + 1) + ["negative"]
         assert all(step.action == step.target for step in path) and error.action != error.target
         assert correction.action == correction.target
 
@@ -129,7 +130,7 @@ def left(env: TextEnv, episode: Episode, count: int) -> int:
         env.step(step.action)
     steps = 0
     while not env.done:
-        env.step(env.expert_action())
+        env.step(env.teacher.expert_action(env))
         steps += 1
     assert env.success
     return steps
@@ -137,8 +138,8 @@ def left(env: TextEnv, episode: Episode, count: int) -> int:
 
 def test_the_reflection_explains_the_error() -> None:
     env = make({"name": "taxi", "train": 60, "validation": 3, "test": 3})
-    planned = lessons(env.tasks("train"), TeachConfig(noise=(), negatives=2), 0)
-    said = [teach(env, lesson).steps[-1].reflection or "" for lesson in planned]
+    planned = demonstrations(env.tasks("train"), TeachConfig(noise=(), negatives=2), 0)
+    said = [teach(env, demonstration).steps[-1].reflection or "" for demonstration in planned]
     assert all("was a mistake" in words or "at the wrong stop" in words for words in said)
 
 
@@ -148,8 +149,20 @@ def test_views_leave_the_error_out(negatives: list[Episode]) -> None:
     assert [row.target for row in sft(negatives)] == [episode.steps[-1].target for episode in negatives]
 
 
+class Guide(Teacher):
+    def expert_action(self, env: Any) -> int:
+        if env.fault == "expert":
+            return super().expert_action(env)
+        return len(env.legal_actions()) - 1
+
+    def analyse(self, env: Any) -> str:
+        return super().analyse(env) if env.fault == "analyst" else f"At {env.cell}, go right."
+
+
 class Line(TextEnv):
     """Walk right along a line of cells; `teach` can fail here in every way."""
+
+    teacher = Guide()
 
     def __init__(self, fault: str = "", length: int = 3, only: bool = False) -> None:
         super().__init__(horizon=6)
@@ -183,28 +196,20 @@ class Line(TextEnv):
     def set_state(self, state: Any) -> None:
         self.cell = state
 
-    def expert_action(self) -> int:
-        if self.fault == "expert":
-            return super().expert_action()
-        return len(self.legal_actions()) - 1
-
-    def analyse(self) -> str:
-        return super().analyse() if self.fault == "analyst" else f"At {self.cell}, go right."
-
 
 def negative(env: TextEnv, seed: int) -> tuple[Step, ...]:
-    return teach(env, Lesson(env.tasks("train")[0], seed, "negative")).steps
+    return teach(env, Demonstration(env.tasks("train")[0], seed, "negative")).steps
 
 
 def test_where_the_drawn_step_allows_no_error_another_one_is_perturbed() -> None:
     """On the first cell every error falls off the line, and so it is never there."""
     for seed in range(20):
         *_, error, correction = negative(Line(), seed)
-        assert error.observation.state != "Cell 0.\n" and error.action == 0 and correction.lesson == "negative"
+        assert error.observation.state != "Cell 0.\n" and error.action == 0 and correction.label == "negative"
 
 
 def test_a_path_without_any_possible_error_teaches_nothing() -> None:
-    assert all(step.lesson is None for step in negative(Line(only=True), 0))
+    assert all(step.label is None for step in negative(Line(only=True), 0))
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "negative"])
@@ -219,5 +224,5 @@ def test_a_path_without_any_possible_error_teaches_nothing() -> None:
 def test_what_the_environment_cannot_do_is_said(fault: str, message: str, kind: Any) -> None:
     env = Line(fault)
     with pytest.raises(UserError) as caught:
-        teach(env, Lesson(env.tasks("train")[0], 0, kind))
+        teach(env, Demonstration(env.tasks("train")[0], 0, kind))
     assert str(caught.value) == message

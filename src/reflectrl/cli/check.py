@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reflectrl.envs import make
+from reflectrl.envs.base import SPLITS
 from reflectrl.envs.check import EnvCheckError, check_text_env
-from reflectrl.envs.splits import SPLITS
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -28,7 +28,7 @@ def check(section: Mapping[str, Any]) -> str:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            check_text_env(functools.partial(make, section))
+            abilities = check_text_env(functools.partial(make, section))
         sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
     except UserError:
         raise
@@ -39,6 +39,6 @@ def check(section: Mapping[str, Any]) -> str:
     except BaseException as error:  # whatever the environment's own code raises
         raise UserError(f"environment {name!r} raised {one_line(error)}") from error
     notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
-    return "\n".join(
-        [*notes, f"{name}: every promise is kept (stages: {', '.join(env.stages)}; tasks: {', '.join(sizes)})"]
-    )
+    found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
+    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
+    return "\n".join([*notes, f"{name}: every promise is kept ({told})"])

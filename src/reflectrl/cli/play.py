@@ -61,7 +61,7 @@ def ending(episode: Episode) -> str:
 
 def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Player | None]:
     if who == "human":
-        return HumanPlayer(_expert_of(env)), None
+        return HumanPlayer(ExpertPlayer() if "expert" in env.teacher.abilities() else None), None
     if who in UNLEARNED:
         return UNLEARNED[who](), None
     if "://" in who:
@@ -77,7 +77,3 @@ def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Pla
 
     transformers.utils.logging.disable_progress_bar()
     return load_players(Path(folder), arm, seed, trust)
-
-
-def _expert_of(env: TextEnv) -> Player | None:
-    return ExpertPlayer() if type(env).expert_action is not TextEnv.expert_action else None

@@ -9,9 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.envs.promises import is_finite
-from reflectrl.envs.splits import SPLITS, require_known
 from reflectrl.plugins import look_here, one_line
 from reflectrl.types import Task, UserError
 
@@ -23,12 +22,12 @@ class GymTextEnv(TextEnv):
     """Plays a gymnasium environment through its text.
 
     A task is a seed: the wrapped environment is reset with it, so that start and luck of an episode are fixed by the
-    task, and the same actions lead to the same end. Subclass to override `describe`, `won`, `expert_action` or
-    `analyse`; where `describe` and `won` are good as they are, a recipe can name this class itself.
+    task, and the same actions lead to the same end. Subclass to override `describe` or `won`, or to name a `teacher`;
+    where these are good as they are, a recipe can name this class itself.
 
-    Saving keeps the actions since the reset, and restoring replays them. That costs one pass over the episode so far,
-    but works for every deterministic environment, also those that hold windows, sockets or C structures, which a deep
-    copy does not; and a saved point is small, and may travel to another process.
+    Saving is `TextEnv`'s: the actions since the reset, which restoring plays again. That costs one pass over the
+    episode so far, but works for every deterministic environment, also those that hold windows, sockets or C
+    structures, which a deep copy does not; and a saved point is small, and may travel to another process.
 
     Args:
         id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
@@ -65,7 +64,6 @@ class GymTextEnv(TextEnv):
         self.scale, self.rules, self.show_history = scale, rules, history
         self.sizes = {"train": train, "validation": validation, "test": test}
         self.settings = dict(settings or {})
-        self._played: list[int] = []
         self._wrapped = self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
@@ -112,8 +110,7 @@ class GymTextEnv(TextEnv):
 
     def begin(self, task: Task) -> None:
         self._seen, self._info = self._wrapped.reset(seed=task.payload["seed"])
-        self._played = []
-        self._past = self.rules
+        self._past, self._last = self.rules, "none"
         self._text = self.describe(self._seen, self._info)
 
     def apply(self, action: str) -> Outcome:
@@ -123,7 +120,7 @@ class GymTextEnv(TextEnv):
         self._seen, reward, terminated, truncated, self._info = self._wrapped.step(index)
         if not is_finite(reward):
             raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
-        self._played.append(index)
+        self._last = action
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)
         return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())
@@ -132,8 +129,7 @@ class GymTextEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        last = self.names[self._played[-1]] if self._played else "none"
-        return f"{self._text.rstrip()}\nLast: {last}\n"
+        return f"{self._text.rstrip()}\nLast: {self._last}\n"
 
     def legal_actions(self) -> Sequence[str]:
         """The named actions, without those that `info["action_mask"]` excludes where there is one."""
@@ -141,14 +137,6 @@ class GymTextEnv(TextEnv):
         if mask is None:
             return self.names
         return tuple(name for name, legal in zip(self.names, np.asarray(mask).tolist(), strict=True) if legal)
-
-    def get_state(self) -> Any:
-        return tuple(self._played)
-
-    def set_state(self, state: Any) -> None:
-        self.begin(self.task)
-        for index in state:
-            self.apply(self.names[index])
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the wrapped environment, which need not be picklable; the episode is replayed on the other side."""
@@ -159,7 +147,7 @@ class GymTextEnv(TextEnv):
         self.__dict__.update(state)
         self._wrapped = self._make()
         if self._task is not None:
-            self.set_state(tuple(self._played))
+            self.restore(self.save())
 
     def close(self) -> None:
         """Close the wrapped environment."""

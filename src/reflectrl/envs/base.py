@@ -1,22 +1,27 @@
 """TextEnv: a gymnasium environment whose observations are text and whose legal actions are listed.
 
-An author writes the hooks `tasks`, `begin`, `apply`, `history`, `state`, `legal_actions`, `get_state` and `set_state`;
-`reset`, `step`, the horizon, and saving and restoring come from here. Further hooks: `expert_action` and `analyse` are
-needed only to make teaching data, `group` only to report results by kinds of tasks.
+An author writes five hooks: `tasks`, `begin`, `apply`, `state` and `legal_actions`. `reset`, `step`, the horizon,
+saving and restoring come from here. For teaching data, name a `reflectrl.envs.teacher.Teacher` as well.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
 from reflectrl.envs.promises import problem_of_observation, problem_of_outcome, problem_of_task, require_kept
-from reflectrl.types import Observation, Task
+from reflectrl.envs.teacher import Teacher
+from reflectrl.plugins import suggestion
+from reflectrl.types import Observation, Outcome, Task, UserError, named_seed
+
+T = TypeVar("T")
+SPLITS = ("train", "validation", "test")
 
 
 class TextSpace(gym.spaces.Space[str]):
@@ -44,28 +49,6 @@ class TextSpace(gym.spaces.Space[str]):
         return isinstance(other, TextSpace)
 
 
-class ActionSpace(gym.spaces.Discrete):
-    """Indices into the actions that are legal now; `n` follows the environment from step to step."""
-
-    def resize(self, n: int) -> None:
-        """Make 0..n-1 the legal indices."""
-        self.n = np.int64(n)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an action led to.
-
-    `terminated` ends the episode; `success` says that the task's stage is won (it stays won once said); `events` are
-    short words ("pickup", "illegal") that evaluation and the report count.
-    """
-
-    reward: float
-    terminated: bool = False
-    success: bool = False
-    events: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """A point in an episode, made by `TextEnv.save` and understood by `TextEnv.restore`."""
@@ -78,13 +61,19 @@ class Snapshot:
     state: Any
 
 
-class TextEnv(gym.Env[str, int]):
+class TextEnv(gym.Env[str, int], ABC):
     """Base class of every environment.
 
     Class attributes:
         stages: curriculum stages in order; the last one is the whole task. A stage is also the name under which
             success is reported.
         milestones: event → stage name, for stages whose success can be read off an episode of the last stage.
+        teacher: who demonstrates and explains here; the default knows nothing.
+
+    Attributes:
+        elapsed: steps taken in this episode.
+        done: whether the episode is over (won, lost or truncated).
+        success: whether the stage of the current task has been won in this episode.
 
     Args:
         horizon: the greatest number of steps of an episode; afterwards it is truncated.
@@ -92,18 +81,19 @@ class TextEnv(gym.Env[str, int]):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     render_mode: str | None = "ansi"
-    action_space: ActionSpace  # type: ignore[assignment]
+    action_space: gym.spaces.Discrete[Any]
     stages: ClassVar[tuple[str, ...]] = ("full",)
     milestones: ClassVar[dict[str, str]] = {}
+    teacher: Teacher = Teacher()
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
         self.observation_space = TextSpace()
-        self.action_space = ActionSpace(1)
+        self.action_space = gym.spaces.Discrete(1)
+        self.elapsed, self.done, self.success = 0, True, False
         self._task: Task | None = None
-        self._elapsed = 0
-        self._done = True
-        self._success = False
+        self._actions: list[str] = []
+        self._rng_at_start: Any = None
 
     # ---- what an author writes -------------------------------------------------------------------------------------
 
@@ -124,51 +114,41 @@ class TextEnv(gym.Env[str, int]):
         """Carry out one of the actions that `legal_actions` listed."""
 
     @abstractmethod
-    def history(self) -> str:
-        """The part of the text that only grows within an episode ("" if there is none)."""
-
-    @abstractmethod
     def state(self) -> str:
-        """The part of the text that may change entirely at each step."""
+        """The text of the observation: what may change entirely at each step."""
 
     @abstractmethod
     def legal_actions(self) -> Sequence[str]:
         """The actions that may be chosen now; never empty before the episode ends."""
 
-    @abstractmethod
-    def get_state(self) -> Any:
-        """Everything that `begin` and `apply` change, as a value that later steps do not alter."""
+    # ---- what an author may write as well --------------------------------------------------------------------------
 
-    @abstractmethod
-    def set_state(self, state: Any) -> None:
-        """Go back to a value of `get_state`."""
+    def history(self) -> str:
+        """Text that stands before `state` and only grows within an episode, so that models read it once."""
+        return ""
 
     def group(self, task: Task) -> str | None:
         """The kind of a task, where results are worth reporting by kind as well; None where there are no kinds."""
         return None
 
-    def expert_action(self) -> int:
-        """Index of the best legal action. Needed for teaching and for the expert player only."""
-        raise NotImplementedError(f"{type(self).__name__} has no expert")
+    def get_state(self) -> Any:
+        """Everything that `begin` and `apply` change, as a value that later steps do not alter.
 
-    def oracle_action(self) -> int:
-        """Index of the best legal action for one who knows what is hidden: the ceiling of the oracle player.
-
-        Where nothing is hidden from the expert either, that is the expert's action.
+        By default this is the actions so far, and the random generator from which they started: `set_state` plays them
+        again. Where that is slow, override both.
         """
-        return self.expert_action()
+        return self._rng_at_start, tuple(self._actions)
 
-    def baseline_action(self) -> int:
-        """Index of the action that the usual method without learning takes: the bar of the baseline player."""
-        raise NotImplementedError(f"{type(self).__name__} has no baseline")
-
-    def analyse(self) -> str:
-        """A short analysis of the current state, as a reflector should write it (one line, no newline).
-
-        It may use the best next action but never names the source of that knowledge. It may speak only of what the
-        text of the observation shows, since a reader could not learn to write anything else.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no analyst")
+    def set_state(self, state: Any) -> None:
+        """Go back to a value of `get_state`."""
+        self._rng_at_start, actions = state
+        self.np_random.bit_generator.state = self._rng_at_start
+        self._actions, self.elapsed, self.done, self.success = [], 0, False, False
+        self.begin(self.task)
+        for action in actions:
+            self.success |= bool(self.apply(action).success)
+            self._actions.append(action)
+            self.elapsed += 1
 
     # ---- what gymnasium and the players call -----------------------------------------------------------------------
 
@@ -179,28 +159,29 @@ class TextEnv(gym.Env[str, int]):
             raise RuntimeError("call reset() first")
         return self._task
 
-    @property
-    def success(self) -> bool:
-        """Whether the stage of the current task has been won in this episode."""
-        return self._success
-
-    @property
-    def done(self) -> bool:
-        """Whether the episode is over (won, lost or truncated)."""
-        return self._done
-
     def observe(self) -> Observation:
-        """The current observation.
+        """The current observation; the action space follows the number of legal actions.
 
         Raises:
             PromiseError: a hook gave what no player can read or no log can hold; names environment and task.
         """
         history, state, actions = self.history(), self.state(), self.legal_actions()
-        require_kept(self, self._task, problem_of_observation(history, state, actions, self._done))
+        try:  # nearly always all is well, which is quickly seen
+            listed = type(actions) in (tuple, list) and (len(actions) > 0 or self.done)
+            texts = type(history) is type(state) is str and history.isascii() and state.isascii()
+            fine = listed and texts and "".join(actions).isascii()
+        except TypeError:  # an action is no text
+            fine = False
+        if not fine:
+            require_kept(self, self._task, problem_of_observation(history, state, actions, self.done))
+        self.action_space.n = np.int64(max(1, len(actions)))
         return Observation(history, state, tuple(actions))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; `options={"task": Task}` names the task, otherwise a training task is drawn.
+
+        Returns:
+            The text, and a dictionary with "observation" (an `Observation`), "actions", "events" and "success".
 
         Raises:
             PromiseError: a hook gave what it must not give.
@@ -210,47 +191,51 @@ class TextEnv(gym.Env[str, int]):
         if task is None:
             tasks = self.tasks("train")
             task = tasks[int(self.np_random.integers(len(tasks)))]
-        require_kept(self, task, problem_of_task(task))
-        self._task, self._elapsed, self._done, self._success = task, 0, False, False
+        names = (task.id, task.env, task.split, task.stage) if isinstance(task, Task) else (None,)
+        if not all(type(name) is str and name.isascii() for name in names):
+            require_kept(self, task, problem_of_task(task))
+        self._task, self._actions, self._rng_at_start = task, [], self.np_random.bit_generator.state
+        self.elapsed, self.done, self.success = 0, False, False
         self.begin(task)
-        return self._report(())
+        seen = self.observe()
+        info = {"observation": seen, "actions": list(seen.actions), "events": [], "success": False}
+        return seen.history + seen.state, info
 
     def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carry out the legal action of that index.
 
-        Returns gymnasium's (observation, reward, terminated, truncated, info).
+        Returns:
+            Gymnasium's (text, reward, terminated, truncated, info); `info` has the keys that `reset` gives.
 
         Raises:
             RuntimeError: the episode is over.
             ValueError: the index names no legal action.
             PromiseError: a hook gave what it must not give.
         """
-        if self._done:
+        if self.done:
             raise RuntimeError("the episode is over; call reset()")
         actions = self.legal_actions()
         if not 0 <= action < len(actions):
             raise ValueError(f"action {action} is not in 0..{len(actions) - 1}")
-        reward, terminated, success, events = self._outcome(self.apply(actions[action]))
-        self._elapsed += 1
-        self._success = self._success or success
-        truncated = not terminated and self._elapsed >= self.horizon
-        self._done = terminated or truncated
-        text, info = self._report(events)
-        return text, reward, terminated, truncated, info
-
-    def _outcome(self, found: Outcome) -> tuple[float, bool, bool, Sequence[str]]:
-        """Reward, end, success and events of an action in Python's own types."""
-        if not isinstance(found, Outcome):
-            require_kept(self, self._task, f"apply() gives an Outcome, not {found!r:.60}")
-        reward, terminated, success, events = found.reward, found.terminated, found.success, found.events
-        require_kept(self, self._task, problem_of_outcome(reward, terminated, success, events))
-        return float(reward), bool(terminated), bool(success), events
-
-    def _report(self, events: Sequence[str]) -> tuple[str, dict[str, Any]]:
-        observation = self.observe()
-        self.action_space.resize(max(1, len(observation.actions)))
-        info = {"actions": list(observation.actions), "events": list(events), "success": self._success}
-        return observation.text, info
+        outcome = self.apply(actions[action])
+        if not (  # nearly always all is well, which is quickly seen
+            type(outcome) is Outcome
+            and type(outcome.reward) is float
+            and math.isfinite(outcome.reward)
+            and type(outcome.terminated) is type(outcome.success) is bool
+            and type(outcome.events) is tuple
+            and all(type(event) is str and event.isascii() for event in outcome.events)
+        ):
+            require_kept(self, self._task, problem_of_outcome(outcome))
+        self._actions.append(actions[action])
+        self.elapsed += 1
+        self.success = self.success or bool(outcome.success)
+        terminated = bool(outcome.terminated)
+        truncated = not terminated and self.elapsed >= self.horizon
+        self.done = terminated or truncated
+        seen, events = self.observe(), list(outcome.events)
+        info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}
+        return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
 
     def render(self) -> str:
         """The text that a player reads."""
@@ -259,12 +244,40 @@ class TextEnv(gym.Env[str, int]):
     def save(self) -> Snapshot:
         """The present point of the episode, the random generator included."""
         rng = self.np_random.bit_generator.state
-        return Snapshot(self.task, self._elapsed, self._done, self._success, rng, self.get_state())
+        return Snapshot(self.task, self.elapsed, self.done, self.success, rng, self.get_state())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a saved point; what follows replays identically."""
-        self._task, self._elapsed = snapshot.task, snapshot.elapsed
-        self._done, self._success = snapshot.done, snapshot.success
-        self.np_random.bit_generator.state = snapshot.rng
+        self._task = snapshot.task
         self.set_state(snapshot.state)
-        self.action_space.resize(max(1, len(self.legal_actions())))
+        self.elapsed, self.done, self.success = snapshot.elapsed, snapshot.done, snapshot.success
+        self.np_random.bit_generator.state = snapshot.rng
+        self.action_space.n = np.int64(max(1, len(self.legal_actions())))
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
+    """Refuse a word that is not known: `require_known("taxi", "split", split, SPLITS)`.
+
+    Raises:
+        UserError: names the environment, the word and the nearest known one.
+    """
+    if word not in known:
+        raise UserError(f"{env}: unknown {kind} {word!r}{suggestion(str(word), known)}")
+
+
+def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:
+    """Shuffle `items` by a named seed and deal them out to the splits in the order of `sizes`.
+
+    Every item goes to at most one split; those left over go to none.
+
+    Raises:
+        UserError: a size is below 1, or the sizes ask for more items than there are.
+    """
+    if min(sizes.values()) < 1 or sum(sizes.values()) > len(items):
+        raise UserError(f"split sizes {dict(sizes)} must each be at least 1 and together at most {len(items)}")
+    order = np.random.default_rng(named_seed("divide", *seed_names)).permutation(len(items))
+    ends = np.cumsum(list(sizes.values()))
+    return {split: [items[i] for i in part] for split, part in zip(sizes, np.split(order, ends), strict=False)}

@@ -11,62 +11,15 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar, cast
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
 from reflectrl.plugins import one_line
-from reflectrl.types import Observation, Task, UserError
+from reflectrl.types import UserError
 
 Answer = TypeVar("Answer")
-
-
-# ---- what a rollout asks of an environment -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where an episode stands after its reset or a step; `reward`, `truncated` and `events` are the step's."""
-
-    observation: Observation
-    done: bool
-    success: bool
-    reward: float = 0.0
-    truncated: bool = False
-    events: tuple[str, ...] = ()
-
-
-def begin(env: TextEnv, task: Task, seed: int) -> Moment:
-    """Start an episode; UserError, naming environment and task, for whatever the environment raises."""
-    with blamed(env, task):
-        env.reset(seed=seed, options={"task": task})
-        return Moment(env.observe(), env.done, env.success)
-
-
-def advance(env: TextEnv, action: int) -> Moment:
-    """Carry out the legal action of that index; UserError for whatever the environment raises."""
-    with blamed(env, env.task):
-        _, reward, _, truncated, info = env.step(action)
-        return Moment(env.observe(), env.done, env.success, reward, truncated, tuple(info["events"]))
-
-
-@contextmanager
-def blamed(env: TextEnv, task: Task) -> Iterator[None]:
-    """Whatever an environment raises in the block is a UserError that names it and the task.
-
-    An author may call `sys.exit`, or derive an exception from BaseException; only Ctrl-C goes on as it is.
-    """
-    try:
-        yield
-    except (UserError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise UserError(f"environment {type(env).__name__} raised on task {task.id!r}: {one_line(error)}") from error
-
-
-# ---- the pool ------------------------------------------------------------------------------------------------------
 
 
 class EnvPool:
@@ -123,9 +76,7 @@ class EnvPool:
         worker = self._workers[(self._made - 1) % self.workers]
         return cast("TextEnv", RemoteEnv(worker, self._made))
 
-    def each(
-        self, function: Callable[..., Answer], envs: Sequence[TextEnv], *columns: Iterable[Any]
-    ) -> Iterator[Answer]:
+    def each(self, function: Callable[..., Answer], envs: Sequence[Any], *columns: Iterable[Any]) -> Iterator[Answer]:
         """Like `map(function, envs, *columns)` for lent environments, those of different workers at the same time.
 
         `function` is a module's own. What it raises is raised when its turn comes, after all answers before it.
@@ -134,10 +85,8 @@ class EnvPool:
             UserError: a worker died; names the environment and the task that it was playing.
         """
         if not self.workers:
-            return map(function, envs, *columns)
-        return self._asked(function, cast("Sequence[RemoteEnv]", envs), *columns)
-
-    def _asked(self, function: Callable[..., Any], envs: Sequence[RemoteEnv], *columns: Iterable[Any]) -> Iterator[Any]:
+            yield from map(function, envs, *columns)
+            return
         awaited = [env._ask(function, *given) for env, *given in zip(envs, *columns, strict=True)]
         for worker in self._workers:
             worker.send()

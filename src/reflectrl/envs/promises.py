@@ -1,8 +1,8 @@
-"""What the hooks of an environment have to give, checked at every reset and step.
+"""What the hooks of an environment and of its teacher have to give, and the messages when they do not.
 
 A text that UTF-8 cannot hold, a reward that is a word or an event that is a number would be written into a log that
 cannot be read any more, or end in an exception of something that knows neither the environment nor the task. Each
-function here says what is wrong in a few words, or None; they cost about a microsecond.
+function here says what is wrong in a few words, or None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.types import Task, UserError
+from reflectrl.plugins import one_line
+from reflectrl.types import Outcome, Task, UserError
 
 
 class PromiseError(UserError):
@@ -33,6 +34,11 @@ def require_kept(env: object, task: object, problem: str | None) -> None:
         raise error
 
 
+def raised(env: str, task: Task, error: BaseException) -> UserError:
+    """The user's error for whatever an environment raised; it names the environment, the task and the exception."""
+    return UserError(f"environment {env} raised on task {task.id!r}: {one_line(error)}")
+
+
 def problem_of_task(task: object) -> str | None:
     """What is wrong with a task that is to be played."""
     if not isinstance(task, Task):
@@ -40,59 +46,40 @@ def problem_of_task(task: object) -> str | None:
     return _first((f"a task's {name}", getattr(task, name)) for name in ("id", "env", "split", "stage"))
 
 
-def problem_of_text(what: str, text: object) -> str | None:
-    """What is wrong with something that is to be text."""
-    if not isinstance(text, str):
-        return f"{what} is text, not {text!r:.60}"
-    if text.isascii():
-        return None
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"{what} is text that UTF-8 can hold, without {text[error.start]!r}"
-    return None
-
-
 def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -> str | None:
     """What is wrong with what a player is to see; once the episode is over, no action needs to be legal."""
-    if not _is_list(actions):
+    if isinstance(actions, (str, bytes)) or not isinstance(actions, Sequence):
         return f"legal actions are a list of texts, not {actions!r:.60}"
     if not actions and not over:
         return "legal actions are not empty before the end"
-    try:
-        joined = "\n".join(actions)
-    except TypeError:
-        odd = next(action for action in actions if not isinstance(action, str))
-        return f"an action is text, not {odd!r:.60}"
-    if type(history) is type(state) is str and history.isascii() and state.isascii() and joined.isascii():
-        return None  # nearly always, and quick
-    return _first((("history", history), ("state", state), ("an action", joined)))
+    return _first((("history", history), ("state", state), *(("an action", action) for action in actions)))
 
 
-def problem_of_outcome(reward: object, terminated: object, success: object, events: Any) -> str | None:
+def problem_of_outcome(outcome: Any) -> str | None:
     """What is wrong with what an action led to."""
-    if not is_finite(reward):
-        return f"rewards are finite numbers, not {reward!r:.60}"
-    if not _is_flag(terminated):
-        return f"terminated is True or False, not {terminated!r:.60}"
-    if not _is_flag(success):
-        return f"success is True or False, not {success!r:.60}"
-    if not isinstance(events, (list, tuple)):
-        return f"events are a tuple of texts, not {events!r:.60}"
-    return _first(("an event", event) for event in events) if events else None
+    if not isinstance(outcome, Outcome):
+        return f"apply() gives an Outcome, not {outcome!r:.60}"
+    if not is_finite(outcome.reward):
+        return f"rewards are finite numbers, not {outcome.reward!r:.60}"
+    for name in ("terminated", "success"):
+        if not isinstance(flag := getattr(outcome, name), bool | np.bool_):
+            return f"{name} is True or False, not {flag!r:.60}"
+    if not isinstance(outcome.events, (list, tuple)):
+        return f"events are a tuple of texts, not {outcome.events!r:.60}"
+    return _first(("an event", event) for event in outcome.events)
 
 
-def problem_of_advice(hook: str, index: Any, actions: int) -> str | None:
-    """What is wrong with what a teacher says: the index of one of so many legal actions."""
-    if isinstance(index, Integral) and not isinstance(index, bool) and 0 <= int(index) < actions:
+def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
+    """What is wrong with what a teacher says: an analysis, or the index of one of so many legal actions."""
+    if ability == "analyse":
+        return _first([("analyse()", said)])
+    if isinstance(said, Integral) and not isinstance(said, bool) and 0 <= int(said) < actions:
         return None
-    return f"{hook} gives the index of a legal action, not {index!r:.60} of {actions}"
+    return f"{ability}() gives the index of a legal action, not {said!r:.60} of {actions}"
 
 
 def is_finite(number: object) -> bool:
     """Whether this is a real number, of Python or numpy, that a float can hold."""
-    if type(number) is float:
-        return math.isfinite(number)
     if isinstance(number, bool) or not isinstance(number, Real):
         return False
     try:
@@ -101,14 +88,13 @@ def is_finite(number: object) -> bool:
         return False
 
 
-def _is_flag(found: object) -> bool:
-    return found is True or found is False or isinstance(found, np.bool_)
-
-
-def _is_list(found: object) -> bool:
-    return isinstance(found, (list, tuple)) or (isinstance(found, Sequence) and not isinstance(found, (str, bytes)))
-
-
 def _first(texts: Iterable[tuple[str, object]]) -> str | None:
     """The first problem among things that are to be text."""
-    return next(filter(None, (problem_of_text(what, text) for what, text in texts)), None)
+    for what, text in texts:
+        if not isinstance(text, str):
+            return f"{what} is text, not {text!r:.60}"
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            return f"{what} is text that UTF-8 can hold, without {text[error.start]!r}"
+    return None

@@ -23,6 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from reflectrl.envs.base import TextEnv
+from reflectrl.envs.teacher import ABILITIES, Teacher
 from reflectrl.plugins import one_line
 from reflectrl.types import Task, UserError
 
@@ -34,8 +35,19 @@ LOOK = 1.0
 """Seconds between two looks at whether a worker that is waited for still lives. A step may take as long as it likes."""
 
 
+class RemoteTeacher(Teacher):
+    """Stands in for the teacher of an environment that lives in a worker, where it is asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ABILITIES.values():
+            return super().__getattribute__(name)
+        return lambda env: env._now(_ask_teacher, name)
+
+
 class RemoteEnv:
     """Stands in for an environment that lives in a worker: all its public attributes and methods can be used here."""
+
+    teacher = RemoteTeacher()
 
     def __init__(self, worker: Worker, number: int) -> None:
         self._worker, self._number = worker, number
@@ -65,6 +77,10 @@ def _look_up(env: TextEnv, name: str) -> tuple[bool, Any]:
 
 def _call(env: TextEnv, name: str, *arguments: Any, **named: Any) -> Any:
     return getattr(env, name)(*arguments, **named)
+
+
+def _ask_teacher(env: TextEnv, ability: str) -> Any:
+    return getattr(env.teacher, ability)(env)
 
 
 # ---- a worker, seen by its parent ----------------------------------------------------------------------------------

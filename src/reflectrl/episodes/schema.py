@@ -15,7 +15,8 @@ from reflectrl.digests import CHECKSUM, seal, unseal
 from reflectrl.plugins import suggestion
 from reflectrl.types import Episode, Step
 
-SCHEMA = 1
+SCHEMA = 2
+"""2 since a step's `lesson` became its `label`; lines of schema 1 are read as well."""
 
 
 def to_line(episode: Episode) -> str:
@@ -38,8 +39,13 @@ def from_line(line: str) -> Episode:
         data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
-    if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+    schema = data.pop("schema", None) if isinstance(data, dict) else None
+    if schema not in (1, SCHEMA):
         raise ValueError(f"not an episode of schema {SCHEMA}")
+    if schema == 1 and isinstance(data.get("steps"), list):
+        for step in data["steps"]:
+            if isinstance(step, dict) and "lesson" in step:
+                step["label"] = step.pop("lesson")
     data.pop(CHECKSUM, None)  # of a line that something else has written again, with spaces or sorted
     episode: Episode = _reader(Episode)(data)
     for i, step in enumerate(episode.steps):

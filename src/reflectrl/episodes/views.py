@@ -1,14 +1,12 @@
-"""Views: pure functions from episodes to training rows, and the rows in the form that other trainers read."""
+"""Views: pure functions from episodes to training rows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from reflectrl.episodes.log import task_key
-from reflectrl.models.labels import candidates
-from reflectrl.prompts import Prompt, policy_prompt, reflection_completion, reflector_prompt
+from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
 from reflectrl.types import Episode, Observation, Step, Task, UserError
 
 
@@ -29,41 +27,26 @@ class ChoiceRow:
     target: int
 
 
-def _lessons(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
+def _labelled(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
     wanted = ("positive", "negative") if negatives else ("positive",)
-    return (step for episode in episodes for step in episode.steps if step.lesson in wanted)
+    return (step for episode in episodes for step in episode.steps if step.label in wanted)
 
 
 def sft_reflection(episodes: Iterable[Episode], negatives: bool = True) -> list[ReflectionRow]:
     """State → reflection, for every taught step that has a reflection."""
-    steps = (step for step in _lessons(episodes, negatives) if step.reflection is not None)
+    steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ReflectionRow(reflector_prompt(s.observation), reflection_completion(s.reflection or "")) for s in steps]
 
 
 def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """State and reflection → best action."""
-    steps = (step for step in _lessons(episodes, negatives) if step.reflection is not None)
+    steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ChoiceRow(s.observation, s.reflection, s.target) for s in steps if s.target is not None]
 
 
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
     """State → best action: the policy that plays without reflections."""
-    return [ChoiceRow(s.observation, None, s.target) for s in _lessons(episodes, negatives) if s.target is not None]
-
-
-def export(rows: Iterable[ReflectionRow | ChoiceRow], labels: Sequence[str] = ()) -> Iterator[str]:
-    """Rows as JSON lines with the columns "prompt" and "completion", the form that TRL and its like train on.
-
-    Args:
-        labels: choice labels, for `ChoiceRow`s; by default "1", "2", ... Those of a model: `Policy.labels(n).texts`.
-    """
-    labels = labels or list(candidates())
-    for row in rows:
-        if isinstance(row, ReflectionRow):
-            prompt, completion = row.prompt, row.completion
-        else:
-            prompt, completion = policy_prompt(row.observation, row.reflection, labels), " " + labels[row.target]
-        yield json.dumps({"prompt": prompt.history + prompt.rest, "completion": completion}, ensure_ascii=False)
+    return [ChoiceRow(s.observation, None, s.target) for s in _labelled(episodes, negatives) if s.target is not None]
 
 
 def check_disjoint(training: Iterable[Episode], held_out: Iterable[Task]) -> None:

@@ -48,8 +48,8 @@ FROM_BASE = ("reference", "rvs")
 
 def log_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) -> None:
     """Write the log: the teacher's trajectories, steady and noisy, then episodes that the SFT policy plays."""
-    lessons = read_episodes(run.teach(seed, "train"))
-    episodes = [episode for episode in lessons if episode.provenance.get("kind") == "trajectory"]
+    demonstrations = read_episodes(run.teach(seed, "train"))
+    episodes = [episode for episode in demonstrations if episode.provenance.get("kind") == "trajectory"]
     if recipe.offline.log_episodes:
         policy = _policy(recipe, run.checkpoint(seed, "plain"), seed)
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:

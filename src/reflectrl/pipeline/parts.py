@@ -27,7 +27,7 @@ from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.layout import RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.offline import replayed_log
-from reflectrl.pipeline.plan import finished_lines, planned_lessons, starts_from_reflector
+from reflectrl.pipeline.plan import finished_lines, planned_demonstrations, starts_from_reflector
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
 from reflectrl.prompts import policy_prompt
@@ -45,12 +45,12 @@ def teach_part(recipe: Recipe, run: RunFolder, seed: int, split: str, tick: Tick
     """Write the teaching episodes of a split; a log that was begun is continued."""
     env = make(recipe.env)
     path = run.teach(seed, split)
-    planned = planned_lessons(recipe, env, seed, split)
+    planned = planned_demonstrations(recipe, env, seed, split)
     path.parent.mkdir(parents=True, exist_ok=True)
     done = finished_lines(path)
     with EpisodeLog(path) as log:
-        for i, lesson in islice(enumerate(planned), done, None):
-            log.append(teach(env, lesson, recipe.teach.unsafe_noise))
+        for i, demonstration in islice(enumerate(planned), done, None):
+            log.append(teach(env, demonstration, recipe.teach.unsafe_noise))
             tick(i + 1, len(planned), "")
 
 

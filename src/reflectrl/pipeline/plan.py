@@ -13,7 +13,7 @@ from reflectrl.learn.checkpoint import drop_state
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.judging import evaluations
 from reflectrl.pipeline.layout import RunFolder
-from reflectrl.teach import Lesson, lessons
+from reflectrl.teach import Demonstration, demonstrations
 from reflectrl.types import Episode
 
 MADE = ("teach", "base", "sft", "log", "offline", "rl", "eval")
@@ -80,7 +80,7 @@ def starts_from_reflector(recipe: Recipe, part: str) -> bool:
 
 def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
     if unit.stage == "teach":
-        planned = planned_lessons(recipe, env, unit.seed, unit.name)
+        planned = planned_demonstrations(recipe, env, unit.seed, unit.name)
         return finished_lines(run.teach(unit.seed, unit.name)) >= len(planned)
     if unit.stage == "base":
         return run.checkpoint(unit.seed, "base").is_dir()
@@ -97,17 +97,17 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
     return True
 
 
-def planned_lessons(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Lesson]:
-    """The lessons of a split, in the order of its log."""
+def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Demonstration]:
+    """The demonstrations of a split, in the order of its log."""
     tasks = env.tasks(split)
     if split == "train" and recipe.teach.tasks:
         tasks = tasks[: recipe.teach.tasks]
-    return lessons(tasks, recipe.teach, seed)
+    return demonstrations(tasks, recipe.teach, seed)
 
 
 def planned_log(recipe: Recipe, env: TextEnv, seed: int) -> int:
     """How many episodes the log of offline arms has: the teacher's trajectories, and what the SFT policy plays."""
-    taught = sum(lesson.kind == "trajectory" for lesson in planned_lessons(recipe, env, seed, "train"))
+    taught = sum(one.kind == "trajectory" for one in planned_demonstrations(recipe, env, seed, "train"))
     return taught + recipe.offline.log_episodes * len(env.tasks("train"))
 
 

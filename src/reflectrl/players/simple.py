@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reflectrl.envs.promises import problem_of_advice, problem_of_text, require_kept
+from reflectrl.envs.teacher import ask
 from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.plugins import one_line
 from reflectrl.types import Turn, UserError
 
 
@@ -17,58 +16,40 @@ def choose(player: str, episode: LiveEpisode, action: int) -> Turn:
     return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
-def _asked(episode: LiveEpisode, hook: str) -> Any:
-    """What an optional hook of the environment says; UserError where it does not have it, or where it raises."""
+def _advice(episode: LiveEpisode, ability: str) -> Any:
+    """What the environment's teacher says; UserError where it cannot, or where it raises."""
     try:
-        return getattr(episode.env, hook)()
+        return ask(episode.env, episode.task, ability, len(episode.observation.actions))
     except NotImplementedError as error:
         raise UserError(str(error)) from error
-    except (UserError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # an author's code may raise anything
-        raise UserError(
-            f"environment {episode.task.env!r} raised on task {episode.task.id!r}: {one_line(error)}"
-        ) from error
-
-
-def _advised(episode: LiveEpisode, player: str, hook: str) -> Turn:
-    """The turn that a hook of the environment advises."""
-    action = _asked(episode, hook)
-    require_kept(episode.env, episode.task, problem_of_advice(f"{hook}()", action, len(episode.observation.actions)))
-    return choose(player, episode, int(action))
 
 
 class ExpertPlayer:
-    """Takes the environment's best action."""
+    """Takes the action that the environment's teacher holds for the best."""
+
+    name, ability = "expert", "expert_action"
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [_advised(episode, "expert", "expert_action") for episode in episodes]
+        return [choose(self.name, episode, _advice(episode, self.ability)) for episode in episodes]
 
 
-class OraclePlayer:
+class OraclePlayer(ExpertPlayer):
     """Takes the best action that one could take who saw what players do not see."""
 
-    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [_advised(episode, "oracle", "oracle_action") for episode in episodes]
+    name, ability = "oracle", "oracle_action"
 
 
-class BaselinePlayer:
+class BaselinePlayer(ExpertPlayer):
     """Plays as the environment's usual method without learning does: what a trained player has to beat."""
 
-    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [_advised(episode, "baseline", "baseline_action") for episode in episodes]
+    name, ability = "baseline", "baseline_action"
 
 
 class AnalystPlayer:
-    """Writes the environment's own analysis: the teacher of reflectors, and the upper bound of what one can say."""
+    """Writes the teacher's own analysis: an example to reflectors, and the upper bound of what one can say."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [Turn("analyst", self._analysis(episode)) for episode in episodes]
-
-    def _analysis(self, episode: LiveEpisode) -> str:
-        found: str = _asked(episode, "analyse")
-        require_kept(episode.env, episode.task, problem_of_text("analyse()", found))
-        return found
+        return [Turn("analyst", _advice(episode, "analyse")) for episode in episodes]
 
 
 class RandomPlayer:

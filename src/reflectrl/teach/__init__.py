@@ -1,5 +1,5 @@
 """Making training data: expert, noisy and negative trajectories with reflections."""
 
-from reflectrl.teach.trajectories import Lesson, lessons, teach
+from reflectrl.teach.trajectories import Demonstration, demonstrations, teach
 
-__all__ = ["Lesson", "lessons", "teach"]
+__all__ = ["Demonstration", "demonstrations", "teach"]

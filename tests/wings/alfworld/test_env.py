@@ -78,7 +78,7 @@ class TestTasks:
         for task in env.tasks("train")[12:]:
             env.reset(seed=0, options={"task": task})
             while not env.done:
-                env.step(env.expert_action())
+                env.step(env.teacher.expert_action(env))
             assert env.success
 
     def test_validation_on_training_games_deals_them_out_anew(self, store: str) -> None:
@@ -121,9 +121,9 @@ class TestPlaying:
         env = AlfworldEnv(games=store, dialect=dialect, expert=expert)
         env.reset(seed=0, options={"task": task_of(env, kind)})
         while not env.done:
-            command = env.legal_actions()[env.expert_action()]
-            assert env.analyse().endswith(f"Next: {command}")
-            env.step(env.expert_action())
+            command = env.legal_actions()[env.teacher.expert_action(env)]
+            assert env.teacher.analyse(env).endswith(f"Next: {command}")
+            env.step(env.teacher.expert_action(env))
         assert env.success
 
     def test_the_planner_plays_on_where_nothing_can_be_won_any_more(self, tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ class TestPlaying:
         env = AlfworldEnv(games=str(tmp_path), expert="planner", horizon=5)
         play(env, env.tasks("train")[0], "go to sidetable 1", "take apple 1 from sidetable 1")
         while not env.done:
-            env.analyse()
-            env.step(env.expert_action())
+            env.teacher.analyse(env)
+            env.step(env.teacher.expert_action(env))
         assert not env.success
 
     def test_it_keeps_every_promise_of_an_environment(self, env: AlfworldEnv) -> None:
@@ -178,8 +178,8 @@ class TestPlaying:
             play(env, task_of(env, "cool"))
         assert "\nLeft for apple: sidetable 1, fridge 1, countertop 1, sinkbasin 1, ...\n" in with_prior.state()
         assert "\nLeft for apple: cabinet 1, countertop 1, fridge 1, microwave 1, ...\n" in without.state()
-        assert with_prior.legal_actions()[with_prior.expert_action()] == "go to sidetable 1"
-        assert without.legal_actions()[without.expert_action()] == "go to cabinet 1"
+        assert with_prior.legal_actions()[with_prior.teacher.expert_action(with_prior)] == "go to sidetable 1"
+        assert without.legal_actions()[without.teacher.expert_action(without)] == "go to cabinet 1"
         with pytest.raises(UserError, match="status must be on"):
             AlfworldEnv(games=store, guide=True, status=False)
 
@@ -210,7 +210,7 @@ class TestPlaying:
     def test_the_analyst_owns_up_to_a_wasted_command(self, env: AlfworldEnv) -> None:
         play(env, task_of(env, "place"), "look")
         assert env.state().splitlines()[-1] == "New: nothing"
-        assert env.analyse().startswith("The last command, look, brought nothing. ")
+        assert env.teacher.analyse(env).startswith("The last command, look, brought nothing. ")
 
 
 class TestVariants:

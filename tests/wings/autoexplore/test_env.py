@@ -147,17 +147,17 @@ def test_the_expert_always_arrives_from_anywhere(library: str, actions: Any, pag
             if moves:
                 env.step(moves[int(env.np_random.integers(len(moves)))])
         while not env.done:
-            expected = list(env.legal_actions())[env.expert_action()]
-            assert env.analyse().endswith(f"Next: {expected}") and "\n" not in env.analyse()
-            env.step(env.expert_action())
+            expected = list(env.legal_actions())[env.teacher.expert_action(env)]
+            assert env.teacher.analyse(env).endswith(f"Next: {expected}") and "\n" not in env.teacher.analyse(env)
+            env.step(env.teacher.expert_action(env))
         assert env.success
 
 
 def test_the_baseline_takes_the_first_hit(library: str) -> None:
     env = AutoExploreEnv(library)
     env.reset(seed=0, options={"task": task(env, "test")})
-    env.step(env.baseline_action())
-    assert list(env.legal_actions())[env.baseline_action()] == "id code 1"
+    env.step(env.teacher.baseline_action(env))
+    assert list(env.legal_actions())[env.teacher.baseline_action(env)] == "id code 1"
 
 
 def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(library: str) -> None:
@@ -166,16 +166,16 @@ def test_the_baseline_goes_through_folders_where_there_is_nothing_to_search_for(
     payload = {"question": "What is it about?", "repo": "zoo", "gold": ["zoo/cages.py"], "source": "user"}
     env.reset(seed=0, options={"task": Task("mine", "autoexplore", payload)})
     while not env.done:
-        env.step(env.baseline_action())
+        env.step(env.teacher.baseline_action(env))
     assert env.success
 
 
 def test_a_reflection_gives_reasons_that_can_be_seen(library: str) -> None:
     env = AutoExploreEnv(library)
     play(env, task(env, "test"), "search")
-    assert env.analyse() == "The answer is in code. It comes first there. Next: id code 1"
+    assert env.teacher.analyse(env) == "The answer is in code. It comes first there. Next: id code 1"
     play(env, task(env, "test"), "ls", "cat docs 1")
-    assert "is about" in env.analyse() and "not this" in env.analyse()
+    assert "is about" in env.teacher.analyse(env) and "not this" in env.teacher.analyse(env)
 
 
 # ---- tasks ---------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_question_nobody_knows_the_answer_to_can_be_played(library: str) -> No
     payload = {"question": "Which animal?", "repo": "zoo", "gold": [], "source": "user"}
     play(env, Task("mine", "autoexplore", payload), "search")
     with pytest.raises(UserError, match="nobody knows the answer"):
-        env.expert_action()
+        env.teacher.expert_action(env)
 
 
 def test_it_pickles_in_the_middle_of_an_episode(library: str) -> None:

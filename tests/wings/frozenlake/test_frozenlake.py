@@ -143,7 +143,7 @@ def test_the_expert_takes_the_fewest_possible_moves_from_every_start():
             row, column = Lake(tuple(task.payload["map"])).start
             steps = 0
             while not env.done:
-                env.step(env.expert_action())
+                env.step(env.teacher.expert_action(env))
                 steps += 1
             assert env.success and steps == shortest[row * width + column]
 
@@ -184,9 +184,10 @@ def test_the_analysis_is_a_function_of_the_text(seed, moves, slippery):
         env.step(move)
         if env.done:
             return
-    state, analysis = env.state(), env.analyse()
-    assert rebuilt(state, slippery).analyse() == analysis
-    assert f"Next {ACTIONS[env.expert_action()]}." in analysis
+    state, analysis = env.state(), env.teacher.analyse(env)
+    twin = rebuilt(state, slippery)
+    assert twin.teacher.analyse(twin) == analysis
+    assert f"Next {ACTIONS[env.teacher.expert_action(env)]}." in analysis
 
 
 def rebuilt(state, slippery):
@@ -214,7 +215,7 @@ def said(moves, start=(0, 0)):
     env.reset(options={"task": Task("t", "frozenlake", {"map": list(restarted(STANDARD["4x4"], start))})})
     for move in moves:
         env.step(ACTIONS.index(move))
-    return env.analyse()
+    return env.teacher.analyse(env)
 
 
 def test_the_analyst_names_the_route_the_holes_and_what_the_last_action_did():

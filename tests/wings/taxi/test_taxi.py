@@ -24,6 +24,19 @@ def started(ride, stage="full", **settings):
     return env
 
 
+def after(city, ride, action, env=TaxiEnv()):  # noqa: B008
+    """The ride that an action leads to; the same ride where it achieves nothing."""
+    env.reset(seed=0)
+    env.set_state((city, ride, None, None, False, ""))
+    env.apply(action)
+    return env.ride
+
+
+def drawn(env):
+    """The map that is shown."""
+    return env.state().partition("Last")[0]
+
+
 def play(env, actions):
     for action in actions:
         result = env.step(ACTIONS.index(action))
@@ -40,7 +53,7 @@ def test_all_500_states_move_as_in_gymnasium_and_pay_a_twentieth(index):
         [(_, near, pay, over)] = GYM.P[state][index]
         env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)})})
         _, reward, terminated, truncated, info = env.step(index)
-        now = env.get_state()[1]
+        now = env.ride
         assert (GYM.encode(*now), truncated) == (near, False)
         illegal = near == state and not over  # the danger rule is ours; everything else is gymnasium's
         delivered = over and pay == 20
@@ -56,7 +69,7 @@ def test_the_actions_are_in_gymnasiums_order():
 def test_gymnasiums_penalised_actions_are_all_illegal_and_so_are_bumps():
     penalised = sum(GYM.P[s][a][0][2] == -10 for s in range(500) for a in range(6))
     bumps = sum(GYM.P[s][a][0][1] == s and GYM.P[s][a][0][2] == -1 for s in range(500) for a in range(4))
-    assert sum(STANDARD.next_ride(ride, action) == ride for ride in RIDES for action in ACTIONS) == penalised + bumps
+    assert sum(after(STANDARD, ride, action) == ride for ride in RIDES for action in ACTIONS) == penalised + bumps
 
 
 def test_the_first_pickup_pays_the_milestone_once():
@@ -83,7 +96,7 @@ def test_dropoff_tasks_begin_with_the_passenger_aboard_and_are_won_by_the_delive
             text, _ = env.reset(options={"task": task})
             assert "X" in text and "P" not in text.split("Last")[0]
             while not env.done:
-                env.step(env.expert_action())
+                env.step(env.teacher.expert_action(env))
             assert env.success
 
 
@@ -109,20 +122,20 @@ def test_the_map_is_drawn_with_gymnasiums_walls():
     theirs = [line.decode() for line in (b"".join(row) for row in GYM.desc)]
     plain = [line.translate(str.maketrans("RGYB", "    ")) for line in theirs]
     env = started(Ride(2, 2, 0, 3))
-    drawn = env.draw().splitlines()
-    assert [line.translate(str.maketrans("TPD", "   ")) for line in drawn] == plain
-    assert drawn[1][1] == "P" and drawn[3][5] == "T" and drawn[5][7] == "D"
-    assert env.observe().state == env.draw() + "Last: none\n"
+    lines = drawn(env).splitlines()
+    assert [line.translate(str.maketrans("TPD", "   ")) for line in lines] == plain
+    assert lines[1][1] == "P" and lines[3][5] == "T" and lines[5][7] == "D"
+    assert env.observe().state == drawn(env) + "Last: none\n"
 
 
 def test_the_taxi_letter_tells_whether_it_is_empty_beside_the_passenger_or_occupied():
-    assert "O" in started(Ride(0, 0, 0, 1)).draw() and "X" in started(Ride(0, 0, ABOARD, 1)).draw()
-    assert "T" in started(Ride(0, 1, 0, 1)).draw()
+    assert "O" in drawn(started(Ride(0, 0, 0, 1))) and "X" in drawn(started(Ride(0, 0, ABOARD, 1)))
+    assert "T" in drawn(started(Ride(0, 1, 0, 1)))
 
 
 def test_rules_and_history_stand_before_the_state():
     env = started(Ride(2, 2, 0, 3), rules=True, history=True)
-    rules, first = env.observe().history, env.draw()
+    rules, first = env.observe().history, drawn(env)
     assert "ends the ride" in rules and rules.endswith("\n")
     play(env, ["west"])
     assert env.observe().history == f"{rules}{first}> west\n"
@@ -161,8 +174,7 @@ def test_every_task_can_be_solved_within_the_horizon(maps):
     for split in SPLITS:
         for task in env.tasks(split):
             env.reset(options={"task": task})
-            city, ride, *_ = env.get_state()
-            assert city.actions_left(ride) <= env.horizon
+            assert env.city.actions_left(env.ride) <= env.horizon
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_the_expert_delivers_in_the_fewest_actions_from_every_state():
         env.reset(options={"task": Task("t", "taxi", {"ride": list(ride)})})
         steps = 0
         while not env.done:
-            env.step(env.expert_action())
+            env.step(env.teacher.expert_action(env))
             steps += 1
         assert env.success and steps == fewest_actions(ride, gym_ahead) == STANDARD.actions_left(ride)
 
@@ -231,7 +243,7 @@ def test_random_maps_are_connected_and_their_expert_is_optimal(seed, walls, star
     ride = Ride(*cell, passenger, 0 if passenger else 1)
 
     def ahead(ride, action):
-        near = city.next_ride(ride, action)
+        near = after(city, ride, action)
         return near, action == "dropoff" and near != ride and near.passenger == near.destination
 
     steps, now = 0, ride
@@ -251,7 +263,7 @@ def analyses(env, rides):
             if action is not None:
                 env.step(ACTIONS.index(action))
             if not env.done:
-                yield env.state(), env.analyse(), ACTIONS[env.expert_action()]
+                yield env.state(), env.teacher.analyse(env), ACTIONS[env.teacher.expert_action(env)]
 
 
 def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden():
@@ -266,17 +278,19 @@ def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden():
 def test_the_analyst_says_what_the_last_action_did():
     start = Ride(2, 2, 0, 3)  # the passenger waits in the north-west
     env = started(start)
-    assert "Last" not in env.analyse()
-    assert env.analyse().startswith("Taxi row 2 column 2, passenger row 0 column 0.")
+    assert "Last" not in env.teacher.analyse(env)
+    assert env.teacher.analyse(env).startswith("Taxi row 2 column 2, passenger row 0 column 0.")
     play(env, ["west"])
-    assert "Last move west helped." in env.analyse()
+    assert "Last move west helped." in env.teacher.analyse(env)
     play(env, ["east"])
-    assert "Last move east was a mistake, turn back. Next west." in env.analyse()
+    assert "Last move east was a mistake, turn back. Next west." in env.teacher.analyse(env)
     env = started(Ride(0, 0, 0, 3))
     play(env, ["pickup"])
-    assert "Last move pickup took the passenger aboard." in env.analyse() and "destination" in env.analyse()
+    assert "Last move pickup took the passenger aboard." in env.teacher.analyse(
+        env
+    ) and "destination" in env.teacher.analyse(env)
     play(env, ["dropoff"])
-    assert "wrong stop" in env.analyse() and env.analyse().endswith("Next pickup.")
+    assert "wrong stop" in env.teacher.analyse(env) and env.teacher.analyse(env).endswith("Next pickup.")
 
 
 def test_the_route_counts_the_steps_left_and_names_the_borders_that_the_map_has():
@@ -288,9 +302,9 @@ def test_the_route_counts_the_steps_left_and_names_the_borders_that_the_map_has(
     assert (
         "Go east: column 4 steps 0 1 2 3 4, border o o o o o, column 3 steps 1 2 3 4 5, border o o o o o,"
         " column 2 steps 2 3 4 5 6, border x x o o o, column 1 steps 7 6 5 6 7. Next south."
-    ) in env.analyse()
+    ) in env.teacher.analyse(env)
     env.set_state((city, Ride(3, 4, 1, 2), None, None, False, ""))
-    assert "Same column." in env.analyse()
+    assert "Same column." in env.teacher.analyse(env)
 
 
 # ---- the promises of an environment --------------------------------------------------------------------------------

@@ -12,19 +12,17 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.splits import require_known
-from reflectrl.types import Task, UserError
-from reflectrl.wings.alfworld.analyst import analyse
-from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, GameError
+from reflectrl.envs.base import TextEnv, require_known
+from reflectrl.types import Outcome, Task, UserError
+from reflectrl.wings.alfworld.beliefs import Beliefs
+from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.wings.alfworld.house import Dialect, House
 from reflectrl.wings.alfworld.library import Entry, Shelf, open_shelf
 from reflectrl.wings.alfworld.milestones import reached
-from reflectrl.wings.alfworld.notes import Notes
-from reflectrl.wings.alfworld.planner import best_command
 from reflectrl.wings.alfworld.reference import ReferenceHouse
-from reflectrl.wings.alfworld.search import Advice, advise
+from reflectrl.wings.alfworld.search import Advice
 from reflectrl.wings.alfworld.status import guiding_status, plain_status
+from reflectrl.wings.alfworld.teacher import AlfworldTeacher
 from reflectrl.wings.alfworld.variants import redrawn
 
 SPLITS = {
@@ -71,9 +69,17 @@ class AlfworldEnv(TextEnv):
         source: folder of the official layout, for the reference engine.
         horizon: greatest number of steps.
 
+    Attributes:
+        house: the household as it is.
+        beliefs: what the text has told of it so far.
+        last: the last command; "" at the start.
+        advice: what the searching expert says here, once it was asked.
+
     Raises:
         UserError: an argument is unknown or out of range, or there are no such games.
     """
+
+    teacher = AlfworldTeacher()
 
     def __init__(
         self,
@@ -173,13 +179,13 @@ class AlfworldEnv(TextEnv):
         game = self._shelf(task.payload["set"]).game(task.payload["game"])
         if task.payload.get("variant"):
             game = redrawn(game, task.payload["variant"])
-        self._house = self._started(game)
+        self.house = self._started(game)
         words = game.description if self.wording == "template" or not game.wordings else game.wordings[0]
-        introduction = self._house.introduction(words)
-        self._notes, self._reached = Notes.begin(introduction), frozenset[str]()
-        self._text, self._last, self._words = introduction + "\n", "", words
+        introduction = self.house.introduction(words)
+        self.beliefs, self._reached = Beliefs.begin(introduction), frozenset[str]()
+        self._text, self.last, self._words = introduction + "\n", "", words
         self._recent: tuple[str, ...] = ()
-        self._advice: Advice | None = None
+        self.advice: Advice | None = None
 
     def _started(self, game: Game) -> House | ReferenceHouse:
         if self.engine == "native":
@@ -187,14 +193,14 @@ class AlfworldEnv(TextEnv):
         return ReferenceHouse.from_folder(self.source, game)
 
     def apply(self, action: str) -> Outcome:
-        said = self._house.do(action)
-        self._notes.add(action, said)
+        said = self.house.do(action)
+        self.beliefs.add(action, said)
         exchange = f"> {action}\n{said}\n"
         self._text += exchange
         self._recent = (*self._recent, exchange)[-self.recall :] if self.recall else ()
-        self._last, self._advice = action, None
-        won = self._house.is_won()
-        new = reached(self._notes, self._house.game.goal) - self._reached
+        self.last, self.advice = action, None
+        won = self.house.is_won()
+        new = reached(self.beliefs, self.house.game.goal) - self._reached
         self._reached |= new
         reward = float(won) + self.milestone * len(new) - self.step_cost
         return Outcome(reward, terminated=won, success=won, events=(*sorted(new), *(["won"] if won else [])))
@@ -209,44 +215,20 @@ class AlfworldEnv(TextEnv):
 
     def _status(self) -> str:
         if self.guide:
-            return guiding_status(self._notes, self._words, set(self.legal_actions()), self.prior)
-        return plain_status(self._notes, self._words)
+            return guiding_status(self.beliefs, self._words, set(self.legal_actions()), self.prior)
+        return plain_status(self.beliefs, self._words)
 
     def legal_actions(self) -> Sequence[str]:
-        return self._house.admissible()
+        return self.house.admissible()
 
-    # ---- saving, teaching ------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        progress = (self._notes.copy(), self._reached, self._text, self._recent, self._last, self._words)
-        return (self._house.game, self._house.get_state(), *progress)
+        progress = (self.beliefs.copy(), self._reached, self._text, self._recent, self.last, self._words)
+        return (self.house.game, self.house.get_state(), *progress)
 
     def set_state(self, state: Any) -> None:
-        game, house, notes, self._reached, self._text, self._recent, self._last, self._words = state
-        self._house = self._started(game)
-        self._house.set_state(house)
-        self._notes, self._advice = notes.copy(), None
-
-    def expert_action(self) -> int:
-        command = self._planned() if self.expert == "planner" else self._advised().command
-        return self.legal_actions().index(command)
-
-    def oracle_action(self) -> int:
-        return self.legal_actions().index(self._planned())
-
-    def analyse(self) -> str:
-        command = self._planned() if self.expert == "planner" else self._advised().command
-        return analyse(self._notes, self._advised(), command, self._last)
-
-    def _planned(self) -> str:
-        if not isinstance(self._house, House):
-            raise UserError("alfworld: the planner needs engine 'native'")
-        try:
-            return best_command(self._house)
-        except GameError:  # what was picked up fits nowhere: nobody can win any more
-            return self._advised().command
-
-    def _advised(self) -> Advice:
-        if self._advice is None:
-            self._advice = advise(self._notes, self._house.game.goal, set(self.legal_actions()), self.prior)
-        return self._advice
+        game, house, beliefs, self._reached, self._text, self._recent, self.last, self._words = state
+        self.house = self._started(game)
+        self.house.set_state(house)
+        self.beliefs, self.advice = beliefs.copy(), None

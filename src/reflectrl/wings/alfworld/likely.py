@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
 
-from reflectrl.wings.alfworld.notes import kind_of, number_of
+from reflectrl.wings.alfworld.beliefs import kind_of, number_of
 
 
 @lru_cache(maxsize=1)

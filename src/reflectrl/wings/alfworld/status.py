@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of, numbered
 from reflectrl.wings.alfworld.game import Goal
 from reflectrl.wings.alfworld.likely import by_promise, likely_places
-from reflectrl.wings.alfworld.notes import Notes, kind_of, numbered
 from reflectrl.wings.alfworld.search import delivered, target
 
 KINDS_SHOWN = 4
@@ -15,7 +15,7 @@ KINDS_SHOWN = 4
 _WORD = re.compile("[a-z]+")
 
 
-def plain_status(notes: Notes, wording: str) -> str:
+def plain_status(beliefs: Beliefs, wording: str) -> str:
     """What matters of the text so far, in lines that are short however long the text is.
 
     The task; what is in the hand and was done to it; what is where one stands; where things are that the task
@@ -24,13 +24,14 @@ def plain_status(notes: Notes, wording: str) -> str:
     Args:
         wording: the task in words.
     """
-    named = {kind_of(thing) for things in notes.seen.values() for thing in things} & set(_words(wording))
-    known = [f"{thing} at {place}" for kind in sorted(named) for thing, place in notes.where(kind)]
-    left = " ".join(_by_kind(notes.left()))
-    return _lines(notes, wording, _holding(notes), {"Seen": ", ".join(known) or "nothing", "Left": left or "nothing"})
+    named = {kind_of(thing) for things in beliefs.seen.values() for thing in things} & set(_words(wording))
+    known = [f"{thing} at {place}" for kind in sorted(named) for thing, place in beliefs.where(kind)]
+    left = " ".join(_by_kind(beliefs.left()))
+    lines = {"Seen": ", ".join(known) or "nothing", "Left": left or "nothing"}
+    return _lines(beliefs, wording, _holding(beliefs), lines)
 
 
-def guiding_status(notes: Notes, wording: str, legal: Collection[str], prior: bool = True) -> str:
+def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior: bool = True) -> str:
     """The same, as a guide: for each kind of thing that the task names and that is not in the hand, where to find one.
 
     Where one was seen (what is within reach first), or else the places that were not looked at yet, the most promising
@@ -46,22 +47,22 @@ def guiding_status(notes: Notes, wording: str, legal: Collection[str], prior: bo
     words = _words(wording)
     kinds = [word for word in words if word in likely_places()]
     if not kinds:
-        return plain_status(notes, wording)
-    beside = [place for place in notes.places if place != notes.at and f"examine {place}" in legal]
+        return plain_status(beliefs, wording)
+    beside = [place for place in beliefs.places if place != beliefs.at and f"examine {place}" in legal]
     lines = {"Also here": ", ".join(beside)} if beside else {}
-    settled = _settled(notes, kinds[0], words)
+    settled = _settled(beliefs, kinds[0], words)
     if settled:
         lines["In place"] = _located(settled, legal)
-    for kind in (kind for kind in kinds if not notes.held or kind != kind_of(notes.held)):
-        seen = [pair for pair in notes.where(kind) if pair not in settled]
+    for kind in (kind for kind in kinds if not beliefs.held or kind != kind_of(beliefs.held)):
+        seen = [pair for pair in beliefs.where(kind) if pair not in settled]
         if seen:
             lines[f"Seen {kind}"] = _located(seen, legal)
         else:
-            left = by_promise(notes.left(), kind, prior)
+            left = by_promise(beliefs.left(), kind, prior)
             first = f" (the first is {_reach(left[0], legal)})" if left and _reach(left[0], legal) else ""
             lines[f"Left for {kind}{first}"] = _first_kinds(left) or "nothing"
-    unasked = " (not asked for)" if notes.held and kind_of(notes.held) not in kinds else ""
-    return _lines(notes, wording, _holding(notes) + unasked, lines)
+    unasked = " (not asked for)" if beliefs.held and kind_of(beliefs.held) not in kinds else ""
+    return _lines(beliefs, wording, _holding(beliefs) + unasked, lines)
 
 
 def _reach(place: str, legal: Collection[str]) -> str:
@@ -87,26 +88,26 @@ def _words(wording: str) -> Sequence[str]:
     return list(dict.fromkeys(_WORD.findall(wording.lower())))
 
 
-def _holding(notes: Notes) -> str:
-    done = " ".join(verb for verb, thing in sorted(notes.done) if thing == notes.held)
-    return f"{notes.held or 'nothing'}{done and f' ({done})'}"
+def _holding(beliefs: Beliefs) -> str:
+    done = " ".join(verb for verb, thing in sorted(beliefs.done) if thing == beliefs.held)
+    return f"{beliefs.held or 'nothing'}{done and f' ({done})'}"
 
 
-def _lines(notes: Notes, wording: str, holding: str, others: dict[str, str]) -> str:
-    here = "closed" if notes.at in notes.shut else ", ".join(sorted(notes.seen.get(notes.at, ())))
-    lines = {"Task": wording, "Holding": holding, "At": f"{notes.at or 'nowhere'}: {here or 'nothing'}", **others}
-    wasted = "" if notes.fresh else "New: nothing\n"
+def _lines(beliefs: Beliefs, wording: str, holding: str, others: dict[str, str]) -> str:
+    here = "closed" if beliefs.at in beliefs.shut else ", ".join(sorted(beliefs.seen.get(beliefs.at, ())))
+    lines = {"Task": wording, "Holding": holding, "At": f"{beliefs.at or 'nowhere'}: {here or 'nothing'}", **others}
+    wasted = "" if beliefs.fresh else "New: nothing\n"
     return "".join(f"{name}: {text}\n" for name, text in lines.items()) + wasted
 
 
-def _settled(notes: Notes, kind: str, words: Sequence[str]) -> list[tuple[str, str]]:
+def _settled(beliefs: Beliefs, kind: str, words: Sequence[str]) -> list[tuple[str, str]]:
     """(thing, place) of what lies where two of a kind are to be brought, if the task is to bring two somewhere."""
-    places = [word for word in words if any(kind_of(place) == word for place in notes.places)]
+    places = [word for word in words if any(kind_of(place) == word for place in beliefs.places)]
     if "two" not in words or not places:
         return []
     goal = Goal(kind, places[-1], count=2)
-    place = target(notes, goal)
-    return [pair for pair in notes.where(kind) if pair[1] == place] if delivered(notes, goal, place) else []
+    place = target(beliefs, goal)
+    return [pair for pair in beliefs.where(kind) if pair[1] == place] if delivered(beliefs, goal, place) else []
 
 
 def _by_kind(places: Iterable[str]) -> list[str]:

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.splits import require_known
-from reflectrl.types import Task, UserError
-from reflectrl.wings.autoexplore.analyst import analyse
+from reflectrl.envs.base import TextEnv, require_known
+from reflectrl.types import Outcome, Task, UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.extended import ExtendedWalk
 from reflectrl.wings.autoexplore.finder import Finder
@@ -22,6 +20,7 @@ from reflectrl.wings.autoexplore.library import Library, open_library
 from reflectrl.wings.autoexplore.names import depth
 from reflectrl.wings.autoexplore.paper import PaperWalk
 from reflectrl.wings.autoexplore.questions import Question
+from reflectrl.wings.autoexplore.teacher import AutoExploreTeacher
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View
 
@@ -48,11 +47,18 @@ class AutoExploreEnv(TextEnv):
         limit: at most so many questions per split, spread evenly; 0 takes all.
         horizon: greatest number of steps.
 
+    Attributes:
+        walk: the walk under way.
+        finder: the search of the repository.
+        question, gold: what is asked, and the files that answer it.
+        last: the command before; None at the start.
+
     Raises:
         UserError: an argument is unknown or out of range, or there is no library.
     """
 
     stages = (*STAGES, "all")
+    teacher = AutoExploreTeacher()
 
     def __init__(
         self,
@@ -111,18 +117,18 @@ class AutoExploreEnv(TextEnv):
 
     def begin(self, task: Task) -> None:
         self._ask(task)
-        if task.payload["gold"] and not self._gold:
+        if task.payload["gold"] and not self.gold:
             missing = task.payload["gold"][0]
             raise UserError(f"autoexplore: {task.id}: {missing} is not among the files of {task.payload['repo']}")
         salt = str(int(self.np_random.integers(2**62))) if self.leave_out and task.split == "train" else ""
-        self._walk = self._started(salt)
-        self._last: Command | None = None
+        self.walk = self._started(salt)
+        self.last: Command | None = None
 
     def _ask(self, task: Task) -> None:
         """Take up a task's question; one without `gold` has no right answer, and no expert."""
-        self._finder = self.finder_of(task)
-        self._question = printable(task.payload["question"])
-        self._gold = tuple(path for path in task.payload["gold"] if path in self._finder.repository)
+        self.finder = self.finder_of(task)
+        self.question = printable(task.payload["question"])
+        self.gold = tuple(path for path in task.payload["gold"] if path in self.finder.repository)
 
     def finder_of(self, task: Task) -> Finder:
         """The search of the repository that a task asks about, shared by all episodes in it."""
@@ -130,73 +136,45 @@ class AutoExploreEnv(TextEnv):
 
     def _started(self, salt: str) -> Walk:
         """A walk at its start; with a salt, in a repository of which parts are left out."""
-        view = View.around(self._finder.repository, self._gold, self.leave_out if salt else 0.0, salt)
+        view = View.around(self.finder.repository, self.gold, self.leave_out if salt else 0.0, salt)
         if self.actions == "paper":
-            return PaperWalk(view, self._question, self.page)
-        return ExtendedWalk(view, self._finder, self._question, self.page, self.hits)
-
-    @property
-    def walk(self) -> Walk:
-        """The walk under way."""
-        return self._walk
+            return PaperWalk(view, self.question, self.page)
+        return ExtendedWalk(view, self.finder, self.question, self.page, self.hits)
 
     def apply(self, action: str) -> Outcome:
-        command = self._walk.commands()[action]
-        result = self._walk.do(action)
-        self._last = command
+        command = self.walk.commands()[action]
+        result = self.walk.do(action)
+        self.last = command
         cost = 1 + TROUBLE[result.trouble]
         if command.verb == "id":
-            right = command.path in self._gold
+            right = command.path in self.gold
             payment = self.horizon if right else -self.horizon
             return Outcome((payment - cost) / self.horizon, True, right, ("found" if right else "wrong",))
-        if self._elapsed + 1 >= self.horizon:
+        if self.elapsed + 1 >= self.horizon:
             cost += self.horizon
         return Outcome(-cost / self.horizon, events=(result.trouble,) if result.trouble else ())
 
     # ---- text ------------------------------------------------------------------------------------------------------
 
     def history(self) -> str:
-        return self._walk.history()
+        return self.walk.history()
 
     def state(self) -> str:
-        return self._walk.state()
+        return self.walk.state()
 
     def legal_actions(self) -> Sequence[str]:
-        return tuple(self._walk.commands())
+        return tuple(self.walk.commands())
 
-    # ---- saving, teaching ------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        return (self.task, self._walk.view.salt, self._last, self._walk.get_state())
+        return (self.task, self.walk.view.salt, self.last, self.walk.get_state())
 
     def set_state(self, state: Any) -> None:
-        task, salt, self._last, walk = state
+        task, salt, self.last, walk = state
         self._ask(task)
-        self._walk = self._started(salt)
-        self._walk.set_state(walk)
-
-    def expert_action(self) -> int:
-        return self.legal_actions().index(self._best())
-
-    def analyse(self) -> str:
-        return analyse(self._walk, self._finder, self._question, self._last, self._best())
-
-    def baseline_action(self) -> int:
-        """The file that a search finds first, taken at its word; with the paper's actions there is no search.
-
-        Where there is nothing to search for, or nothing is found, it is the first file that it comes upon in folders.
-        """
-        if self.actions == "paper":
-            raise NotImplementedError("the paper's actions have no search")
-        actions = self.legal_actions()
-        first = next((action for action in actions if action.startswith("id ")), "")
-        return actions.index(next((action for action in (first, "search", "ls") if action in actions), actions[-1]))
-
-    def _best(self) -> str:
-        """The first command of a shortest way to a file that answers."""
-        if not self._gold:
-            raise UserError(f"autoexplore: {self.task.id}: nobody knows the answer")
-        return min((self._walk.way_to(path) for path in self._gold), key=len)[0]
+        self.walk = self._started(salt)
+        self.walk.set_state(walk)
 
 
 def _task_of(question: Question, split: str, stage: str) -> Task:

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from reflectrl.envs.splits import SPLITS
+from reflectrl.envs.base import SPLITS
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.questions import Question, read_questions, rows_of
 from reflectrl.wings.autoexplore.repository import Repository

@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.envs.splits import SPLITS, divide, require_known
-from reflectrl.types import Task, UserError, named_seed
-from reflectrl.wings.frozenlake.analyst import analyse, place
+from reflectrl.envs.base import SPLITS, TextEnv, divide, require_known
+from reflectrl.types import Outcome, Task, UserError, named_seed
+from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, place
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
 
 SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
@@ -47,7 +46,13 @@ class FrozenLakeEnv(TextEnv):
 
     Raises:
         UserError: an argument is unknown, out of range, or asks for more tasks than there are.
+
+    Attributes:
+        lake, cell: the map, and where one is on it.
+        before, last: the cell before the last action, and that action; None at the start.
     """
+
+    teacher = FrozenLakeTeacher()
 
     def __init__(
         self,
@@ -123,19 +128,19 @@ class FrozenLakeEnv(TextEnv):
     # ---- the world -------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task) -> None:
-        self._lake = lake(tuple(task.payload["map"]), self.slippery)
-        self._cell = self._lake.start
-        self._before: Cell | None = None
-        self._last: str | None = None
+        self.lake = lake(tuple(task.payload["map"]), self.slippery)
+        self.cell = self.lake.start
+        self.before: Cell | None = None
+        self.last: str | None = None
         self._past = RULES.format(slips=SLIPS if self.slippery else "") if self.show_rules else ""
 
     def apply(self, action: str) -> Outcome:
         if self.show_history:
             self._past += f"{self.draw()}> {action}\n"
-        outcomes = self._lake.outcomes(self._cell, action)
+        outcomes = self.lake.outcomes(self.cell, action)
         slip = int(self.np_random.integers(len(outcomes))) if len(outcomes) > 1 else 0
-        self._before, self._last, self._cell = self._cell, action, outcomes[slip]
-        letter = self._lake.letter(self._cell)
+        self.before, self.last, self.cell = self.cell, action, outcomes[slip]
+        letter = self.lake.letter(self.cell)
         if letter == "H":
             return Outcome(HOLE, terminated=True, events=("hole",))
         if letter == "G":
@@ -148,27 +153,21 @@ class FrozenLakeEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        return f"{self.draw()}Last: {self._last or 'none'}{f' from {place(self._before)}' if self._before else ''}\n"
+        return f"{self.draw()}Last: {self.last or 'none'}{f' from {place(self.before)}' if self.before else ''}\n"
 
     def draw(self) -> str:
         """The map, a line per row, each cell one letter after a space."""
-        rows = [list(row) for row in self._lake.rows]
-        rows[self._cell[0]][self._cell[1]] = "A"
+        rows = [list(row) for row in self.lake.rows]
+        rows[self.cell[0]][self.cell[1]] = "A"
         return "".join("".join(f" {letter}" for letter in row) + "\n" for row in rows)
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
 
-    # ---- saving, teaching ------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        return (self._lake, self._cell, self._before, self._last, self._past)
+        return (self.lake, self.cell, self.before, self.last, self._past)
 
     def set_state(self, state: Any) -> None:
-        self._lake, self._cell, self._before, self._last, self._past = state
-
-    def expert_action(self) -> int:
-        return ACTIONS.index(self._lake.best_action(self._cell))
-
-    def analyse(self) -> str:
-        return analyse(self._lake, self._cell, self._before, self._last)
+        self.lake, self.cell, self.before, self.last, self._past = state

@@ -15,13 +15,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.plugins import suggestion
-from reflectrl.types import Task, UserError, named_seed
-from reflectrl.wings.taxi.analyst import analyse
-from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, SIZE, STANDARD, City, Ride, random_city
+from reflectrl.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.types import Outcome, Task, UserError, named_seed
+from reflectrl.wings.taxi.teacher import TaxiTeacher
+from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Ride, random_city
 
-SPLITS = ("train", "validation", "test")
 SIZES = {"standard": (60, 30, 210), "random": (2000, 100, 500)}
 FIRST_MAP_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
 STEP, ILLEGAL, DELIVERY, MILESTONE, SCALE = -1, -10, 20, 20, 20
@@ -47,10 +45,15 @@ class TaxiEnv(TextEnv):
         wall_probability: of random maps.
         horizon: 0 takes 20 on the standard map and 30 on random ones, whose longest optimal solutions are longer.
         split_seed: decides which starts of the standard map belong to which split.
+
+    Attributes:
+        city, ride: the map, and where taxi, passenger and destination are.
+        before, last: the ride before the last action, and that action; None at the start.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("pickup", "dropoff", "full")
     milestones: ClassVar[dict[str, str]] = {"pickup": "pickup"}
+    teacher = TaxiTeacher()
 
     def __init__(
         self,
@@ -65,8 +68,7 @@ class TaxiEnv(TextEnv):
         horizon: int = 0,
         split_seed: int = 0,
     ) -> None:
-        if maps not in SIZES:
-            raise UserError(f"taxi: unknown maps {maps!r}{suggestion(maps, SIZES)}")
+        require_known("taxi", "maps", maps, list(SIZES))
         if not 0 <= wall_probability < 1:
             raise UserError(f"taxi: wall_probability must be in [0, 1), not {wall_probability}")
         super().__init__(horizon or (20 if maps == "standard" else 30))
@@ -82,68 +84,67 @@ class TaxiEnv(TextEnv):
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         stage = stage or self.stages[-1]
-        if split not in SPLITS:
-            raise UserError(f"taxi: unknown split {split!r}{suggestion(split, SPLITS)}")
-        if stage not in self.stages:
-            raise UserError(f"taxi: unknown stage {stage!r}{suggestion(stage, self.stages)}")
+        require_known("taxi", "split", split, SPLITS)
+        require_known("taxi", "stage", stage, self.stages)
         if self.maps == "random":
             first = FIRST_MAP_SEED[split]
             payloads: list[dict[str, Any]] = [{"map_seed": first + i} for i in range(self.sizes[split])]
             return [Task(f"taxi-{stage}-map{p['map_seed']}", "taxi", p, split, stage) for p in payloads]
-        rides = self._starts(stage)[split]
+        rides = self._starts[stage == "dropoff"][split]
         return [Task(f"taxi-{stage}-" + "".join(map(str, r)), "taxi", {"ride": list(r)}, split, stage) for r in rides]
 
-    def _starts(self, stage: str) -> dict[str, list[Ride]]:
-        return self._dropoff_starts if stage == "dropoff" else self._full_starts
-
     @cached_property
-    def _full_starts(self) -> dict[str, list[Ride]]:
-        rides = [Ride(*cell, p, d) for cell in CELLS for p in range(4) for d in range(4) if p != d]
-        return self._split(rides, [self.sizes[split] for split in SPLITS])
-
-    @cached_property
-    def _dropoff_starts(self) -> dict[str, list[Ride]]:
-        rides = [Ride(*cell, ABOARD, d) for cell in CELLS for d in range(4)]
-        return self._split(rides, [max(1, self.sizes[split] // 3) for split in SPLITS])
+    def _starts(self) -> tuple[dict[str, list[Ride]], dict[str, list[Ride]]]:
+        """Starts on the standard map per split: with a waiting passenger, and with the passenger aboard."""
+        waiting = [Ride(*cell, p, d) for cell in CELLS for p in range(4) for d in range(4) if p != d]
+        aboard = [Ride(*cell, ABOARD, d) for cell in CELLS for d in range(4)]
+        sizes = [self.sizes[split] for split in SPLITS]
+        return self._split(waiting, sizes), self._split(aboard, [max(1, size // 3) for size in sizes])
 
     def _split(self, rides: list[Ride], sizes: list[int]) -> dict[str, list[Ride]]:
         order = np.random.default_rng(named_seed("taxi-split", self.split_seed)).permutation(len(rides))
-        ends = np.cumsum(sizes)
-        parts = np.split(order, ends)[: len(SPLITS)]
+        parts = np.split(order, np.cumsum(sizes))[: len(SPLITS)]
         return {split: [rides[i] for i in part] for split, part in zip(SPLITS, parts, strict=True)}
 
     # ---- the world -------------------------------------------------------------------------------------------------
 
     def begin(self, task: Task) -> None:
-        self._city, self._ride = self._world(task)
-        self._before: Ride | None = None
-        self._last: str | None = None
-        self._picked = self._ride.passenger == ABOARD
+        if "ride" in task.payload:
+            self.city, self.ride = STANDARD, Ride(*task.payload["ride"])
+        else:
+            seed = task.payload["map_seed"]
+            rng = np.random.default_rng(named_seed("taxi-start", seed))
+            passenger, destination = (int(stop) for stop in rng.choice(4, size=2, replace=False))
+            start = CELLS[rng.integers(len(CELLS))]
+            self.city = random_city(seed, self.wall_probability)
+            self.ride = Ride(*start, ABOARD if task.stage == "dropoff" else passenger, destination)
+        self._stage, self._picked = task.stage, self.ride.passenger == ABOARD
+        self.before: Ride | None = None
+        self.last: str | None = None
         self._past = RULES if self.show_rules else ""
 
-    def _world(self, task: Task) -> tuple[City, Ride]:
-        if "ride" in task.payload:
-            return STANDARD, Ride(*task.payload["ride"])
-        seed = task.payload["map_seed"]
-        city = random_city(seed, self.wall_probability)
-        rng = np.random.default_rng(named_seed("taxi-start", seed))
-        passenger, destination = rng.choice(4, size=2, replace=False)
-        passenger = ABOARD if task.stage == "dropoff" else passenger
-        return city, Ride(*CELLS[rng.integers(len(CELLS))], int(passenger), int(destination))
-
     def apply(self, action: str) -> Outcome:
-        before, now = self._ride, self._city.next_ride(self._ride, action)
         if self.show_history:
-            self._past += f"{self.draw()}> {action}\n"
-        self._before, self._last, self._ride = before, action, now
-        if now == before:
+            self._past += f"{self.state().partition('Last')[0]}> {action}\n"
+        ride, stops = self.ride, self.city.landmarks
+        cell, aboard = (ride.row, ride.column), ride.passenger == ABOARD
+        after = ride
+        if action in MOVES:
+            row, column = self.city.moves[cell].get(action, cell)
+            after = ride._replace(row=row, column=column)
+        elif action == "pickup" and not aboard and cell == stops[ride.passenger]:
+            after = ride._replace(passenger=ABOARD)
+        elif action == "dropoff" and aboard and cell in stops:
+            after = ride._replace(passenger=stops.index(cell))
+        self.before, self.last, self.ride = ride, action, after
+        if after == ride:
             return Outcome(ILLEGAL / SCALE, terminated=True, events=("illegal",))
         if action == "pickup":
             bonus = MILESTONE if self.milestone and not self._picked else 0
             self._picked = True
-            won = self.task.stage == "pickup"
+            won = self._stage == "pickup"
             return Outcome((STEP + bonus) / SCALE, terminated=won, success=won, events=("pickup",))
-        if action == "dropoff" and now.passenger == now.destination:
+        if action == "dropoff" and after.passenger == after.destination:
             return Outcome(DELIVERY / SCALE, terminated=True, success=True, events=("delivered",))
         return Outcome(STEP / SCALE, events=("wrong stop",) if action == "dropoff" else ())
 
@@ -153,39 +154,31 @@ class TaxiEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        return f"{self.draw()}Last: {self._last or 'none'}\n"
-
-    def draw(self) -> str:
-        """The map, a line per row, 11 characters wide."""
-        city, ride = self._city, self._ride
+        """The map, a line per row, 11 characters wide, and the last action."""
+        city, ride = self.city, self.ride
+        aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
         marks = {city.landmarks[ride.destination]: "D"}
-        if ride.passenger != ABOARD:
+        if not aboard:
             marks[city.landmarks[ride.passenger]] = "P"
-        aboard = ride.passenger == ABOARD
-        marks[ride.cell] = "X" if aboard else "O" if marks.get(ride.cell) == "P" else "T"
+        marks[taxi] = "X" if aboard else "O" if marks.get(taxi) == "P" else "T"
         edge = "+" + "-" * (2 * SIZE - 1) + "+\n"
-        return edge + "".join(self._draw_row(row, marks) for row in range(SIZE)) + edge
-
-    def _draw_row(self, row: int, marks: dict[tuple[int, int], str]) -> str:
-        line = "|"
-        for column in range(SIZE):
-            walled = column == SIZE - 1 or (row, column) in self._city.walls
-            line += marks.get((row, column), " ") + ("|" if walled else ":")
-        return line + "\n"
+        text = edge
+        for row in range(SIZE):
+            text += "|"
+            for column in range(SIZE):
+                walled = column == SIZE - 1 or (row, column) in city.walls
+                text += marks.get((row, column), " ") + ("|" if walled else ":")
+            text += "\n"
+        return f"{text}{edge}Last: {self.last or 'none'}\n"
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
 
-    # ---- saving, teaching ------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        return (self._city, self._ride, self._before, self._last, self._picked, self._past)
+        return (self.city, self.ride, self.before, self.last, self._picked, self._past)
 
     def set_state(self, state: Any) -> None:
-        self._city, self._ride, self._before, self._last, self._picked, self._past = state
-
-    def expert_action(self) -> int:
-        return ACTIONS.index(self._city.best_action(self._ride))
-
-    def analyse(self) -> str:
-        return analyse(self._city, self._ride, self._before, self._last)
+        self.city, self.ride, self.before, self.last, self._picked, self._past = state
+        self._stage = self.task.stage

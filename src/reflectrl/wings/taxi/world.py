@@ -1,4 +1,4 @@
-"""The taxi world without any text: maps, transitions equal to gymnasium's Taxi, and shortest paths.
+"""The taxi world without any text: maps, moves, and shortest paths.
 
 A cell is (row, column) on a 5 × 5 grid. As in gymnasium, walls stand only between horizontal neighbours, so a taxi
 moves freely north and south, and a shortest path never goes back on its columns.
@@ -43,29 +43,17 @@ class City:
     walls: frozenset[Cell]
     landmarks: tuple[Cell, Cell, Cell, Cell]
 
-    def can_move(self, cell: Cell, move: str) -> bool:
-        """Whether a taxi at `cell` gets anywhere by `move`."""
-        row, column = cell
-        if move == "east":
-            return column < SIZE - 1 and cell not in self.walls
-        if move == "west":
-            return column > 0 and (row, column - 1) not in self.walls
-        return 0 <= row + MOVES[move][0] < SIZE
-
-    def next_ride(self, ride: Ride, action: str) -> Ride:
-        """The ride after an action; an action that achieves nothing gives the same ride."""
-        if action in MOVES:
-            if not self.can_move(ride.cell, action):
-                return ride
-            down, right = MOVES[action]
-            return ride._replace(row=ride.row + down, column=ride.column + right)
-        if action == "pickup":
-            waiting = ride.passenger != ABOARD and ride.cell == self.landmarks[ride.passenger]
-            return ride._replace(passenger=ABOARD) if waiting else ride
-        if ride.passenger == ABOARD and ride.cell in self.landmarks:
-            at = ride.destination if ride.cell == self.landmarks[ride.destination] else self.landmarks.index(ride.cell)
-            return ride._replace(passenger=at)
-        return ride
+    @cached_property
+    def moves(self) -> dict[Cell, dict[str, Cell]]:
+        """`moves[cell][move]`: where a move leads. A move against a wall or the edge has no entry."""
+        found: dict[Cell, dict[str, Cell]] = {cell: {} for cell in CELLS}
+        for row, column in CELLS:
+            for move, (down, right) in MOVES.items():
+                near = (row + down, column + right)
+                west = (row, min(column, near[1]))  # the western one of two cells has the wall between them
+                if near in found and (move not in ("east", "west") or west not in self.walls):
+                    found[row, column][move] = near
+        return found
 
     def target(self, ride: Ride) -> Cell:
         """Where the taxi has to go next: to the passenger, or with the passenger to the destination."""
@@ -74,29 +62,26 @@ class City:
     @cached_property
     def distances(self) -> dict[Cell, dict[Cell, int]]:
         """`distances[landmark][cell]`: moves between them. Found once per map by breadth-first search."""
-        return {landmark: self._distances_to(landmark) for landmark in self.landmarks}
-
-    def _distances_to(self, target: Cell) -> dict[Cell, int]:
-        found = {target: 0}
-        queue = deque([target])
-        while queue:
-            row, column = cell = queue.popleft()
-            for move, (down, right) in MOVES.items():
-                near = (row + down, column + right)
-                if self.can_move(cell, move) and near not in found:
-                    found[near] = found[cell] + 1
-                    queue.append(near)
-        return found
+        every = {}
+        for landmark in self.landmarks:
+            found, queue = {landmark: 0}, deque([landmark])
+            while queue:
+                cell = queue.popleft()
+                for near in self.moves[cell].values():  # each move can be undone, so this is the way back as well
+                    if near not in found:
+                        found[near] = found[cell] + 1
+                        queue.append(near)
+            every[landmark] = found
+        return every
 
     def best_action(self, ride: Ride) -> str:
         """An action on a shortest path; among equally short ones sideways comes first."""
         target = self.target(ride)
         if ride.cell == target:
             return "dropoff" if ride.passenger == ABOARD else "pickup"
-        distance = self.distances[target]
+        distance, near = self.distances[target], self.moves[ride.cell]
         for move in ("east", "west", "south", "north"):
-            down, right = MOVES[move]
-            if self.can_move(ride.cell, move) and distance[ride.row + down, ride.column + right] < distance[ride.cell]:
+            if move in near and distance[near[move]] < distance[ride.cell]:
                 return move
         raise ValueError(f"no way from {ride.cell} to {target}")
 

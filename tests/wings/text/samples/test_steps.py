@@ -17,7 +17,7 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.players import Policy
 from reflectrl.prompts import policy_prompt, words_prompt
 from reflectrl.rollout import Job, rollout
-from reflectrl.teach import lessons, teach
+from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Episode, Observation, Sampling, Step, Task, Turn, UserError
 from reflectrl.wings.text.samples import Reading, StepReading, group_of, read_samples
 from reflectrl.wings.text.samples.steps import from_episode, rewards_to_go
@@ -132,8 +132,8 @@ def test_teaching_episodes_can_be_learned_from() -> None:
     from reflectrl.config import TeachConfig
 
     env = make({"name": "taxi"})
-    lesson = lessons(env.tasks("train")[:1], TeachConfig(noise=(0.5,), negatives=0), 0)[0]
-    one = teach(env, lesson)
+    demonstration = demonstrations(env.tasks("train")[:1], TeachConfig(noise=(0.5,), negatives=0), 0)[0]
+    one = teach(env, demonstration)
     found = list(from_episode(one, "x"))
     assert [sample.completion for sample in found] == [f" {step.action + 1}" for step in one.steps]
     assert found[0].reward == pytest.approx(one.total_reward)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reflectrl.envs.splits import SPLITS
+from reflectrl.envs.base import SPLITS
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.questions import Question, question_of, rows_of
 from reflectrl.wings.autoexplore.repository import Repository

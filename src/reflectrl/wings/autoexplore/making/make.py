@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from reflectrl.envs.splits import SPLITS
+from reflectrl.envs.base import SPLITS
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions, is_clone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.envs.splits import divide
+from reflectrl.envs.base import divide
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.questions import Question
 

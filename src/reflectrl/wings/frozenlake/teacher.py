@@ -1,10 +1,25 @@
-"""The frozen-lake analyst: what a good reflector would say about a state, from what its text shows."""
+"""The teacher on the lake: the best way, and what a good reflector would say, from what the text shows."""
 
 from __future__ import annotations
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
+from reflectrl.envs.teacher import Teacher
 from reflectrl.wings.frozenlake.world import ACTIONS, OPPOSITE, Cell, Lake
+
+if TYPE_CHECKING:
+    from reflectrl.wings.frozenlake.env import FrozenLakeEnv
+
+
+class FrozenLakeTeacher(Teacher):
+    """Takes a shortest way (on slippery ice the one with the best chances), and explains it."""
+
+    def expert_action(self, env: FrozenLakeEnv) -> int:
+        return ACTIONS.index(env.lake.best_action(env.cell))
+
+    def analyse(self, env: FrozenLakeEnv) -> str:
+        return analyse(env.lake, env.cell, env.before, env.last)
 
 
 def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> str:

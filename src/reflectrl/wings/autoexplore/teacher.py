@@ -6,14 +6,49 @@ shares with the question.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from reflectrl.envs.teacher import Teacher
+from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.kinds import kind_of
 from reflectrl.wings.autoexplore.names import shown
 from reflectrl.wings.autoexplore.words import spoken
 
+if TYPE_CHECKING:
+    from reflectrl.wings.autoexplore.env import AutoExploreEnv
+
 WORDS = 3
 """Words that a reason names."""
+
+
+class AutoExploreTeacher(Teacher):
+    """Takes a shortest way to a file that answers, and gives reasons for it that can be seen."""
+
+    def expert_action(self, env: AutoExploreEnv) -> int:
+        return env.legal_actions().index(_best(env))
+
+    def analyse(self, env: AutoExploreEnv) -> str:
+        return analyse(env.walk, env.finder, env.question, env.last, _best(env))
+
+    def baseline_action(self, env: AutoExploreEnv) -> int:
+        """The file that a search finds first, taken at its word; with the paper's actions there is no search.
+
+        Where there is nothing to search for, or nothing is found, it is the first file that it comes upon in folders.
+        """
+        if env.actions == "paper":
+            raise NotImplementedError("the paper's actions have no search")
+        actions = env.legal_actions()
+        first = next((action for action in actions if action.startswith("id ")), "")
+        return actions.index(next((action for action in (first, "search", "ls") if action in actions), actions[-1]))
+
+
+def _best(env: AutoExploreEnv) -> str:
+    """The first command of a shortest way to a file that answers."""
+    if not env.gold:
+        raise UserError(f"autoexplore: {env.task.id}: nobody knows the answer")
+    return min((env.walk.way_to(path) for path in env.gold), key=len)[0]
 
 
 def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, action: str) -> str:

@@ -1,4 +1,4 @@
-"""What a player has learned of a house, from nothing but the text that it was shown."""
+"""The belief state: what a player knows of a house, from nothing but the text that it was shown."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def names_in(text: str) -> list[str]:
 
 
 @dataclass
-class Notes:
-    """A player's notes.
+class Beliefs:
+    """A belief state.
 
     Attributes:
         places: every receptacle, by kind and number.
@@ -59,21 +59,21 @@ class Notes:
     fresh: bool = True
 
     @classmethod
-    def begin(cls, introduction: str) -> Notes:
-        """Notes after the first text."""
+    def begin(cls, introduction: str) -> Beliefs:
+        """The belief state after the first text."""
         around = AROUND.search(introduction)
         names = names_in(around.group(1)) if around else []
         return cls(tuple(sorted(names, key=lambda name: (kind_of(name), number_of(name)))))
 
-    def copy(self) -> Notes:
-        """Notes that later ones do not alter."""
+    def copy(self) -> Beliefs:
+        """A copy that later texts do not alter."""
         other = copy.copy(self)
         other.seen, other.shut = dict(self.seen), set(self.shut)
         other.done, other.lit = set(self.done), set(self.lit)
         return other
 
     def add(self, command: str, said: str) -> None:
-        """Take down what a command led to."""
+        """Take in what a command led to."""
         self.fresh = False
         if command.startswith("go to ") and said.startswith("You arrive"):
             self.at = command.removeprefix("go to ")

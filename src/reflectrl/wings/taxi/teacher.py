@@ -1,4 +1,4 @@
-"""The taxi analyst: what a good reflector would say about a state, from what its text shows.
+"""The taxi's teacher: a shortest way, and what a good reflector would say about a state, from what its text shows.
 
 Walls stand only between columns, so a shortest way crosses the columns between taxi and target once each. The analysis
 counts backwards from the target: the steps left from every row of a column, then the border to the next column row by
@@ -9,7 +9,23 @@ where a small model can learn to look for it.
 
 from __future__ import annotations
 
-from reflectrl.wings.taxi.world import ABOARD, MOVES, OPPOSITE, SIZE, Cell, City, Ride
+from typing import TYPE_CHECKING
+
+from reflectrl.envs.teacher import Teacher
+from reflectrl.wings.taxi.world import ABOARD, ACTIONS, MOVES, OPPOSITE, SIZE, Cell, City, Ride
+
+if TYPE_CHECKING:
+    from reflectrl.wings.taxi.env import TaxiEnv
+
+
+class TaxiTeacher(Teacher):
+    """Takes a shortest way, and explains it."""
+
+    def expert_action(self, env: TaxiEnv) -> int:
+        return ACTIONS.index(env.city.best_action(env.ride))
+
+    def analyse(self, env: TaxiEnv) -> str:
+        return analyse(env.city, env.ride, env.before, env.last)
 
 
 def analyse(city: City, ride: Ride, before: Ride | None, last: str | None) -> str:
@@ -44,7 +60,7 @@ def route(city: City, ride: Ride, target: Cell) -> str:
     parts = []
     for column in range(target[1], ride.column - step, -step):
         if column != target[1]:
-            ways = ("o" if city.can_move((row, column), heading) else "x" for row in range(SIZE))
+            ways = ("o" if heading in city.moves[row, column] else "x" for row in range(SIZE))
             parts.append(f"border {' '.join(ways)}")
         left = (min(9, city.distances[target][row, column]) for row in range(SIZE))
         parts.append(f"column {column} steps {' '.join(map(str, left))}")

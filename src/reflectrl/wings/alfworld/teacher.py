@@ -1,0 +1,63 @@
+"""The teacher of households: the next command, and what a good reflector would say, from nothing but the text shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reflectrl.envs.teacher import Teacher
+from reflectrl.types import UserError
+from reflectrl.wings.alfworld.beliefs import Beliefs
+from reflectrl.wings.alfworld.game import GameError
+from reflectrl.wings.alfworld.house import House
+from reflectrl.wings.alfworld.planner import best_command
+from reflectrl.wings.alfworld.search import Advice, advise
+
+if TYPE_CHECKING:
+    from reflectrl.wings.alfworld.env import AlfworldEnv
+
+
+class AlfworldTeacher(Teacher):
+    """Looks for things, or knows where they are (`AlfworldEnv(expert="planner")`); the oracle always knows."""
+
+    def expert_action(self, env: AlfworldEnv) -> int:
+        return env.legal_actions().index(_command(env))
+
+    def oracle_action(self, env: AlfworldEnv) -> int:
+        return env.legal_actions().index(_planned(env))
+
+    def analyse(self, env: AlfworldEnv) -> str:
+        return analyse(env.beliefs, _advised(env), _command(env), env.last)
+
+
+def _command(env: AlfworldEnv) -> str:
+    return _planned(env) if env.expert == "planner" else _advised(env).command
+
+
+def _planned(env: AlfworldEnv) -> str:
+    """The next command of a shortest plan by one who knows where everything is."""
+    if not isinstance(env.house, House):
+        raise UserError("alfworld: the planner needs engine 'native'")
+    try:
+        return best_command(env.house)
+    except GameError:  # what was picked up fits nowhere: nobody can win any more
+        return _advised(env).command
+
+
+def _advised(env: AlfworldEnv) -> Advice:
+    """What the searching expert advises here; worked out once per step."""
+    if env.advice is None:
+        env.advice = advise(env.beliefs, env.house.game.goal, set(env.legal_actions()), env.prior)
+    return env.advice
+
+
+def analyse(beliefs: Beliefs, advice: Advice, command: str, last: str) -> str:
+    """One line: whether the last command was any use, what is known that matters now, what to do next.
+
+    Args:
+        advice: what one who searches would do, and why.
+        command: what is done next; where it is something else, the reasons are not named.
+        last: the last command; "" at the start.
+    """
+    wasted = f"The last command, {last}, brought nothing. " if last and not beliefs.fresh else ""
+    reasons = advice.because if command == advice.command else advice.because.partition(" Left:")[0]
+    return f"{wasted}{reasons} Next: {command}"
