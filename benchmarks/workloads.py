@@ -37,7 +37,7 @@ class Workload:
     """What is played.
 
     Attributes:
-        make_env: makes an environment; called once per live.
+        make_env: makes an environment; called once for each that plays at the same time.
         horizon: the longest episode in steps.
         context: tokens that hold the longest prompt and its reflection, however they are cut.
         choices: the most actions that are ever listed.

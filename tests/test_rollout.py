@@ -124,7 +124,7 @@ def test_an_episode_that_the_horizon_ends_is_truncated_and_not_won() -> None:
 
 
 class Counting:
-    """A player that notes how many playing it is given."""
+    """A player that notes how many live episodes it is given."""
 
     def __init__(self, player: Player) -> None:
         self.player = player
@@ -161,7 +161,7 @@ def test_finished_episodes_make_room_for_waiting_jobs_and_leave_in_the_end() -> 
     assert sorted(e.seed for e in episodes) == list(range(20))
     assert sum(player.sizes) == sum(len(e.steps) for e in episodes), "nobody plays on after the end"
     assert player.sizes[0] == 4
-    assert player.sizes == sorted(player.sizes, reverse=True), "playing are filled while jobs wait"
+    assert player.sizes == sorted(player.sizes, reverse=True), "the batch is filled while jobs wait"
     assert (worlds.made, worlds.closed) == (4, 4)
 
 

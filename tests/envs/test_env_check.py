@@ -274,6 +274,11 @@ class LongAnalyst(Corridor):
     teacher = Long()
 
 
+class OwnExpert(Corridor):
+    def expert_action(self):
+        return 0
+
+
 class NoTeacher(Corridor):
     teacher = Guide
 
@@ -318,6 +323,7 @@ BROKEN = {
     LostExpert: "expert wins most tasks: 0 of 4",
     IllegalExpert: "expert's index is legal: it said 2 of 1",
     MeddlingExpert: "change nothing",
+    OwnExpert: r"expert_action\(\) belongs to the environment's teacher",
     NoTeacher: "a teacher is a Teacher, not <class",
     SilentAnalyst: "analyse",
     LongAnalyst: "analyse",

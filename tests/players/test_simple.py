@@ -61,7 +61,7 @@ def test_random_is_uniform_over_the_legal_actions(count: int) -> None:
     assert count == 1 or chisquare(counts).pvalue > 1e-3
 
 
-def test_random_draws_from_the_seat_alone() -> None:
+def test_random_draws_from_the_live_episode_alone() -> None:
     first, second = ([turn.choice for turn in RandomPlayer().turns([live(s) for s in (3, 4, 5)])] for _ in range(2))
     assert first == second
     assert RandomPlayer().turns([live(4)])[0].choice == first[1]

@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env
 
 from reflectrl.envs.base import SPLITS, Snapshot, TextEnv
 from reflectrl.envs.promises import PromiseError
-from reflectrl.envs.teacher import Teacher
+from reflectrl.envs.teacher import ABILITIES, Teacher
 from reflectrl.plugins import one_line
 from reflectrl.types import Observation, Task, UserError, named_seed
 
@@ -57,6 +57,8 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
     env = env_or_factory if isinstance(env_or_factory, TextEnv) else env_or_factory()
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
     require(isinstance(env.teacher, Teacher), f"a teacher is a Teacher, not {env.teacher!r:.60}")
+    for method in ABILITIES.values():
+        require(not hasattr(env, method), f"{method}() belongs to the environment's teacher")
     try:
         copy = _copier(env)
         fresh = copy if isinstance(env_or_factory, TextEnv) else env_or_factory

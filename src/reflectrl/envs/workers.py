@@ -186,7 +186,7 @@ class Worker:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes started in the block ignore Ctrl-C from their first moment on."""
+    """Processes started in the block ignore Ctrl-C from the start."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
