@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
-from reflectrl.learn.sft import Example
+from reflectrl.learn.examples import Example
 from reflectrl.models.engine import packed_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, pack
