@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from reflectrl.config import RLConfig
+from reflectrl.config.values import from_dict
 from reflectrl.episodes import from_line
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum, draw_tasks
+from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.online import train_online, update
 from reflectrl.learn.rollouts import Steps, flatten, prepare
 from reflectrl.learn.trainer import Trainer
@@ -73,6 +75,24 @@ class TestLearning:
         assert all(-0.5 <= line["return"] <= 1.0 for line in log[:-1])
         assert all(-0.5 <= line[key] <= 1.0 for line in log for key in line if key == "eval_return")
         assert log[1]["entropy"] > 0.5 and log[1]["loss"] < -50  # it is in the loss
+
+
+class TestLosses:
+    """A new loss is a function and an entry of the table, in one file."""
+
+    def test_the_recipe_takes_every_entry(self) -> None:
+        for name in POLICY_LOSSES:
+            assert from_dict(RLConfig, {"algorithm": name}, "here").algorithm == name
+
+    def test_an_entry_is_learned_with(self, tiny: Tiny, make_rooms: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def half(logp_N: Any, old_logp_N: Any, advantages_N: Any, config: RLConfig) -> dict[str, torch.Tensor]:
+            return {"policy_loss": reinforce_loss(logp_N, advantages_N) / 2, "two": torch.tensor(2.0)}
+
+        monkeypatch.setitem(POLICY_LOSSES, "half", half)
+        log = train(tiny(), make_rooms, replace(QUICK, algorithm="half", update_epochs=2))
+        plain = train(tiny(), make_rooms, QUICK)
+        assert [line["two"] for line in log[:-1]] == [pytest.approx(2.0)] * 4
+        assert log[0]["success"] == plain[0]["success"] and "two" not in plain[0]
 
 
 class TestCurriculum:
