@@ -1,7 +1,7 @@
 """Online reinforcement learning: REINFORCE, PPO, or any other loss of `losses.POLICY_LOSSES`. One linear loop.
 
 It serves agents, where a unit is an action (`train_online`), and text, where a unit is a token: what differs, namely
-how a batch is collected and read, is behind `rollouts.Rollouts`.
+how a batch is collected and read, is behind `batch.Rollouts`.
 
 Source: Reflect-RL, section on online RL. Departures from its released code: rewards are reported without the entropy
 bonus; the critic reads the hidden state of the whole prompt; dropout is off, so ratios are 1 before the first update;
@@ -18,22 +18,15 @@ import torch
 
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
-from reflectrl.learn.losses import (
-    POLICY_LOSSES,
-    SINGLE_EPOCH,
-    categorical_kl,
-    entropy,
-    explained_variance,
-    normalise,
-    value_loss,
-)
-from reflectrl.learn.rollouts import Batch, EpisodeRollouts, Rollouts
+from reflectrl.learn import losses
+from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.trainer import Metrics, Trainer
-from reflectrl.learn.value import ValueHead
+from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.memory import release_memory
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
-from reflectrl.types import Episode, named_seed
+from reflectrl.types import Episode
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -59,17 +52,16 @@ def learn_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         log: receives one flat dictionary per update, and one for the evaluation after the last.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
     """
-    lm, critic = rollouts.lm, None
+    lm = rollouts.lm
+    critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device) if config.baseline == "critic" else None
     groups = [{"params": lm.parameters(), "lr": config.lr}]
-    if config.baseline == "critic":
-        with torch.random.fork_rng():
-            torch.manual_seed(named_seed(seed, "critic"))
-            critic = ValueHead(lm.hidden_size, config.critic).to(lm.device)
+    if critic is not None:
         groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     further = {"critic": critic, "reference": rollouts.reference}
     parts = {name: part for name, part in further.items() if part is not None}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
+    epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
     if trainer.resumed is not None:
         rollouts.load(trainer.resumed)
 
@@ -83,9 +75,7 @@ def learn_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         if trainer.step == config.updates:
             break
         batch = rollouts.collect(trainer.step, critic)
-        metrics |= update(
-            trainer, critic, batch, config, 1 if config.algorithm in SINGLE_EPOCH else config.update_epochs
-        )
+        metrics |= update(trainer, critic, batch, config, epochs)
         if (past := rollouts.replay(critic)) is not None:
             metrics["replay_loss"] = update(trainer, critic, past, config, 1)["loss"]
         metrics |= rollouts.end_update()
@@ -102,31 +92,29 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
     each a mean over the batch's units.
     """
-    advantages_N = normalise(batch.advantages_N) if config.normalise else batch.advantages_N
+    advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
     for _ in range(epochs):
         totals: Metrics = {}
         for number, (rows, index) in enumerate(batch.slices):
             logp_NA, hidden_ND = batch.read(rows)
-            labels_N, old_N, advantage_N, returns_N = (
-                tensor[index].to(logp_NA.device)
-                for tensor in (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
-            )
+            known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
+            labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)
             chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
             old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
-            terms = POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
+            terms = losses.POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
             with torch.set_grad_enabled(config.entropy_coef > 0):
-                terms["entropy"] = entropy(logp_NA).mean()
+                terms["entropy"] = losses.entropy(logp_NA).mean()
             loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
             if batch.ref_logp:
-                terms["kl"] = categorical_kl(logp_NA, batch.ref_logp[number]).mean()
+                terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[number]).mean()
                 loss = loss + config.kl_coef * terms["kl"]
             if critic is not None:  # it reads a detached hidden state, so it never pulls at the policy's backbone
-                terms["value_loss"] = value_loss(critic(hidden_ND.detach()), returns_N)
+                terms["value_loss"] = losses.value_loss(critic(hidden_ND.detach()), returns_N)
                 loss = loss + config.critic_coef * terms["value_loss"]
             terms["loss"], share = loss, len(labels_N) / len(batch.labels_N)
             (loss * share).backward()
             totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
         metrics = trainer.update(totals)
     if batch.values_N is not None:
-        metrics["explained_variance"] = explained_variance(batch.values_N, batch.returns_N)
+        metrics["explained_variance"] = losses.explained_variance(batch.values_N, batch.returns_N)
     return metrics | batch.metrics

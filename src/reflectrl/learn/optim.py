@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,20 +71,18 @@ class Muon(torch.optim.Muon):
             return super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    self._move(p, p.grad, group)
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(p.grad)
+                average = state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
+                update = p.grad.lerp(average, group["momentum"]) if group["nesterov"] else average
+                rows, columns = p.shape
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                direction = orthogonalised(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                p.add_(direction, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
         return None
-
-    def _move(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[p]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(grad)
-        average = state["momentum_buffer"].lerp_(grad, 1 - group["momentum"])
-        update = grad.lerp(average, group["momentum"]) if group["nesterov"] else average
-        rows, columns = p.shape
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        direction = orthogonalised(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        p.add_(direction, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:

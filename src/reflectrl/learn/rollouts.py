@@ -1,15 +1,12 @@
-"""What online RL learns from. For agents: episodes, flattened into steps; and the policy's pass over those steps.
-
-`Batch` and `Rollouts` are what the loop in `online.py` asks for; an agent's unit is an action, a writer's is a token.
-"""
+"""What online RL of agents learns from: episodes, flattened into steps, and the policy's pass over those steps."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +15,12 @@ from torch import Tensor
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
+from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.curriculum import Curriculum, draw_tasks
 from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, Packing, pack
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
@@ -31,74 +28,7 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, named_seed
 
 
-@dataclass
-class Batch:
-    """N units (actions of an agent, tokens of a text) that an update learns from.
-
-    Attributes:
-        slices: what goes through the model together (whatever `read` takes), and which of the N units it holds.
-        read: log-probabilities (n, A) of all that could have been chosen, and hidden states (n, D), of a slice.
-        labels_N: what was chosen, as an index of those A.
-        old_logp_N: its log-probability when it was sampled; NaN where no model sampled it.
-        advantages_N: how much better it turned out than expected, not yet normalised.
-        returns_N: discounted reward-to-go: what the critic learns.
-        values_N: what the critic expected before this update; None without a critic.
-        ref_logp: the reference's log-probabilities (n, A) of each slice, where the loss has a KL term.
-        metrics: what else is to be reported of the batch.
-    """
-
-    slices: Sequence[tuple[Any, Any]]
-    read: Callable[[Any], tuple[Tensor, Tensor]]
-    labels_N: Tensor
-    old_logp_N: Tensor
-    advantages_N: Tensor
-    returns_N: Tensor
-    values_N: Tensor | None = None
-    ref_logp: Sequence[Tensor] = ()
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-class Rollouts(Protocol):
-    """Where the batches of online RL come from.
-
-    Attributes:
-        lm: the model that plays (or writes) and learns.
-        reference: the frozen model from which it is not to stray; None where that costs nothing.
-    """
-
-    lm: LanguageModel
-    reference: LanguageModel | None
-
-    def about(self) -> dict[str, object]:
-        """What every line of metrics says beside its step."""
-        ...
-
-    def evaluate(self) -> dict[str, float]:
-        """Scores on validation tasks: what matters most comes first, and more is better."""
-        ...
-
-    def collect(self, update: int, critic: ValueHead | None) -> Batch:
-        """Play (or write) with the present weights."""
-        ...
-
-    def replay(self, critic: ValueHead | None) -> Batch | None:
-        """Past successes to be learned from after the fresh batch; None if there are none."""
-        ...
-
-    def end_update(self) -> dict[str, float]:
-        """Called when the weights have changed; returns metrics of the batch that was collected."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What must be saved beside the weights, as JSON values."""
-        ...
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        ...
-
-
-class EpisodeRollouts:
+class EpisodeRollouts(Rollouts):
     """Episodes that a policy plays, with a curriculum and a replay buffer.
 
     Args:
@@ -116,10 +46,9 @@ class EpisodeRollouts:
         seed: int,
         logged: Sequence[Episode] = (),
     ) -> None:
+        super().__init__(policy.lm, config, seed)
         self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
-        self.lm, self.make_env, self.env = policy.lm, make_env, make_env()
-        self.config, self.seed = config, seed
-        self.reference = policy.lm.frozen_copy() if config.kl_coef else None
+        self.make_env, self.env = make_env, make_env()
         self.reference_policy: Policy | None = None
         if self.reference is not None:
             self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.config import ModelConfig, OfflineConfig, RLConfig, SFTConfig
+from reflectrl.learn.batch import Batch
 from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.examples import Example
 from reflectrl.learn.online import update
-from reflectrl.learn.rollouts import Batch
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from reflectrl.config import OfflineConfig, RLConfig
+from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.offline import Evaluate
 from reflectrl.learn.online import Log, learn_online
-from reflectrl.learn.rollouts import Batch
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.types import Sampling, UserError, named_seed
@@ -29,8 +30,6 @@ from reflectrl.wings.text.samples.sample import Sample
 
 Label = Callable[[Sequence[Sample]], list[Sample]]
 """The samples with their rewards."""
-Evaluate = Callable[[], dict[str, float]]
-"""Scores the model as it is: what matters most comes first, and more is better."""
 
 
 def train_online_text(
@@ -64,7 +63,7 @@ def train_online_text(
     learn_online(rollouts, config, seed, log, state_folder)
 
 
-class TextRollouts:
+class TextRollouts(Rollouts):
     """Completions that a model writes, with their rewards; the arguments are those of `train_online_text`."""
 
     def __init__(
@@ -72,18 +71,20 @@ class TextRollouts:
         lm: LanguageModel,
         prompts: Sequence[Sample],
         label: Label,
-        evaluate: Evaluate,
+        scores: Evaluate,
         config: RLConfig,
         lengths: OfflineConfig,
         seed: int,
     ) -> None:
-        self.lm, self.prompts, self.label, self.evaluate = lm, prompts, label, evaluate
-        self.config, self.lengths, self.seed = config, lengths, seed
-        self.reference = lm.frozen_copy() if config.kl_coef else None
+        super().__init__(lm, config, seed)
+        self.prompts, self.label, self.scores, self.lengths = prompts, label, scores, lengths
         self.scale = RunningScale()
 
     def about(self) -> dict[str, object]:
         return {"steps": self.config.updates}
+
+    def evaluate(self) -> dict[str, float]:
+        return self.scores()
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         config, lengths, seed = self.config, self.lengths, self.seed
@@ -99,12 +100,6 @@ class TextRollouts:
         batch.metrics |= {"return": float(rewards_K.mean()), "scaled_reward_std": float(scaled_K.std(correction=0))}
         batch.metrics["length"] = float(np.mean([len(one.logprobs) for one in written]))
         return batch
-
-    def replay(self, critic: ValueHead | None) -> None:
-        return None
-
-    def end_update(self) -> dict[str, float]:
-        return {}
 
     def state(self) -> dict[str, Any]:
         return {"scale": asdict(self.scale)}
