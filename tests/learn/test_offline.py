@@ -104,7 +104,7 @@ class TestLoss:
         else:
             expected_N = -weights_N * logp_N
         torch.testing.assert_close(loss_N.detach(), expected_N, atol=1e-5, rtol=1e-5)
-        assert noted["clipped_share"] == 0 and noted["kl"] == pytest.approx(0, abs=1e-6)
+        assert noted["clip_fraction"] == 0 and noted["kl"] == pytest.approx(0, abs=1e-6)
 
     def test_clipped_ratios_are_counted(self, text: Any) -> None:
         """A reference that is made less sure of half the completions: their ratios leave the interval."""
@@ -116,7 +116,7 @@ class TestLoss:
         for algorithm, share in (("a_lol", 0.5), ("a_lol_seq", 9 / sum(lengths))):
             config = replace(CONFIG, algorithm=algorithm)  # type: ignore[arg-type]
             _, noted = losses_of(data, moved, items_of(data, algorithm), config)
-            assert noted["clipped_share"] == pytest.approx(share) and noted["kl"] > 0
+            assert noted["clip_fraction"] == pytest.approx(share) and noted["kl"] > 0
 
     def test_checkpoints_are_compared_by_weights_that_stay(self, text: Any) -> None:
         data, cache = text()
@@ -183,7 +183,7 @@ class TestLoop:
         log = learned((data, cache), CONFIG, evaluate=evaluate)
         assert [one["success"] for one in log] == [0.1, 0.5, 0.9, 0.3]
         assert all(torch.equal(tensor, seen[2][name]) for name, tensor in lm.weights().items())
-        assert {"loss", "clipped_share", "positive_share", "kl", "grad_norm"} <= log[-1].keys()
+        assert {"loss", "clip_fraction", "positive_share", "kl", "grad_norm"} <= log[-1].keys()
 
     def test_a_killed_training_goes_on_to_the_same_weights(self, text: Any, tmp_path: Path) -> None:
         config = replace(CONFIG, sampling="good_priority", steps=12, optimizer="muon", accumulate=2)

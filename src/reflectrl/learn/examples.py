@@ -16,12 +16,14 @@ from reflectrl.episodes import ChoiceRow, ReflectionRow
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart, portions, shared_length
+from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
 from reflectrl.players.policy import Policy
 from reflectrl.types import named_seed
 
 ACTIVATIONS = 4 * 2**30
 """About how many bytes of activations a pass keeps for its gradient; a batch that takes more goes in several passes."""
+
+Share = Callable[[Sequence[Ids]], Packing]
 
 
 class Example(NamedTuple):
@@ -127,40 +129,54 @@ def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig)
 # ---- the loss --------------------------------------------------------------------------------------------------------
 
 
-def summed_nll(
-    lm: LanguageModel, rows: Sequence[Example], share: Callable[[Sequence[Ids]], Packing], text: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Summed loss over the completion tokens of a batch, and the mean loss over the prompts' own tokens if asked for.
+def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share = pack) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits at the completion tokens of some rows, M, row behind row, and nowhere else. No token is padding.
 
-    Logits are computed at scored positions only. The rows are packed by `share`: one behind another, or with what they
-    have in common once. No token is padding.
+    Args:
+        share: how rows are packed: `pack` encodes what they have in common once, `apart` lays one behind another.
 
-    The loss of the text itself counts the blocks that begin a prompt (the others go on from a shared one). Text that
-    repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model made from scratch many more occasions to
-    learn to look things up in what it has read than the completions do.
+    Returns:
+        (logits (M, V) in float32, the hidden states (M, D) they were made of, token ids (M,)); gradients flow.
     """
     packing = share([row.ids[:-1] for row in rows])
-    places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
-    hidden_ND = packed_hidden(lm, packing, None if text else places)
-    targets_M = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
-    logits_MV = lm.logits(hidden_ND[places] if text else hidden_ND).float()
-    nll = completion_nll(logits_MV, targets_M) * len(targets_M)
-    if not text:
-        return nll, nll.new_zeros(())
-    begun, targets, start = list[int](), list[int](), 0
+    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    hidden_MD = packed_hidden(lm, packing, places)
+    targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
+    return lm.logits(hidden_MD).float(), hidden_MD, targets_M
+
+
+def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
+    """Loss summed over the completion tokens of some rows (nats)."""
+    logits_MV, _, targets_M = completion_logits(lm, rows, share)
+    return completion_nll(logits_MV, targets_M) * len(targets_M)
+
+
+def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) -> tuple[Tensor, Tensor]:
+    """`summed_nll`, and the mean loss over the prompts' own tokens, in the blocks that begin a prompt.
+
+    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model made from scratch many more
+    occasions to learn to look things up in what it has read than the completions do.
+    """
+    packing = share([row.ids[:-1] for row in rows])
+    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    hidden_ND = packed_hidden(lm, packing)
+    targets = [token for row in rows for token in row.ids[row.start :]]
+    begun, texts, start = list[int](), list[int](), 0
     for block in packing.blocks:
         if block.start == 0:
             begun += range(start, start + len(block.ids) - 1)
-            targets += block.ids[1:]
+            texts += block.ids[1:]
         start += len(block.ids)
-    return nll, completion_nll(lm.logits(hidden_ND[begun]).float(), torch.tensor(targets, device=lm.device))
+    nll, text_loss = (
+        completion_nll(lm.logits(hidden_ND[at]).float(), torch.tensor(wanted, device=lm.device))
+        for at, wanted in ((places, targets), (begun, texts))
+    )
+    return nll * len(targets), text_loss
 
 
 @torch.no_grad()
-def evaluate_loss(
-    lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Callable[[Sequence[Ids]], Packing] = apart
-) -> float:
+def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
     """Mean loss per completion token (nats)."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
-    return sum(float(summed_nll(lm, batch, share)[0]) for batch in batches) / tokens
+    return sum(float(summed_nll(lm, batch, share)) for batch in batches) / tokens

@@ -137,7 +137,7 @@ def losses_of(
         by_token = config.algorithm == "a_lol_seq"
         ratios = (losses.token_ratios if by_token else losses.sequence_ratios)(logp_NT, ref_NT)
         count = float(lengths_N.sum()) if by_token else len(rows)
-        noted = {"clipped_share": float(losses.outside(ratios, config.clip).sum()) / count}
+        noted = {"clip_fraction": float(losses.outside(ratios, config.clip).sum()) / count}
         noted["kl"] = float(losses.k3(ref_NT - logp_NT).sum(1).mean())
     if config.algorithm == "dpo":
         refs = (None, None) if config.reference_free else (ref_NT[::2], ref_NT[1::2])

@@ -17,6 +17,7 @@ from reflectrl.learn.examples import (
     Example,
     evaluate_loss,
     micro_batches,
+    nll_and_text_loss,
     row_groups,
     shuffled_batches,
     spread,
@@ -61,8 +62,12 @@ def train_sft(
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0
         with lm.training():
             for part in micro_batches(rows, lm, config):
-                nll, text = summed_nll(lm, rows[part], share, config.text_coef > 0)
-                loss = nll / tokens + config.text_coef * text * len(rows[part]) / len(rows)
+                if config.text_coef:
+                    nll, text = nll_and_text_loss(lm, rows[part], share)
+                    loss = nll / tokens + config.text_coef * text * len(rows[part]) / len(rows)
+                else:
+                    nll = summed_nll(lm, rows[part], share)
+                    loss = nll / tokens
                 loss.backward()
                 mean_nll += float(nll.detach()) / tokens
         trainer.update({"loss": mean_nll})

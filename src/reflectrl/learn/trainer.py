@@ -25,14 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reflectrl.learn.checkpoint import (
-    load_state,
-    optimizer_tensors,
-    prefixed,
-    restore_optimizer,
-    save_state,
-    without_prefix,
-)
+from reflectrl.learn.checkpoint import load_state, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
 
 Model = LanguageModel | nn.Module
@@ -78,10 +71,10 @@ class Trainer:
         if saved is not None:
             tensors, self.resumed = saved
             for name, part in self.parts.items():
-                load_weights(part, without_prefix(name, tensors))
+                load_weights(part, tensors[name])
             for i, optimizer in enumerate(optimizers):
-                restore_optimizer(optimizer, tensors, f"optimizer{i}")
-            self.best_weights = without_prefix("best", tensors) if keep_best else None
+                restore_optimizer(optimizer, tensors[f"optimizer{i}"])
+            self.best_weights = tensors["best"] if keep_best else None
             self.step, self.stale, self.best = (self.resumed[name] for name in ("step", "stale", "best"))
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
@@ -140,10 +133,8 @@ class Trainer:
         self._recent = []
         if self.folder is None:
             return
-        tensors = {key: t for name, part in self.parts.items() for key, t in prefixed(name, weights_of(part)).items()}
-        tensors |= prefixed("best", self.best_weights or {})
-        for i, optimizer in enumerate(self.optimizers):
-            tensors |= optimizer_tensors(optimizer, f"optimizer{i}")
+        tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
+        tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "logged": logged}
         save_state(self.folder, tensors, {**counters, **more})
 

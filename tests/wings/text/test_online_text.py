@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from reflectrl.config import ModelConfig, OfflineConfig, RLConfig, SFTConfig
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.examples import Example
+from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import update
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
@@ -30,7 +30,7 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.types import Sampling, UserError
 from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
 from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_logp, token_slices
-from reflectrl.wings.text.learn.text_dataset import completion_logits, text_dataset
+from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.learn.written import Written, write
 from reflectrl.wings.text.rewards import build
 from reflectrl.wings.text.samples.orders import orders

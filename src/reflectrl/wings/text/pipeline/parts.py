@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
-from reflectrl.learn.checkpoint import drop_state, load_state, without_prefix, write_folder
+from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example
 from reflectrl.learn.offline import train_offline
@@ -206,7 +206,7 @@ def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
     _save(text, lm, seed, arm)
     saved = load_state(learner)
     if saved is not None:
-        lm.load_weights(without_prefix("weights", saved[0]))
+        lm.load_weights(saved[0]["weights"])
     _save(text, lm, seed, last(arm))
     drop_state(learner)
 
