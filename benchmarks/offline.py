@@ -22,7 +22,7 @@ from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.episodes import sft_reflection
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.offline import train_offline
-from reflectrl.learn.offline_cache import Appraisal, appraise
+from reflectrl.learn.reference_cache import ReferenceCache, score_reference
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 
@@ -35,7 +35,7 @@ PROCESSES = 3
 """So many processes' peaks of memory are measured; their median counts."""
 ALGORITHMS: tuple[Algorithm, ...] = ("nll", "a_lol")
 
-Given = tuple[Dataset, Appraisal, int]
+Given = tuple[Dataset, ReferenceCache, int]
 
 
 def prepared(size: str, name: str, batch: int, device: str = "cpu") -> Given:
@@ -49,17 +49,17 @@ def prepared(size: str, name: str, batch: int, device: str = "cpu") -> Given:
         for i, (row, reward) in enumerate(zip(rows, rewards, strict=True))
     ]
     data = text_dataset(lm, samples, OfflineConfig(prompt_tokens=lm.context))
-    return data, appraise(data, torch.zeros(len(data))), batch
+    return data, score_reference(data, torch.zeros(len(data))), batch
 
 
 def train(algorithm: Algorithm, given: Given) -> float:
     """Seconds of the training loop over all samples once; nothing is judged."""
-    data, appraisal, batch = given
+    data, cache, batch = given
     config = OfflineConfig(
         algorithm=algorithm, sampling="none", steps=STEPS, batch_size=batch, eval_every=STEPS, lr=1e-6
     )
     start = time.perf_counter()
-    train_offline(data, appraisal, config, 0, lambda metrics: None, judge=lambda: {"nothing": 0.0})
+    train_offline(data, cache, config, 0, lambda metrics: None, evaluate=lambda: {"nothing": 0.0})
     return time.perf_counter() - start
 
 

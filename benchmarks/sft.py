@@ -21,7 +21,8 @@ import torch
 
 from reflectrl.config import SFTConfig
 from reflectrl.episodes import sft_policy, sft_reflection
-from reflectrl.learn.sft import Example, choice_examples, reflection_examples, train_sft
+from reflectrl.learn.examples import Example, choice_examples, reflection_examples
+from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.precision import has_fast_bfloat16
 from reflectrl.players.policy import Policy

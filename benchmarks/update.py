@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from reflectrl.learn.batch import Batch, policy_pass
 from reflectrl.learn.losses import entropy, reinforce_loss
+from reflectrl.learn.rollouts import Steps, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import Policy
 from reflectrl.types import Sampling, Step
@@ -49,7 +49,7 @@ def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
     actions = [step.observation.actions for step in steps]
     prompts = [policy.prompt(step.observation, step.reflection) for step in steps]
     nothing, labels_N = torch.zeros(len(steps)), torch.tensor([step.action for step in steps], device=lm.device)
-    batch = Batch(prompts, actions, labels_N, nothing, nothing, nothing, [len(steps)], ["all"])
+    batch = Steps(prompts, actions, labels_N, nothing, nothing, nothing, [len(steps)], ["all"])
     logp_NA, _ = policy_pass(policy, batch, range(len(steps)))
     chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
     (reinforce_loss(chosen_N, torch.ones_like(chosen_N)) - ENTROPY * entropy(logp_NA).mean()).backward()

@@ -13,11 +13,9 @@ from reflectrl.learn.checkpoint import (
     load_meta,
     load_state,
     optimizer_tensors,
-    prefixed,
     recover,
     restore_optimizer,
     save_state,
-    without_prefix,
     write_folder,
     write_text,
 )
@@ -115,17 +113,19 @@ def test_text_is_written_whole(tmp_path: Path) -> None:
 def test_a_state_comes_back_with_exact_numbers(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 4), "b": torch.arange(5), "c": torch.tensor(2.5, dtype=torch.bfloat16)}
     tensors["shared"] = tensors["a"]  # tied weights
-    save_state(tmp_path / "state", tensors, {"step": 3, "best": [0.1, 0.2]})
+    optimizer = {"0.step": torch.tensor(1.0)}
+    save_state(tmp_path / "state", {"weights": tensors, "optimizer": optimizer}, {"step": 3, "best": [0.1, 0.2]})
     assert load_meta(tmp_path / "state") == {"step": 3, "best": [0.1, 0.2]}
     loaded = load_state(tmp_path / "state")
-    assert loaded is not None and loaded[0].keys() == tensors.keys()
-    assert all(torch.equal(loaded[0][name], tensor) for name, tensor in tensors.items())
+    assert loaded is not None and loaded[0].keys() == {"weights", "optimizer"} and loaded[0]["optimizer"] == optimizer
+    assert loaded[0]["weights"].keys() == tensors.keys()
+    assert all(torch.equal(loaded[0]["weights"][name], tensor) for name, tensor in tensors.items())
     assert {path.suffix for path in (tmp_path / "state").iterdir()} == {".json", ".safetensors"}
 
 
 def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> None:
     for step in (1, 2):
-        save_state(tmp_path / "state", {"a": torch.tensor(float(step))}, {"step": step})
+        save_state(tmp_path / "state", {"weights": {"a": torch.tensor(float(step))}}, {"step": step})
     (tmp_path / "state").rename(tmp_path / "state.writing")
     assert (tmp_path / "state.old").is_dir()
     loaded = load_state(tmp_path / "state")
@@ -147,13 +147,13 @@ def test_an_optimiser_goes_on_where_it_was() -> None:
             (weight**2).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        return weight.detach(), prefixed("x", optimizer_tensors(optimizer))
+        return weight.detach(), optimizer_tensors(optimizer)
 
     start = torch.tensor([1.0, -2.0])
     whole, _ = trained(6, None, start)
     half, state = trained(3, None, start)
-    assert set(state) == {"x.optimizer.0.step", "x.optimizer.0.exp_avg", "x.optimizer.0.exp_avg_sq"}
-    resumed, _ = trained(3, without_prefix("x", state), half)
+    assert set(state) == {"0.step", "0.exp_avg", "0.exp_avg_sq"}
+    resumed, _ = trained(3, state, half)
     assert torch.equal(whole, resumed)
 
 
@@ -162,7 +162,7 @@ def test_an_optimiser_goes_on_where_it_was() -> None:
 
 def states(folder: Path, steps: int) -> None:
     for step in range(1, steps + 1):
-        save_state(folder, {"a": torch.full((100,), float(step))}, {"step": step})
+        save_state(folder, {"weights": {"a": torch.full((100,), float(step))}}, {"step": step})
 
 
 def flip(path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_state_gives_way_to_the_one_before_it_in_one_line(
     states(folder, 3)
     DAMAGES[name](folder)
     assert load_meta(folder) == {"step": 2}
-    assert (loaded := load_state(folder)) is not None and float(loaded[0]["a"][0]) == 2.0
+    assert (loaded := load_state(folder)) is not None and float(loaded[0]["weights"]["a"][0]) == 2.0
     [line] = caplog.messages
     assert line.startswith(f"reflectrl: {folder}") and line.endswith("; the training goes on from the state before it")
     states(folder, 3)

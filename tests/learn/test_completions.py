@@ -13,7 +13,7 @@ import torch
 from reflectrl.config import OfflineConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.learn.completions import Affine, onto_unit, step_dataset
-from reflectrl.learn.offline_cache import reference_logprobs
+from reflectrl.learn.reference_cache import reference_logprobs
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout

@@ -15,10 +15,11 @@ import torch
 from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play, train_expert_iteration
-from reflectrl.learn.offline import items_of, losses_of, mean_loss, schedule, train_offline
-from reflectrl.learn.offline_cache import Appraisal, appraise
-from reflectrl.learn.preferences import Item
+from reflectrl.learn.offline import train_offline
+from reflectrl.learn.offline_algorithms import Item, items_of, losses_of, mean_loss
+from reflectrl.learn.reference_cache import ReferenceCache, score_reference
 from reflectrl.learn.reference_value import split
+from reflectrl.learn.trainer import linear
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Sampling, UserError
@@ -37,17 +38,17 @@ SAMPLES = [
 
 
 @pytest.fixture
-def text(tiny: Tiny) -> Callable[..., tuple[Dataset, Appraisal]]:
+def text(tiny: Tiny) -> Callable[..., tuple[Dataset, ReferenceCache]]:
     """`text()`: samples bound to a fresh model, and its view of them with a value of 0.25 everywhere."""
 
-    def made(samples: list[Sample] = SAMPLES, **settings: Any) -> tuple[Dataset, Appraisal]:
+    def made(samples: list[Sample] = SAMPLES, **settings: Any) -> tuple[Dataset, ReferenceCache]:
         data = text_dataset(tiny(**settings), samples, CONFIG)
-        return data, appraise(data, torch.full((len(data),), 0.25))
+        return data, score_reference(data, torch.full((len(data),), 0.25))
 
     return made
 
 
-def learned(given: tuple[Dataset, Appraisal], config: OfflineConfig, **more: Any) -> list[dict[str, float]]:
+def learned(given: tuple[Dataset, ReferenceCache], config: OfflineConfig, **more: Any) -> list[dict[str, float]]:
     log: list[dict[str, float]] = []
     train_offline(*given, config, more.pop("seed", 0), more.pop("log", log.append), **more)
     return log
@@ -79,11 +80,11 @@ class TestItems:
 class TestLoss:
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_at_the_reference_it_is_what_the_formulas_say(self, text: Any, algorithm: Any) -> None:
-        data, appraisal = text()
+        data, cache = text()
         config = replace(CONFIG, algorithm=algorithm)
         items = items_of(data, algorithm)
-        loss_N, noted = losses_of(data, appraisal, items, config)
-        logp_N, lengths_N = appraisal.ref_logp_NT.sum(1), torch.tensor([len(a) for a in data.completions.answers])
+        loss_N, noted = losses_of(data, cache, items, config)
+        logp_N, lengths_N = cache.ref_logp_NT.sum(1), torch.tensor([len(a) for a in data.completions.answers])
         weights_N = {"nll": torch.ones(18), "wbc": data.rewards_N, "r_lol": data.rewards_N}.get(algorithm)
         if weights_N is None:
             weights_N = (data.rewards_N - 0.25).clamp_min(0)
@@ -98,28 +99,28 @@ class TestLoss:
             second = [torch.logsumexp(means[[b, c]] * 0.5, 0) - 0.5 * means[b] for _, b, c in (i.rows for i in items)]
             expected_N = torch.stack(first) + torch.stack(second) + sft_N
         elif algorithm == "r_gold":
-            logp_NT = appraisal.ref_logp_NT
+            logp_NT = cache.ref_logp_NT
             expected_N = data.rewards_N * -(logp_NT.exp().clamp_min(0.1) * logp_NT).sum(1)
         else:
             expected_N = -weights_N * logp_N
         torch.testing.assert_close(loss_N.detach(), expected_N, atol=1e-5, rtol=1e-5)
-        assert noted["clipped_share"] == 0 and noted["kl"] == pytest.approx(0, abs=1e-6)
+        assert noted["clip_fraction"] == 0 and noted["kl"] == pytest.approx(0, abs=1e-6)
 
     def test_clipped_ratios_are_counted(self, text: Any) -> None:
         """A reference that is made less sure of half the completions: their ratios leave the interval."""
-        data, appraisal = text()
-        shifted_NT = appraisal.ref_logp_NT.clone()
+        data, cache = text()
+        shifted_NT = cache.ref_logp_NT.clone()
         shifted_NT[::2, 0] -= 2.0
-        moved = replace(appraisal, ref_logp_NT=shifted_NT)
+        moved = replace(cache, ref_logp_NT=shifted_NT)
         lengths = [len(answer) for answer in data.completions.answers]
         for algorithm, share in (("a_lol", 0.5), ("a_lol_seq", 9 / sum(lengths))):
             config = replace(CONFIG, algorithm=algorithm)  # type: ignore[arg-type]
             _, noted = losses_of(data, moved, items_of(data, algorithm), config)
-            assert noted["clipped_share"] == pytest.approx(share) and noted["kl"] > 0
+            assert noted["clip_fraction"] == pytest.approx(share) and noted["kl"] > 0
 
     def test_checkpoints_are_compared_by_weights_that_stay(self, text: Any) -> None:
-        data, appraisal = text()
-        moved = replace(appraisal, ref_logp_NT=appraisal.ref_logp_NT - 1.0)
+        data, cache = text()
+        moved = replace(cache, ref_logp_NT=cache.ref_logp_NT - 1.0)
         for algorithm, free in (("a_lol", "a_lol_ref_free"), ("a_lol_seq", "a_lol_ref_free"), ("r_lol", "wbc")):
             items = items_of(data, algorithm)
             one, other = (mean_loss(data, moved, items, replace(CONFIG, algorithm=a)) for a in (algorithm, free))  # type: ignore[arg-type]
@@ -139,13 +140,13 @@ class TestLoop:
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_every_algorithm_makes_the_better_completion_likelier(self, text: Any, algorithm: Any) -> None:
-        data, appraisal = text()
+        data, cache = text()
         config = replace(CONFIG, algorithm=algorithm, steps=40, lr=1e-2, eval_every=40)
         numbers = count()
-        learned((data, appraisal), config, judge=lambda: {"score": float(next(numbers))})  # the last is kept
+        learned((data, cache), config, evaluate=lambda: {"score": float(next(numbers))})  # the last is kept
         better, worse = ([i for i, s in enumerate(SAMPLES) if s.reward == r] for r in (1.0, 0.0))
         with torch.no_grad():
-            now_N = data.completions.logprobs(range(len(data))).sum(1) - appraisal.ref_logp_NT.sum(1)
+            now_N = data.completions.logprobs(range(len(data))).sum(1) - cache.ref_logp_NT.sum(1)
         if algorithm == "nll":
             assert float(now_N[better].mean()) > 0 and float(now_N[worse].mean()) > 0
         else:
@@ -153,7 +154,7 @@ class TestLoop:
 
     def test_steps_shrink_with_the_share_of_good_completions(self, text: Any) -> None:
         given = text()
-        log = learned(given, replace(CONFIG, steps=9, sampling="good_random"), judge=lambda: {"score": 0.0})
+        log = learned(given, replace(CONFIG, steps=9, sampling="good_random"), evaluate=lambda: {"score": 0.0})
         assert log[-1]["step"] == log[-1]["steps"] == 6 and log[-1]["positive_share"] == pytest.approx(2 / 3)
         given = text()
         log = learned(given, replace(CONFIG, steps=9, algorithm="nll", sampling="good_random"))
@@ -171,18 +172,18 @@ class TestLoop:
         assert len(held) == 6  # the three completions of two colours
         close(given[0].completions.lm, poisoned[0].completions.lm, atol=0)
 
-    def test_the_best_judged_weights_are_kept(self, text: Any) -> None:
-        data, appraisal = text()
+    def test_the_best_scored_weights_are_kept(self, text: Any) -> None:
+        data, cache = text()
         lm, seen, scores = data.completions.lm, [], iter([0.1, 0.5, 0.9, 0.3])
 
-        def judge() -> dict[str, float]:
+        def evaluate() -> dict[str, float]:
             seen.append(lm.weights())
             return {"success": next(scores)}
 
-        log = learned((data, appraisal), CONFIG, judge=judge)
+        log = learned((data, cache), CONFIG, evaluate=evaluate)
         assert [one["success"] for one in log] == [0.1, 0.5, 0.9, 0.3]
         assert all(torch.equal(tensor, seen[2][name]) for name, tensor in lm.weights().items())
-        assert {"loss", "clipped_share", "positive_share", "kl", "grad_norm"} <= log[-1].keys()
+        assert {"loss", "clip_fraction", "positive_share", "kl", "grad_norm"} <= log[-1].keys()
 
     def test_a_killed_training_goes_on_to_the_same_weights(self, text: Any, tmp_path: Path) -> None:
         config = replace(CONFIG, sampling="good_priority", steps=12, optimizer="muon", accumulate=2)
@@ -202,33 +203,33 @@ class TestLoop:
         close(whole[0].completions.lm, resumed[0].completions.lm, atol=0)
 
     def test_an_adapter_learns_and_its_backbone_stays(self, text: Any) -> None:
-        data, appraisal = text(lora_rank=2, lora_alpha=4)
+        data, cache = text(lora_rank=2, lora_alpha=4)
         lm = data.completions.lm
         base = {n: p.clone() for n, p in lm.model.named_parameters() if not p.requires_grad}
-        learned((data, appraisal), CONFIG, judge=iter_judge())
+        learned((data, cache), CONFIG, evaluate=iter_scores())
         assert base and all(torch.equal(p, dict(lm.model.named_parameters())[n]) for n, p in base.items())
         with torch.no_grad():
             now_T = data.completions.logprobs([0])[0]
-        assert not torch.allclose(now_T, appraisal.ref_logp_NT[0, : len(now_T)], atol=1e-6)
+        assert not torch.allclose(now_T, cache.ref_logp_NT[0, : len(now_T)], atol=1e-6)
 
     def test_no_positive_weight_is_refused(self, text: Any) -> None:
-        data, appraisal = text()
-        none = replace(appraisal, advantages_N=-torch.ones(len(data)))
+        data, cache = text()
+        none = replace(cache, advantages_N=-torch.ones(len(data)))
         with pytest.raises(UserError, match="nothing can be drawn"):
             learned((data, none), replace(CONFIG, sampling="good_priority"))
 
 
-def iter_judge() -> Callable[[], dict[str, float]]:
-    """Each judgement is better than the one before."""
+def iter_scores() -> Callable[[], dict[str, float]]:
+    """Each evaluation is better than the one before."""
     numbers = count()
     return lambda: {"score": float(next(numbers))}
 
 
 def test_the_rate_rises_and_then_falls_to_nothing() -> None:
-    rates = [schedule(step, 20, 0.2) for step in range(21)]
+    rates = [linear(step, 20, 0.2) for step in range(21)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]) and rates[-1] == 0
     assert all(a > b for a, b in pairwise(rates[4:]))
-    assert schedule(0, 1, 0.0) == 1.0
+    assert linear(0, 1, 0.0) == 1.0
 
 
 class TestSteps:
@@ -239,14 +240,14 @@ class TestSteps:
         episodes = list(rollout([Job(task, i) for i, task in enumerate(tasks)], make_rooms, RandomPlayer()))
         policy = Policy(tiny(), Sampling(1.0))
         data = step_dataset(policy, episodes, CONFIG)
-        appraisal = appraise(data, torch.full((len(data),), float(data.rewards_N.mean())))
+        cache = score_reference(data, torch.full((len(data),), float(data.rewards_N.mean())))
         config = replace(CONFIG, algorithm=algorithm, steps=90, batch_size=16, lr=1e-2, sampling="good_priority")
 
-        def judge() -> dict[str, float]:
+        def evaluate() -> dict[str, float]:
             played = play(policy.with_sampling(Sampling(0.0)), make_rooms, env.tasks("validation"), 1, 0)
             return {"success": sum(e.success for e in played) / len(played)}
 
-        log = learned((data, appraisal), replace(config, eval_every=30), judge=judge)
+        log = learned((data, cache), replace(config, eval_every=30), evaluate=evaluate)
         assert max(one["success"] for one in log) == 1.0
 
     def test_expert_iteration_learns_from_its_own_successes_and_goes_on(
@@ -264,7 +265,7 @@ class TestSteps:
                 log.append(metrics)
 
             try:
-                train_expert_iteration(policy, make_rooms, tasks, config, 0, note, folder, iter_judge())
+                train_expert_iteration(policy, make_rooms, tasks, config, 0, note, folder, iter_scores())
             except KeyboardInterrupt:
                 assert stop
             return policy, log

@@ -10,11 +10,15 @@ import pytest
 import torch
 
 from reflectrl.config import RLConfig
+from reflectrl.config.values import from_dict
 from reflectrl.episodes import from_line
-from reflectrl.learn.batch import Batch, make_batch
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.curriculum import Curriculum
-from reflectrl.learn.online import draw_tasks, learn, mean_return, success_rate, train_online
+from reflectrl.learn.curriculum import Curriculum, draw_tasks
+from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
+from reflectrl.learn.online import train_online, update
+from reflectrl.learn.rollouts import Steps, flatten, prepare
+from reflectrl.learn.trainer import Trainer
+from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players import AnalystPlayer, Policy
@@ -62,8 +66,8 @@ class TestLearning:
         log = train(lm, make_rooms, replace(QUICK, updates=8, lr=0.3, eval_every=1, normalise=False))
         scores = [(line["eval_success"], line["eval_return"]) for line in log]
         jobs = [Job(task, 0) for task in make_rooms().tasks("validation")]
-        judged = list(rollout(jobs, make_rooms, Policy(lm, Sampling(0.0))))
-        assert (success_rate(judged), mean_return(judged)) == max(scores)
+        played = list(rollout(jobs, make_rooms, Policy(lm, Sampling(0.0))))
+        assert (success_rate(played), mean_return(played)) == max(scores)
         assert len(set(scores)) > 1
 
     def test_the_entropy_bonus_is_in_no_return(self, tiny: Tiny, make_rooms: Any) -> None:
@@ -71,6 +75,24 @@ class TestLearning:
         assert all(-0.5 <= line["return"] <= 1.0 for line in log[:-1])
         assert all(-0.5 <= line[key] <= 1.0 for line in log for key in line if key == "eval_return")
         assert log[1]["entropy"] > 0.5 and log[1]["loss"] < -50  # it is in the loss
+
+
+class TestLosses:
+    """A new loss is a function and an entry of the table, in one file."""
+
+    def test_the_recipe_takes_every_entry(self) -> None:
+        for name in POLICY_LOSSES:
+            assert from_dict(RLConfig, {"algorithm": name}, "here").algorithm == name
+
+    def test_an_entry_is_learned_with(self, tiny: Tiny, make_rooms: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def half(logp_N: Any, old_logp_N: Any, advantages_N: Any, config: RLConfig) -> dict[str, torch.Tensor]:
+            return {"policy_loss": reinforce_loss(logp_N, advantages_N) / 2, "two": torch.tensor(2.0)}
+
+        monkeypatch.setitem(POLICY_LOSSES, "half", half)
+        log = train(tiny(), make_rooms, replace(QUICK, algorithm="half", update_epochs=2))
+        plain = train(tiny(), make_rooms, QUICK)
+        assert [line["two"] for line in log[:-1]] == [pytest.approx(2.0)] * 4
+        assert log[0]["success"] == plain[0]["success"] and "two" not in plain[0]
 
 
 class TestCurriculum:
@@ -102,9 +124,9 @@ class TestCurriculum:
         assert log == []
         assert kept[0] == [] and kept[3] == []  # at the change of stage
         assert max(map(len, kept)) == 4
-        for update, episodes in enumerate(kept):
+        for number, episodes in enumerate(kept):
             assert all(episode.success for episode in episodes)
-            assert {episode.task.stage for episode in episodes} <= {"one" if update < 3 else "full"}
+            assert {episode.task.stage for episode in episodes} <= {"one" if number < 3 else "full"}
 
     @pytest.mark.parametrize(("kind", "rehearsed"), [("equal", 3), ("none", 0)])
     def test_a_share_of_the_tasks_rehearses_the_other_stages(self, make_rooms: Any, kind: Any, rehearsed: int) -> None:
@@ -158,23 +180,24 @@ HUGE = 1e9
 PLAIN = RLConfig(normalise=False, max_grad_norm=HUGE, entropy_coef=0.0, kl_coef=0.0, baseline="mean")
 
 
-def batch_of(lm: LanguageModel, make_rooms: Any, temperature: float = 1.3, count: int = 12) -> tuple[Policy, Batch]:
+def batch_of(lm: LanguageModel, make_rooms: Any, temperature: float = 1.3, count: int = 12) -> tuple[Policy, Steps]:
     policy = Policy(lm, Sampling(temperature))
     tasks = make_rooms().tasks("train")
     played = rollout([Job(tasks[i % 2], i) for i in range(count)], make_rooms, policy)  # two tasks: equal prompts
-    batch = make_batch(policy, list(played), 1.0)
+    batch = flatten(policy, list(played), 1.0)
     assert len(set(batch.prompts)) < len(batch)
     return policy, batch
 
 
 def gradient(
-    policy: Policy, batch: Batch, config: RLConfig, reference: Policy | None = None, critic: Any = None
+    policy: Policy, batch: Steps, config: RLConfig, reference: Policy | None = None, critic: Any = None
 ) -> Any:
-    """What `learn` subtracts from each weight with plain gradient descent at rate 1, and what it reports."""
+    """What `update` subtracts from each weight with plain gradient descent at rate 1, and what it reports."""
     before = policy.lm.weights()
     optimizer = torch.optim.SGD(policy.lm.parameters(), lr=1.0)
-    critic = critic or ValueHead(policy.lm.hidden_size)
-    terms = learn(policy, reference, critic, optimizer, batch, 0.2, config, 1)
+    critic = critic if config.baseline == "critic" else None
+    trainer = Trainer(policy.lm, [optimizer], config.max_grad_norm)
+    terms = update(trainer, critic, prepare(policy, reference, critic, batch, config, 0.2), config, 1)
     moved = {name: before[name] - now for name, now in policy.lm.weights().items()}
     policy.lm.load_weights(before)
     return moved, terms

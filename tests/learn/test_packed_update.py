@@ -15,11 +15,13 @@ from reflectrl.config import RLConfig, SFTConfig
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.teacher import Teacher
 from reflectrl.episodes import ChoiceRow, from_line, to_line
-from reflectrl.learn import online
-from reflectrl.learn.batch import Batch, make_batch, policy_pass
+from reflectrl.learn import rollouts
+from reflectrl.learn.examples import choice_examples, evaluate_loss
 from reflectrl.learn.losses import entropy
-from reflectrl.learn.online import learn, train_online
-from reflectrl.learn.sft import choice_examples, evaluate_loss, train_sft
+from reflectrl.learn.online import train_online, update
+from reflectrl.learn.rollouts import Steps, flatten, policy_pass, prepare
+from reflectrl.learn.sft import train_sft
+from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.choices import Scoring
 from reflectrl.models.counters import Counters
@@ -104,7 +106,7 @@ def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return float((difference / sum(float(b.double().square().sum()) for b in other)) ** 0.5)
 
 
-def policy_loss(policy: Policy, batch: Batch, index: Sequence[int], packing: Any) -> Tensor:
+def policy_loss(policy: Policy, batch: Steps, index: Sequence[int], packing: Any) -> Tensor:
     """A policy gradient with an entropy bonus, and advantages of both signs."""
     logp_NA, _ = policy_pass(policy, batch, index, packing)
     chosen_N = logp_NA.gather(1, batch.labels_N[index][:, None])[:, 0]
@@ -128,7 +130,7 @@ def test_the_packed_gradient_is_the_step_by_step_gradient(
 ) -> None:
     lm = pair(family, adapters)[0]
     policy = Policy(lm, Sampling(1.3), shuffle, scoring=scoring)
-    batch = make_batch(policy, play(policy, count, horizon), 1.0)
+    batch = flatten(policy, play(policy, count, horizon), 1.0)
     index = [*range(len(batch))][::-1]
     packed, stepwise = (policy_pass(policy, batch, index, packing) for packing in (pack, apart))
     torch.testing.assert_close(packed[0], stepwise[0], atol=1e-4, rtol=0)
@@ -146,7 +148,7 @@ def test_the_packed_gradient_is_the_step_by_step_gradient(
 def test_they_agree_when_histories_outgrow_the_context(pair: Pair, family: str, adapters: bool) -> None:
     lm = pair(family, adapters)[0]
     policy = Policy(lm)
-    batch = make_batch(policy, play(policy, 2, 14), 1.0)
+    batch = flatten(policy, play(policy, 2, 14), 1.0)
     whole = lm.encode(Diary.history(_finished(14)))
     assert len(whole) > lm.context, "the test needs more than one cut"
     index = [*range(len(batch))]
@@ -166,10 +168,10 @@ def _finished(days: int) -> Diary:
 def stepwise(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Call it, and updates encode every step by itself."""
 
-    def every_step(policy: Policy, batch: Batch, index: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def every_step(policy: Policy, batch: Steps, index: Sequence[int]) -> tuple[Tensor, Tensor]:
         return policy_pass(policy, batch, index, apart)
 
-    yield lambda: monkeypatch.setattr(online, "policy_pass", every_step)
+    yield lambda: monkeypatch.setattr(rollouts, "policy_pass", every_step)
 
 
 @pytest.mark.parametrize("scoring", ["enumeration", "token"])
@@ -180,7 +182,7 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
     """Critic, reference and slices of several episodes included."""
     lm, kept = pair(family, adapters)[0], pair(family, adapters)[0].weights()
     policy = Policy(lm, scoring=scoring)
-    batch = make_batch(policy, play(policy), 1.0)
+    batch = flatten(policy, play(policy), 1.0)
     config = RLConfig(baseline="critic", minibatch=6, kl_coef=0.1, max_grad_norm=1e9)
     results = []
     for way in (lambda: None, stepwise):
@@ -191,7 +193,8 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
         reference = Policy(lm.frozen_copy(), scoring=scoring)
         reference.lm.load_weights({name: 0.9 * weight for name, weight in reference.lm.weights().items()})
         parameters = [*lm.parameters(), *critic.parameters()]
-        metrics = learn(policy, reference, critic, torch.optim.SGD(parameters, 0.01), batch, 0.3, config, 1)
+        trainer = Trainer(lm, [torch.optim.SGD(parameters, 0.01)], config.max_grad_norm, parts={"critic": critic})
+        metrics = update(trainer, critic, prepare(policy, reference, critic, batch, config, 0.3), config, 1)
         moved = [*lm.weights().values(), *critic.state_dict().values()]
         results.append((metrics, [now.clone() for now in moved]))
         lm.load_weights(kept)
@@ -217,7 +220,7 @@ def test_an_update_encodes_each_history_once_and_every_suffix(pair: Pair, family
     lm = roomy(pair(family, adapters)[0])
     policy = Policy(lm)
     episodes = play(policy, 3, 9)
-    batch, expected = make_batch(policy, episodes, 1.0), 0
+    batch, expected = flatten(policy, episodes, 1.0), 0
     for episode, span in zip(episodes, batch.spans(), strict=True):
         pasts = [len(lm.encode(step.observation.history)) for step in episode.steps]
         lengths = [len(prompt) for prompt in batch.prompts[span]]
@@ -239,7 +242,7 @@ def test_an_update_costs_as_many_tokens_per_step_late_as_early(pair: Pair) -> No
     lm = roomy(pair("gpt2")[0])
     policy = Policy(lm)
     [episode] = play(policy, 1, 35)
-    batch, tallies = make_batch(policy, [episode], 1.0), []
+    batch, tallies = flatten(policy, [episode], 1.0), []
     for steps in range(1, len(batch) + 1):
         before = lm.counters.copy()
         with torch.no_grad():
@@ -258,12 +261,13 @@ def test_slices_of_an_update_encode_a_history_once_each(pair: Pair, family: str)
     """Prompts of one episode stand together, so a history is read once more at most where a slice ends."""
     lm = roomy(pair(family)[0])
     policy = Policy(lm)
-    batch = make_batch(policy, play(policy, 3, 9), 1.0)
+    batch = flatten(policy, play(policy, 3, 9), 1.0)
     histories = [max(map(len, batch.prompts[span])) for span in batch.spans()]
     kept = lm.weights()
     lm.counters.encoded = 0
     config = RLConfig(baseline="mean", minibatch=7, kl_coef=0.0)
-    learn(policy, None, ValueHead(lm.hidden_size), torch.optim.SGD(lm.parameters(), 1e-6), batch, 0.0, config, 1)
+    trainer = Trainer(lm, [torch.optim.SGD(lm.parameters(), 1e-6)], config.max_grad_norm)
+    update(trainer, None, prepare(policy, None, None, batch, config, 0.0), config, 1)
     lm.load_weights(kept)
     alone = 0
     with torch.no_grad():

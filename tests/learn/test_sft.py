@@ -12,15 +12,9 @@ from transformers import get_cosine_with_min_lr_schedule_with_warmup
 from reflectrl.config import SFTConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import ChoiceRow, ReflectionRow
-from reflectrl.learn.sft import (
-    Example,
-    Examples,
-    choice_examples,
-    evaluate_loss,
-    reflection_examples,
-    schedule,
-    train_sft,
-)
+from reflectrl.learn.examples import Example, Examples, choice_examples, evaluate_loss, reflection_examples
+from reflectrl.learn.sft import train_sft
+from reflectrl.learn.trainer import cosine
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import pack
 from reflectrl.players import Policy
@@ -153,7 +147,7 @@ class TestLoss:
         config = replace(QUICK, batch_size=7, steps=2, lr=1e-3, by_episode=by_episode, text_coef=text_coef)
         whole, parted, counted = tiny("llama"), tiny("llama"), tiny("llama")
         logs = [train(whole, rows, config)]
-        monkeypatch.setattr("reflectrl.learn.sft.ACTIVATIONS", 1)
+        monkeypatch.setattr("reflectrl.learn.examples.ACTIVATIONS", 1)
         logs.append(train(parted, rows, config))
         train(counted, rows, replace(config, accumulate=7))
         assert whole.counters.passes < parted.counters.passes == counted.counters.passes
@@ -194,11 +188,10 @@ class TestTraining:
 
     @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (10, 0.0), (10, 0.3), (7, 0.5), (3, 1.0), (2, 0.2)])
     def test_the_schedule_is_the_usual_cosine_to_a_tenth(self, steps: int, warmup: float) -> None:
-        config = SFTConfig(steps=steps, warmup=warmup)
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         usual = get_cosine_with_min_lr_schedule_with_warmup(optimizer, round(warmup * steps), steps, min_lr_rate=0.1)
         for step in range(steps):
-            assert schedule(step, config) == pytest.approx(usual.get_last_lr()[0]), step
+            assert cosine(step, steps, warmup) == pytest.approx(usual.get_last_lr()[0]), step
             optimizer.step()
             usual.step()
 

@@ -15,10 +15,11 @@ from reflectrl.config import OfflineConfig
 from reflectrl.learn import utterance_critic
 from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play
-from reflectrl.learn.offline import items_of, train_offline
-from reflectrl.learn.offline_cache import reference_logprobs
+from reflectrl.learn.offline import train_offline
+from reflectrl.learn.offline_algorithms import items_of
+from reflectrl.learn.reference_cache import reference_logprobs
 from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
-from reflectrl.learn.utterance_critic import critic_appraisal, fit_critic
+from reflectrl.learn.utterance_critic import cached_critic, fit_critic
 from reflectrl.models.engine import last_hidden
 from reflectrl.models.packing import apart
 from reflectrl.players import Policy, RandomPlayer
@@ -143,8 +144,8 @@ def test_features_stand_behind_the_prompt_and_behind_the_action(logged: Any, sco
     found = step_features(data)
     with torch.no_grad():
         for i, prompt in enumerate(steps.prompts):
-            action = steps.batch.actions[i][int(steps.batch.labels_N[i])]
-            label = steps.policy.answer(steps.batch.actions[i], 0, int(steps.batch.labels_N[i]))
+            action = steps.steps.actions[i][int(steps.steps.labels_N[i])]
+            label = steps.policy.answer(steps.steps.actions[i], 0, int(steps.steps.labels_N[i]))
             answer = label if scoring == "enumeration" else tuple(lm.encode(f" {action}"))
             alone = last_hidden(lm, apart([prompt, (*prompt, *answer)]))
             torch.testing.assert_close(found.states_ND[i], alone[0], atol=1e-5, rtol=1e-5)
@@ -161,40 +162,40 @@ def test_transitions_follow_the_log(logged: Any) -> None:
     data, episodes = logged()
     episodes[1] = replace(episodes[1], truncated=True)
     found = transitions(data, [replace(episodes[0], steps=()), *episodes])  # an episode without steps is passed over
-    ends = data.completions.batch.ends
+    ends = data.completions.steps.ends
     assert found.next_N.tolist() == [-1 if i + 1 in ends else i + 1 for i in range(len(data))]
     assert found.cut_N.nonzero()[:, 0].tolist() == [ends[1] - 1]
     rewards = [step.reward for episode in episodes for step in episode.steps]
     assert found.rewards_N.tolist() == pytest.approx([data.affine.scale * reward for reward in rewards])
 
 
-class TestAppraisal:
+class TestCache:
     def test_advantages_are_those_of_the_critic_and_are_kept(self, logged: Any, tmp_path: Path) -> None:
         data, episodes = logged()
         log: list[dict[str, float]] = []
-        found = critic_appraisal(tmp_path / "critic", data, episodes, SMALL, 0, log.append)
+        found = cached_critic(tmp_path / "critic", data, episodes, SMALL, 0, log.append)
         torch.testing.assert_close(found.ref_logp_NT, reference_logprobs(data))
         assert found.values_N.shape == found.advantages_N.shape == (len(data),) and len(log) == 20
         assert sorted(path.name for path in tmp_path.iterdir()) == ["critic", "critic-features"]
         before = data.completions.lm.counters.copy()
-        again = critic_appraisal(tmp_path / "critic", data, episodes, SMALL, 0, log.append)
+        again = cached_critic(tmp_path / "critic", data, episodes, SMALL, 0, log.append)
         assert data.completions.lm.counters.since(before).passes == 0 and len(log) == 20
         assert all(torch.equal(tensor, getattr(again, name)) for name, tensor in vars(found).items())
 
     def test_killed_while_it_is_fitted_nothing_is_read_again(self, logged: Any, tmp_path: Path) -> None:
         data, episodes = logged()
-        whole = critic_appraisal(tmp_path / "whole", data, episodes, SMALL, 0, nothing)
+        whole = cached_critic(tmp_path / "whole", data, episodes, SMALL, 0, nothing)
 
         def kill(metrics: dict[str, float]) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            critic_appraisal(tmp_path / "killed", data, episodes, SMALL, 0, kill)
+            cached_critic(tmp_path / "killed", data, episodes, SMALL, 0, kill)
         before = data.completions.lm.counters.copy()
         reference_logprobs(data)
         scoring = data.completions.lm.counters.since(before).passes
         before = data.completions.lm.counters.copy()
-        resumed = critic_appraisal(tmp_path / "killed", data, episodes, SMALL, 0, nothing)
+        resumed = cached_critic(tmp_path / "killed", data, episodes, SMALL, 0, nothing)
         assert data.completions.lm.counters.since(before).passes == scoring
         assert all(torch.equal(tensor, getattr(resumed, name)) for name, tensor in vars(whole).items())
 
@@ -207,7 +208,7 @@ class TestAppraisal:
     ) -> None:
         data, episodes = logged()
         config = replace(SMALL, critic_steps=1)
-        critic_appraisal(tmp_path / "critic", data, episodes, config, 0, nothing)
+        cached_critic(tmp_path / "critic", data, episodes, config, 0, nothing)
         if change == "expectile":
             config = replace(config, expectile=0.9)
         elif change == "truncated":
@@ -215,35 +216,35 @@ class TestAppraisal:
         else:
             monkeypatch.setattr(utterance_critic, "CODE", utterance_critic.CODE[:1])
         with pytest.raises(UserError, match=named) as caught:
-            critic_appraisal(tmp_path / "critic", data, episodes, config, 0, nothing)
+            cached_critic(tmp_path / "critic", data, episodes, config, 0, nothing)
         assert str(tmp_path / "critic") in str(caught.value)
 
     def test_features_of_another_reference_are_refused(self, logged: Any, tiny: Tiny, tmp_path: Path) -> None:
         config = replace(SMALL, critic_steps=1)
-        critic_appraisal(tmp_path / "critic", *logged(), config, 0, nothing)
+        cached_critic(tmp_path / "critic", *logged(), config, 0, nothing)
         lm = tiny()
         with torch.no_grad():
             next(iter(lm.parameters())).view(-1)[0] += 1e-3
         (tmp_path / "critic").rename(tmp_path / "gone")
         with pytest.raises(UserError, match=r"critic-features was made with other reference;"):
-            critic_appraisal(tmp_path / "critic", *logged(lm=lm), config, 0, nothing)
+            cached_critic(tmp_path / "critic", *logged(lm=lm), config, 0, nothing)
 
 
 def test_a_policy_learns_from_a_random_log(logged: Any, make_rooms: Any, tmp_path: Path) -> None:
     data, episodes = logged(15)
     config = replace(SMALL, critic_steps=200, algorithm="archer", steps=90, batch_size=16, lr=1e-2, eval_every=30)
-    appraisal = critic_appraisal(tmp_path / "critic", data, episodes, config, 0, nothing)
+    cache = cached_critic(tmp_path / "critic", data, episodes, config, 0, nothing)
     chosen = [episode.steps[t].observation.actions[episode.steps[t].action] for episode in episodes
               for t in range(len(episode.steps))]  # fmt: skip
     good_N = torch.tensor([action == "left" for action in chosen])
-    assert float(appraisal.advantages_N[good_N].min()) > float(appraisal.advantages_N[~good_N].max())
+    assert float(cache.advantages_N[good_N].min()) > float(cache.advantages_N[~good_N].max())
     policy, log = data.completions.policy.with_sampling(Sampling(0.0)), list[dict[str, float]]()
 
-    def judge() -> dict[str, float]:
+    def evaluate() -> dict[str, float]:
         played = play(policy, make_rooms, make_rooms().tasks("validation"), 1, 0)
         return {"success": sum(episode.success for episode in played) / len(played)}
 
-    train_offline(data, appraisal, config, 0, log.append, judge=judge)
+    train_offline(data, cache, config, 0, log.append, evaluate=evaluate)
     assert max(one["success"] for one in log) == 1.0
 
 

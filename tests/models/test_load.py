@@ -14,9 +14,11 @@ from torch import Tensor
 from reflectrl.config import ModelConfig, RLConfig, SFTConfig
 from reflectrl.envs import make
 from reflectrl.episodes import sft_policy, sft_reflection
-from reflectrl.learn.batch import make_batch
-from reflectrl.learn.online import learn
-from reflectrl.learn.sft import choice_examples, evaluate_loss, reflection_examples, train_sft
+from reflectrl.learn.examples import choice_examples, evaluate_loss, reflection_examples
+from reflectrl.learn.online import update
+from reflectrl.learn.rollouts import flatten, prepare
+from reflectrl.learn.sft import train_sft
+from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.engine import last_hidden
 from reflectrl.models.lm import LanguageModel
@@ -78,12 +80,13 @@ def rl_step(lm: LanguageModel, kl_coef: float = 0.1) -> None:
     """One policy-gradient step on a few sampled episodes, with a reference and a critic."""
     policy = Policy(lm, Sampling(1.0))
     jobs = [Job(task, seed) for seed, task in enumerate(make(ENV).tasks("train")[:6])]
-    batch = make_batch(policy, list(rollout(jobs, lambda: make(ENV), policy, AnalystPlayer())), 1.0)
+    steps = flatten(policy, list(rollout(jobs, lambda: make(ENV), policy, AnalystPlayer())), 1.0)
     critic = ValueHead(lm.hidden_size)
     config = RLConfig(baseline="critic", kl_coef=kl_coef, max_grad_norm=1.0)
     reference = Policy(lm.frozen_copy(), policy.sampling) if kl_coef else None
     optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=1e-3, weight_decay=0.0)
-    metrics = learn(policy, reference, critic, optimizer, batch, 0.0, config, 1)
+    batch = prepare(policy, reference, critic, steps, config, 0.0)
+    metrics = update(Trainer(lm, [optimizer], 1.0), critic, batch, config, 1)
     assert np.isfinite(list(metrics.values())).all()
 
 

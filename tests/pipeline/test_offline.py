@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.episodes import read_episodes, with_reflections, with_target_returns, without_reflections
-from reflectrl.learn.offline_cache import CARD
+from reflectrl.learn.reference_cache import CARD
 from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.plan import Unit, rounds
 from reflectrl.prompts import target_return
@@ -78,7 +78,7 @@ def test_a_second_call_makes_nothing_and_a_lost_part_is_made_again_the_same(
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_stale_appraisal_is_refused_by_name(learned: Path, tmp_path: Path, like: Like) -> None:
+def test_a_stale_cache_is_refused_by_name(learned: Path, tmp_path: Path, like: Like) -> None:
     copy = Path(shutil.copytree(learned, tmp_path / "copy"))
     card = copy / "checkpoints/seed0/offline-value" / CARD
     card.write_text(json.dumps(json.loads(card.read_text()) | {"code": "0" * 16}), encoding="utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from reflectrl.config.offline import OfflineConfig, TextConfig
 from reflectrl.config.rules import (
@@ -20,7 +20,13 @@ from reflectrl.config.rules import (
     Positive,
     Range,
     Share,
+    keys_of,
 )
+
+if TYPE_CHECKING:
+    PolicyLoss = str
+else:
+    PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class RLConfig:
     Of texts, the keys of replay, curriculum and reflections do not matter, nor do those of evaluation but `eval_every`.
     """
 
-    algorithm: Literal["reinforce", "ppo"] = "reinforce"
+    algorithm: PolicyLoss = "reinforce"
     """REINFORCE, or PPO with a clipped ratio. Of texts, the arm `ppo` is always PPO."""
     updates: Count = 50
     """Iterations; each plays a batch of episodes (of texts: writes completions) and learns from it."""

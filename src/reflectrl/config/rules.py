@@ -6,10 +6,20 @@ specification; `config.values` enforces it, and the reference of recipe keys pri
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
+
+
+def keys_of(file: str, table: str) -> tuple[str, ...]:
+    """The keys of a dictionary that a file of this package spells out, read without importing it and what it needs."""
+    for node in ast.parse((Path(__file__).parents[1] / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
+            return tuple(str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
+    raise LookupError(f"{file} spells out no {table}")
 
 
 @dataclass(frozen=True)

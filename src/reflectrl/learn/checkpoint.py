@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,21 +88,32 @@ def _sync(folder: Path) -> None:
 # ---- the state of a learner ------------------------------------------------------------------------------------------
 
 
-def save_state(folder: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write a learner's state so that an interrupted training can go on where it was; the one before it is kept."""
+def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
+    """Write a learner's state so that an interrupted training can go on where it was; the one before it is kept.
+
+    Args:
+        tensors: by group (a model, an optimiser), then by name; no group's name holds a dot.
+        meta: everything else, as JSON values.
+    """
 
     def fill(fresh: Path) -> None:
-        apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(apart, fresh / TENSORS)
+        flat = {f"{group}.{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
+        save_file({name: t.detach().cpu().contiguous().clone() for name, t in flat.items()}, fresh / TENSORS)
         (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
     write_folder(folder, fill, keep_old=True)
 
 
-def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What `save_state` wrote, or None where there is none; see `load_meta`."""
+def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    """What `save_state` wrote (a group without tensors is empty), or None where there is none; see `load_meta`."""
     meta = load_meta(folder)
-    return None if meta is None else (load_file(folder / TENSORS), meta)
+    if meta is None:
+        return None
+    groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in load_file(folder / TENSORS).items():
+        group, _, name = key.partition(".")
+        groups[group][name] = tensor
+    return groups, meta
 
 
 def load_meta(folder: Path) -> dict[str, Any] | None:
@@ -141,36 +153,16 @@ def _flaw(folder: Path) -> str | None:
         return f"{folder} cannot be read ({one_line(error)})"
 
 
-# ---- its parts -------------------------------------------------------------------------------------------------------
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str = "optimizer") -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: "<prefix>.<parameter index>.<name>"."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimiser's state as named tensors: "<parameter index>.<name>"."""
     state = optimizer.state_dict()["state"]
-    return {
-        f"{prefix}.{index}.{name}": torch.as_tensor(value)
-        for index, values in state.items()
-        for name, value in values.items()
-    }
+    return {f"{i}.{name}": torch.as_tensor(value) for i, values in state.items() for name, value in values.items()}
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str = "optimizer"
-) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give an optimiser the state that `optimizer_tensors` named."""
-    state: dict[int, dict[str, Tensor]] = {}
+    state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in tensors.items():
-        if key.startswith(prefix + "."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under names that begin with "prefix."."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with "prefix.", under their own names."""
-    return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + ".")}
+        index, _, name = key.partition(".")
+        state[int(index)][name] = value
+    optimizer.load_state_dict({"state": dict(state), "param_groups": optimizer.state_dict()["param_groups"]})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reflectrl.config import OfflineConfig
 from reflectrl.episodes import task_key
-from reflectrl.learn.batch import make_batch, policy_pass
+from reflectrl.learn.rollouts import flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, portions
 from reflectrl.players.policy import Policy
@@ -55,21 +55,21 @@ class StepCompletions:
 
     def __init__(self, policy: Policy, episodes: Sequence[Episode], gamma: float = 1.0) -> None:
         self.policy, self.lm = policy, policy.lm
-        self.batch = make_batch(policy, episodes, gamma)
-        self.prompts = self.batch.prompts
-        self.answers: list[Ids] = [(label,) for label in self.batch.labels_N.tolist()]
+        self.steps = flatten(policy, episodes, gamma)
+        self.prompts = self.steps.prompts
+        self.answers: list[Ids] = [(label,) for label in self.steps.labels_N.tolist()]
         temperature = policy.sampling.temperature or 1.0
         self.about: dict[str, object] = {"kind": "steps", "temperature": temperature, "scoring": policy.scoring}
 
     def __len__(self) -> int:
-        return len(self.batch)
+        return len(self.steps)
 
     def lengths(self, index: Sequence[int]) -> Tensor:
         return torch.ones(len(index), dtype=torch.long)
 
     def logprobs(self, index: Sequence[int]) -> Tensor:
-        logp_NA, _ = policy_pass(self.policy, self.batch, index)
-        return logp_NA.gather(1, self.batch.labels_N[list(index)].to(logp_NA.device)[:, None])
+        logp_NA, _ = policy_pass(self.policy, self.steps, index)
+        return logp_NA.gather(1, self.steps.labels_N[list(index)].to(logp_NA.device)[:, None])
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def step_dataset(policy: Policy, episodes: Sequence[Episode], config: OfflineCon
     if not episodes:
         raise UserError("offline: the log holds no steps")
     completions = StepCompletions(policy, episodes, config.gamma)
-    returns_N = completions.batch.returns_N
+    returns_N = completions.steps.returns_N
     affine = onto_unit(returns_N)
     groups = [hashlib.sha256(repr(prompt).encode()).hexdigest()[:16] for prompt in completions.prompts]
     units = list(chain.from_iterable([task_key(episode.task)] * len(episode.steps) for episode in episodes))

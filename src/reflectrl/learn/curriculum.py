@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from reflectrl.types import UserError
+import numpy as np
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.types import Task, UserError
 
 
 class Curriculum:
@@ -86,3 +89,23 @@ class Curriculum:
                 "continue with the recipe that began the run, or start a new one"
             )
         self._index, self._rates = self.stages.index(state["stage"]), list(state["rates"])
+
+
+def draw_tasks(
+    env: TextEnv, curriculum: Curriculum, count: int, rehearsal: float, rng: np.random.Generator
+) -> list[Task]:
+    """Training tasks of an update: those of the curriculum's stage, and a share `rehearsal` from the other stages.
+
+    A stage shows only a part of the whole task, and a policy trained on nothing else forgets the rest within a few
+    updates: on the pickup stage of taxi it soon tries to pick up where it should drop off. Tasks of one stage are drawn
+    without replacement (with, where there are fewer).
+    """
+
+    def draw(stage: str, number: int) -> list[Task]:
+        tasks = env.tasks("train", stage)
+        return [tasks[int(i)] for i in rng.choice(len(tasks), size=number, replace=number > len(tasks))]
+
+    others = curriculum.others
+    rehearsed = int(rehearsal * count) if others else 0
+    tasks = draw(curriculum.stage, count - rehearsed)
+    return tasks + [task for i in range(rehearsed) for task in draw(others[i % len(others)], 1)]

@@ -15,10 +15,10 @@ import torch
 from reflectrl.config import OfflineConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import successes
-from reflectrl.learn.checkpoint import load_state, prefixed, save_state, without_prefix
 from reflectrl.learn.completions import step_dataset
-from reflectrl.learn.offline import Judge, Log, train_offline
-from reflectrl.learn.offline_cache import appraise
+from reflectrl.learn.offline import Evaluate, Log, train_offline
+from reflectrl.learn.reference_cache import score_reference
+from reflectrl.learn.trainer import Trainer
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
@@ -32,7 +32,7 @@ def train_expert_iteration(
     seed: int,
     log: Log,
     state_folder: Path | None = None,
-    judge: Judge | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Train the policy in place; `config.steps` are shared by `config.rounds` rounds.
 
@@ -41,28 +41,25 @@ def train_expert_iteration(
         log: receives one flat dictionary per evaluation; "played_success" is the success rate of the round's episodes.
         state_folder: where the weights are kept between rounds; a killed training repeats the round that it was in.
     """
-    first = 0
-    if state_folder is not None and (saved := load_state(state_folder)) is not None:
-        policy.lm.load_weights(without_prefix("weights", saved[0]))
-        first = saved[1]["round"]
+    trainer = Trainer(policy.lm, (), folder=state_folder, keep_best=False)  # its steps are rounds
     share = -(-config.steps // config.rounds)
-    for number in range(first, config.rounds):
-        played = play(policy, make_env, tasks, config.round_episodes, named_seed(seed, "round", number))
-        won = successes(played)
-        if won:
-            begun, rate = number * share, len(won) / len(played)
-            data = step_dataset(policy, won, config)
-            appraisal = appraise(data, torch.zeros(len(data)))
+    while trainer.step < config.rounds:
+        begun = trainer.step * share
+        played = play(policy, make_env, tasks, config.round_episodes, named_seed(seed, "round", trainer.step))
+        if won := successes(played):
+            data, rate = step_dataset(policy, won, config), len(won) / len(played)
 
             def note(metrics: dict[str, float], begun: int = begun, rate: float = rate) -> None:
                 if metrics["step"] or not begun:
                     log({**metrics, "step": begun + metrics["step"], "played_success": rate})
 
-            settings = replace(config, algorithm="nll", steps=share)
-            train_offline(data, appraisal, settings, named_seed(seed, "learn", number), note, judge=judge)
-        if state_folder is not None:
-            meta = {"round": number + 1, "step": (number + 1) * share}
-            save_state(state_folder, prefixed("weights", policy.lm.weights()), meta)
+            settings, cache = (
+                replace(config, algorithm="nll", steps=share),
+                score_reference(data, torch.zeros(len(data))),
+            )
+            train_offline(data, cache, settings, named_seed(seed, "learn", trainer.step), note, evaluate=evaluate)
+        trainer.step += 1
+        trainer.save(logged=trainer.step * share, round=trainer.step)
 
 
 def play(

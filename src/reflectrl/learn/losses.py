@@ -7,9 +7,13 @@ function here that reads such log-probabilities gives finite values and finite g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from reflectrl.config import RLConfig
 
 # ---- distributions over legal actions ------------------------------------------------------------------------------
 
@@ -94,7 +98,12 @@ def rewards_to_go(rewards_T: Tensor, gamma: float) -> Tensor:
     Returns:
         [T] returns in reward units (Sutton and Barto 2018, equation 3.9).
     """
-    return _discounted_suffix_sums(rewards_T, gamma)
+    total, sums = 0.0, []
+    for reward in reversed(rewards_T.tolist()):
+        total = reward + gamma * total
+        sums.append(total)
+    dtype = torch.promote_types(rewards_T.dtype, torch.float32)
+    return torch.tensor(sums[::-1], dtype=dtype, device=rewards_T.device)
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bootstrap: float = 0.0) -> Tensor:
@@ -116,16 +125,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bo
     """
     values_T = values_T.detach()
     next_values_T = torch.cat([values_T[1:], values_T.new_full((min(1, len(values_T)),), bootstrap)])
-    return _discounted_suffix_sums(rewards_T + gamma * next_values_T - values_T, gamma * gae_lambda)
-
-
-def _discounted_suffix_sums(terms_T: Tensor, discount: float) -> Tensor:
-    total, sums = 0.0, []
-    for term in reversed(terms_T.tolist()):
-        total = term + discount * total
-        sums.append(total)
-    dtype = torch.promote_types(terms_T.dtype, torch.float32)
-    return torch.tensor(sums[::-1], dtype=dtype, device=terms_T.device)
+    return rewards_to_go(rewards_T + gamma * next_values_T - values_T, gamma * gae_lambda)
 
 
 def baseline_mean(returns_N: Tensor) -> Tensor:
@@ -199,6 +199,22 @@ def ppo_loss(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, clip_coef
     loss = -torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N).mean()
     outside_N = (ratio_N.detach() - 1).abs() > clip_coef
     return loss, outside_N.to(loss.dtype).mean()
+
+
+PolicyLoss = Callable[[Tensor, Tensor, Tensor, RLConfig], dict[str, Tensor]]
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "reinforce": lambda logp_N, old_logp_N, advantages_N, config: {"policy_loss": reinforce_loss(logp_N, advantages_N)},
+    "ppo": lambda logp_N, old_logp_N, advantages_N, config: dict(
+        zip(("policy_loss", "clip_fraction"), ppo_loss(logp_N, old_logp_N, advantages_N, config.clip_coef), strict=True)
+    ),
+}
+"""What `rl.algorithm` may be. Each takes log-probabilities [N] of what was chosen, with gradient, the same when it was
+sampled, advantages [N] and the recipe's [rl], and gives "policy_loss" (a mean over N) and whatever else is to be noted.
+To add a loss, write a function above and an entry here."""
+
+SINGLE_EPOCH = ("reinforce",)
+"""Those without an importance ratio: right for the policy that sampled only, so a batch is learned from once."""
 
 
 def value_loss(values_N: Tensor, returns_N: Tensor) -> Tensor:

@@ -1,21 +1,23 @@
 """Optimisers of SFT and offline learning: AdamW for every weight, or Muon for hidden matrices and AdamW for the rest.
 
 Paged AdamW (Dettmers et al. 2023, "QLoRA") is AdamW whose state moves to the CPU's memory where the GPU's is full.
-Muon (Jordan et al. 2024; `muon.py`) orthogonalises the momentum of each matrix. Small models made from scratch
-learn their reflections with it in about half as many steps.
+Muon (Jordan et al. 2024) orthogonalises the momentum of each matrix. Small models made from scratch learn their
+reflections with it in about half as many steps.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reflectrl.config import OfflineConfig, SFTConfig
-from reflectrl.learn.muon import Muon
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import bitsandbytes
+from reflectrl.models.precision import has_fast_bfloat16
 
 
 def make_optimizers(lm: LanguageModel, config: SFTConfig | OfflineConfig) -> list[torch.optim.Optimizer]:
@@ -46,28 +48,49 @@ def _paged(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> to
     return made
 
 
-def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
-    """Set every group's learning rate to a share of its peak."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * share
-
-
-def clipped_step(optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
-    """One step along gathered gradients, which are then forgotten; returns the first group's norm before clipping.
-
-    Groups are clipped apart: a critic far off must not starve the policy.
-    """
-    groups = optimizer.param_groups
-    norms = [torch.nn.utils.clip_grad_norm_(group["params"], max_grad_norm) for group in groups]
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return float(norms[0])
-
-
 def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
     """Trainable matrices between the embeddings and the LM head, both of which look tokens up rather than mix them."""
     tables = {id(p) for module in lm.model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     head = lm.core.get_output_embeddings()  # type: ignore[operator]
     tables |= {id(p) for p in head.parameters()}
     return [p for p in lm.parameters() if p.ndim == 2 and id(p) not in tables]
+
+
+class Muon(torch.optim.Muon):
+    """`torch.optim.Muon` (Jordan et al. 2024), on CPUs without fast bfloat16 in float32; the state is the same.
+
+    Torch's computes its matrix products in bfloat16, which most CPUs imitate, a hundred times slower than float32.
+    Learning rates are adjusted to shapes as in the original, which is torch's default.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step along the gradients; as torch's where its matrix products are fast."""
+        device = self.param_groups[0]["params"][0].device
+        if closure is not None or device.type != "cpu" or has_fast_bfloat16(device):
+            return super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(p.grad)
+                average = state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
+                update = p.grad.lerp(average, group["momentum"]) if group["nesterov"] else average
+                rows, columns = p.shape
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                direction = orthogonalised(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                p.add_(direction, alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)))
+        return None
+
+
+def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """Roughly U Vᵀ of a matrix (R, C) = U S Vᵀ, by a Newton-Schulz iteration of fifth order."""
+    a, b, c = coefficients
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x_MN = wide / matrix.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram_MM = x_MN @ x_MN.T
+        x_MN = torch.addmm(x_MN, torch.addmm(gram_MM, gram_MM, gram_MM, beta=b, alpha=c), x_MN, beta=a)
+    return x_MN if matrix.shape[0] <= matrix.shape[1] else x_MN.T

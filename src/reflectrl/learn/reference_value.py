@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.losses import explained_variance, value_loss
+from reflectrl.learn.trainer import Trainer
 from reflectrl.models.engine import packed_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, pack, portions
@@ -82,10 +83,11 @@ def fit_value(
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "value"))
         head = PromptValue(lm.hidden_size, max_value).to(lm.device)
-    with torch.no_grad():  # begin at the mean, of which a sigmoid may be far away
-        head.out.bias.fill_(_inverse(float(returns_P[train].mean()), max_value))
-    optimizer = torch.optim.AdamW(head.parameters(), lr=config.value_lr)
-    best_loss, best = float("inf"), head.state_dict()
+    with torch.no_grad():  # begin at the mean, kept away from a sigmoid's flat ends
+        mean = float(returns_P[train].mean())
+        share = min(max(mean / max_value, 0.02), 0.98) if max_value is not None else 0.5
+        head.out.bias.fill_(mean if max_value is None else math.log(share / (1 - share)))
+    trainer = Trainer(head, [torch.optim.AdamW(head.parameters(), lr=config.value_lr)])
     for epoch in range(config.value_epochs):
         generator = torch.Generator().manual_seed(named_seed(seed, "value epoch", epoch))
         order = [train[i] for i in torch.randperm(len(train), generator=generator)]
@@ -96,27 +98,17 @@ def fit_value(
             rows = order[start : start + config.value_batch]
             values_P = head(*prompt_states(lm, [prompts[i] for i in rows]))
             loss = value_loss(values_P, returns_P[rows].to(values_P))
-            optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            optimizer.step()
+            trainer.update({})
             total += float(loss.detach()) * len(rows)
         held_P = prompt_values(lm, head, [prompts[i] for i in held_out])
         held_loss = float(value_loss(held_P, returns_P[held_out]))
         explained = explained_variance(held_P, returns_P[held_out])
         losses = {"value_loss": total / len(order), "value_eval_loss": held_loss}
         log({"step": epoch + 1, **losses, "explained_variance": explained})
-        if held_loss < best_loss:
-            best_loss, best = held_loss, {name: tensor.clone() for name, tensor in head.state_dict().items()}
-    head.load_state_dict(best)
+        trainer.keep_if_best((-held_loss,))
+    trainer.finish()
     return head.eval()
-
-
-def _inverse(value: float, max_value: float | None) -> float:
-    """What the last layer has to give for this value, kept away from the sigmoid's flat ends."""
-    if max_value is None:
-        return value
-    share = min(max(value / max_value, 0.02), 0.98)
-    return math.log(share / (1 - share))
 
 
 @torch.no_grad()

@@ -35,12 +35,11 @@ class StepFeatures:
 @torch.no_grad()
 def step_features(data: Dataset) -> StepFeatures:
     """Read every logged step once, on the CPU afterwards; a prompt that fills the context loses its first tokens."""
-    steps, lm = logged_steps(data), data.completions.lm
+    logged, lm, prompts = logged_steps(data), data.completions.lm, data.completions.prompts
     states: list[Tensor] = [torch.empty(0)] * len(data)
     actions = list(states)
-    prompts = steps.prompts
     for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
-        answers = [_answer(steps, i) for i in part]
+        answers = [_answer(logged, i) for i in part]
         packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
         spelled = [packing.places(k) for k in range(len(part))]
         before = [places[-1 - len(answer)] for places, answer in zip(spelled, answers, strict=True)]
@@ -61,11 +60,11 @@ def logged_steps(data: Dataset) -> StepCompletions:
     return data.completions
 
 
-def _answer(steps: StepCompletions, i: int) -> Ids:
+def _answer(logged: StepCompletions, i: int) -> Ids:
     """The tokens of the action that was taken, without end-of-text."""
-    label = int(steps.batch.labels_N[i])
-    ids = steps.policy.answer(steps.batch.actions[i], label, label)
-    return ids[:-1] if len(ids) > 1 and ids[-1] == steps.lm.tokenizer.eos_token_id else ids
+    label = int(logged.steps.labels_N[i])
+    ids = logged.policy.answer(logged.steps.actions[i], label, label)
+    return ids[:-1] if len(ids) > 1 and ids[-1] == logged.lm.tokenizer.eos_token_id else ids
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,10 @@ class Transitions:
 
 def transitions(data: Dataset, episodes: Sequence[Episode]) -> Transitions:
     """What followed the steps of the episodes that the data was made of, in the same order."""
-    batch, scale = logged_steps(data).batch, data.affine.scale
-    lasts = torch.tensor(batch.ends) - 1
-    next_N = torch.arange(1, len(batch) + 1)
+    steps, scale = logged_steps(data).steps, data.affine.scale
+    lasts = torch.tensor(steps.ends) - 1
+    next_N = torch.arange(1, len(steps) + 1)
     next_N[lasts] = -1
-    cut_N = torch.zeros(len(batch), dtype=torch.bool)
+    cut_N = torch.zeros(len(steps), dtype=torch.bool)
     cut_N[lasts] = torch.tensor([episode.truncated for episode in episodes if episode.steps])
-    return Transitions(batch.rewards_N * scale, batch.returns_N * scale, next_N, cut_N)
+    return Transitions(steps.rewards_N * scale, steps.returns_N * scale, next_N, cut_N)

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +26,11 @@ from torch import Tensor, nn
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.losses import explained_variance
-from reflectrl.learn.offline_cache import Appraisal, kept, parts_of, reference_logprobs
 from reflectrl.learn.offline_losses import expectile
+from reflectrl.learn.reference_cache import ReferenceCache, fingerprints_of, load_or_make, reference_logprobs
 from reflectrl.learn.reference_value import Log, split
 from reflectrl.learn.sampling import batches
+from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
 from reflectrl.types import Episode, named_seed
 
@@ -39,9 +39,9 @@ WIDTH = 128
 CHECKS = 20
 """How often the critic is looked at on held-out tasks."""
 FEATURES_CODE = ("transitions.py",)
-"""Files on which the features depend, beside those of every appraisal."""
+"""Files on which the features depend, beside those of every reference cache."""
 CODE = ("utterance_critic.py", "offline_losses.py", *FEATURES_CODE)
-"""Files on which this appraisal depends, beside those of every appraisal."""
+"""Files on which this cache depends, beside those of every reference cache."""
 
 
 class UtteranceCritic(nn.Module):
@@ -97,52 +97,32 @@ def fit_critic(
     critic = critic.to(features.states_ND.device)
     slow = deepcopy(critic).requires_grad_(False)
     optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    trainer = Trainer(critic, [optimizer], keep_best=False)
     drawn = batches("none", torch.ones(len(train)), config.critic_batch, seed)
-    every, recent, checks = max(1, config.critic_steps // CHECKS), list[float](), list[_Check]()
-    for step in range(1, config.critic_steps + 1):
+    every, checks = max(1, config.critic_steps // CHECKS), list[tuple[int, float, UtteranceCritic]]()
+    while trainer.step < config.critic_steps:
         loss = critic_losses(critic, slow, features, steps, train[next(drawn)], config).mean()
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
+        trainer.update({"loss": float(loss.detach())})
+        trainer.step += 1
         for slow_parameter, parameter in zip(slow.parameters(), critic.parameters(), strict=True):
             slow_parameter.lerp_(parameter.detach(), config.polyak)
-        recent.append(float(loss.detach()))
-        if step % every == 0 or step == config.critic_steps:
-            checks.append(_Check(step, sum(recent) / len(recent), deepcopy(slow)))
-            recent = []
-    held_losses = [_held_out(check, slow, features, steps, held_out, config, log) for check in checks]
-    return checks[min(range(len(checks)), key=held_losses.__getitem__)].critic
+        if trainer.is_due(every, config.critic_steps):
+            checks.append((trainer.step, trainer.means()["loss"], deepcopy(slow)))
 
-
-class _Check(NamedTuple):
-    """The slow copies at a step, and the mean training loss since the check before."""
-
-    step: int
-    loss: float
-    critic: UtteranceCritic
-
-
-@torch.no_grad()
-def _held_out(
-    check: _Check,
-    last: UtteranceCritic,
-    features: StepFeatures,
-    steps: Transitions,
-    rows_N: Tensor,
-    config: OfflineConfig,
-    log: Log,
-) -> float:
-    """The loss on held-out tasks, which is logged.
-
-    All checks are measured by the aims of the last one: measured by their own, the first would be best, since a critic
-    that has not yet carried any reward back agrees with itself.
-    """
-    loss = float(critic_losses(check.critic, last, features, steps, rows_N, config).mean())
-    lower_N = check.critic.q_values(features.states_ND[rows_N], features.actions_ND[rows_N]).amin(0).cpu()
-    explained = explained_variance(lower_N, steps.returns_N[rows_N])
-    losses = {"critic_loss": check.loss, "critic_eval_loss": loss}
-    log({"step": check.step, **losses, "explained_variance": explained})
-    return loss
+    # All are compared by the targets of the last: by its own, the first would be best, since a critic that has not yet
+    # carried any reward back agrees with itself.
+    best_loss, best = float("inf"), slow
+    with torch.no_grad():
+        for step, train_loss, check in checks:
+            held_loss = float(critic_losses(check, slow, features, steps, held_out, config).mean())
+            lower_N = check.q_values(features.states_ND[held_out], features.actions_ND[held_out]).amin(0).cpu()
+            explained = explained_variance(lower_N, steps.returns_N[held_out])
+            losses = {"critic_loss": train_loss, "critic_eval_loss": held_loss}
+            log({"step": step, **losses, "explained_variance": explained})
+            if held_loss < best_loss:
+                best_loss, best = held_loss, check
+    return best
 
 
 def critic_losses(
@@ -169,13 +149,13 @@ def critic_losses(
     return errors_2N.square().sum(0) + expectile(lower_N - critic.values(states_ND), config.expectile)
 
 
-# ---- what it thinks of a log -----------------------------------------------------------------------------------------
+# ---- what it thinks of a log, cached ---------------------------------------------------------------------------------
 
 
-def critic_appraisal(
+def cached_critic(
     folder: Path, data: Dataset, episodes: Sequence[Episode], config: OfflineConfig, seed: int, log: Log
-) -> Appraisal:
-    """The appraisal of logged steps with the critic's V, and Q - V as advantages; made if need be, and kept.
+) -> ReferenceCache:
+    """The reference's view of logged steps with the critic's V, and Q - V as advantages; made if need be, and kept.
 
     Args:
         folder: where it is kept; the features lie beside it, under the same name with "-features".
@@ -189,16 +169,18 @@ def critic_appraisal(
     names = ("gamma", "held_out", "expectile", "polyak", "critic_steps", "critic_lr", "critic_batch")
     settings = {name: getattr(config, name) for name in names} | {"seed": seed}
 
-    def make() -> Appraisal:
+    def make() -> ReferenceCache:
         beside = folder.with_name(f"{folder.name}-features")
-        features = kept(beside, parts_of(data, {}, FEATURES_CODE), partial(step_features, data), StepFeatures)
+        features = load_or_make(
+            beside, fingerprints_of(data, {}, FEATURES_CODE), partial(step_features, data), StepFeatures
+        )
         features = features.to(data.completions.lm.device)
         critic = fit_critic(features, steps, data.units, config, seed, log)
         with torch.no_grad():
             q_N = critic.q_values(features.states_ND, features.actions_ND).amin(0).cpu()
             values_N = critic.values(features.states_ND).cpu()
         shift = data.affine.shift * data.affine.scale
-        return Appraisal(reference_logprobs(data), values_N - shift, q_N - values_N)
+        return ReferenceCache(reference_logprobs(data), values_N - shift, q_N - values_N)
 
-    parts = parts_of(data, settings, CODE) | {"episodes": steps.fingerprint()}
-    return kept(folder, parts, make, Appraisal)
+    fingerprints = fingerprints_of(data, settings, CODE) | {"episodes": steps.fingerprint()}
+    return load_or_make(folder, fingerprints, make, ReferenceCache)

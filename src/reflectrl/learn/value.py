@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
+
+from reflectrl.types import named_seed
 
 
 class ValueHead(nn.Module):
@@ -31,3 +34,10 @@ class ValueHead(nn.Module):
     def forward(self, hidden_ND: Tensor) -> Tensor:
         """[N, D] hidden states -> [N] predicted returns in reward units."""
         return self.out(self.body(hidden_ND.to(self.out.weight.dtype))).squeeze(-1)
+
+
+def make_critic(hidden_size: int, kind: Literal["linear", "mlp"], seed: int) -> ValueHead:
+    """A fresh value head whose weights depend on the seed alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(named_seed(seed, "critic"))
+        return ValueHead(hidden_size, kind)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.learn.checkpoint import recover
-from reflectrl.learn.offline_cache import CARD as APPRAISAL
+from reflectrl.learn.reference_cache import CARD as REFERENCE_CACHE
 from reflectrl.models.lm import CARD
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -42,11 +42,11 @@ class RunFolder:
         recover(self.checkpoint(seed, part))
         return (self.checkpoint(seed, part) / CARD).is_file()
 
-    def appraised(self, seed: int) -> bool:
+    def has_reference_cache(self, seed: int) -> bool:
         """Whether it is known what the reference thinks of the log."""
         folder = self.checkpoint(seed, "offline-value")
         recover(folder)
-        return (folder / APPRAISAL).is_file()
+        return (folder / REFERENCE_CACHE).is_file()
 
     @property
     def timings(self) -> Path:

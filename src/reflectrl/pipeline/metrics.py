@@ -115,7 +115,5 @@ def _before(path: Path, learner: Path) -> list[str]:
 
 
 def _saved_step(meta: dict[str, Any] | None) -> int:
-    """The step from which a saved learner goes on: SFT has finished it, RL is about to do it."""
-    if meta is None:
-        return 0
-    return int(meta["step"]) + 1 if "step" in meta else int(meta["update"])
+    """The first step whose line had not been written when a learner was saved."""
+    return 0 if meta is None else int(meta["logged"]) + 1

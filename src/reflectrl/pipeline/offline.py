@@ -1,8 +1,8 @@
-"""Parts of offline arms: the log of mixed quality, the reference that imitates it, its appraisal, the policies."""
+"""Parts of offline arms: the log of mixed quality, the reference that imitates it and its view of it, the policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,14 +24,14 @@ from reflectrl.episodes import (
     with_target_returns,
     without_reflections,
 )
-from reflectrl.learn.batch import make_batch
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.completions import Dataset, step_dataset
 from reflectrl.learn.expert_iteration import play, train_expert_iteration
 from reflectrl.learn.offline import Log, train_offline
-from reflectrl.learn.offline_cache import Appraisal, Outcomes, appraise, kept_appraisal
-from reflectrl.learn.online import evenly, mean_return, success_rate
-from reflectrl.learn.utterance_critic import critic_appraisal
+from reflectrl.learn.reference_cache import Outcomes, ReferenceCache, cached_reference, score_reference
+from reflectrl.learn.rollouts import flatten
+from reflectrl.learn.utterance_critic import cached_critic
+from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.layout import RunFolder
@@ -39,7 +39,6 @@ from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Policy, TargetReturnPlayer
-from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, named_seed
 
 FROM_BASE = ("reference", "rvs")
@@ -69,7 +68,7 @@ def replayed_log(recipe: Recipe, run: RunFolder, seed: int, arm: Arm) -> list[Ep
 
 
 def offline_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -> None:
-    """Learn one part from the log: the reference, its appraisal of the log, or the policy of an arm."""
+    """Learn one part from the log: the reference, what it thinks of the log, or the policy of an arm."""
     kind = part.removeprefix("offline-")
     reference = run.checkpoint(seed, "offline-reference")
     policy = _policy(recipe, base_source(recipe, run, seed) if kind in FROM_BASE else reference, seed)
@@ -82,15 +81,15 @@ def offline_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tic
         file = closing.enter_context(MetricsFile(run.part_metrics(seed, part), learner, shared))
         note = partial(_note, file, tick, config)
         if kind == "value":
-            _appraisal(recipe, run, seed, policy, envs, note)
+            _reference_cache(recipe, run, seed, policy, envs, note)
             return
-        judge = partial(_judge, recipe, policy, kind, envs, seed)
+        evaluate = partial(_evaluate, recipe, policy, kind, envs, seed)
         if kind == "expert-iteration":
             tasks = make(recipe.env).tasks("train")
-            train_expert_iteration(policy, envs, tasks, config, learning_seed, note, learner, judge)
+            train_expert_iteration(policy, envs, tasks, config, learning_seed, note, learner, evaluate)
         else:
-            data, appraisal = _data(recipe, run, seed, kind, policy, envs, note)
-            train_offline(data, appraisal, config, learning_seed, note, learner, judge)
+            data, known = _data(recipe, run, seed, kind, policy, envs, note)
+            train_offline(data, known, config, learning_seed, note, learner, evaluate)
     write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     drop_state(learner)
 
@@ -112,40 +111,40 @@ def _policy(recipe: Recipe, source: str | Path, seed: int) -> Policy:
 
 def _data(
     recipe: Recipe, run: RunFolder, seed: int, kind: str, policy: Policy, envs: Callable[[], TextEnv], note: Log
-) -> tuple[Dataset, Appraisal]:
+) -> tuple[Dataset, ReferenceCache]:
     """The log as data of a part, and what the reference thinks of it (nothing, before there is one)."""
     if kind == "archer":
         return _criticised(recipe, run, seed, policy)
     if kind not in FROM_BASE:
-        return _appraisal(recipe, run, seed, policy, envs, note)
+        return _reference_cache(recipe, run, seed, policy, envs, note)
     episodes = read_episodes(run.log(seed))
     seen = with_target_returns(episodes, recipe.offline.gamma) if kind == "rvs" else without_reflections(episodes)
     data = step_dataset(policy, list(seen), recipe.offline)
-    return data, appraise(data, torch.zeros(len(data)))
+    return data, score_reference(data, torch.zeros(len(data)))
 
 
-def _appraisal(
+def _reference_cache(
     recipe: Recipe, run: RunFolder, seed: int, reference: Policy, envs: Callable[[], TextEnv], note: Log
-) -> tuple[Dataset, Appraisal]:
+) -> tuple[Dataset, ReferenceCache]:
     data = step_dataset(reference, list(without_reflections(read_episodes(run.log(seed)))), recipe.offline)
     folder = run.checkpoint(seed, "offline-value")
     played = partial(_played, recipe, reference, envs, data, seed) if recipe.offline.value_from == "rollouts" else None
-    return data, kept_appraisal(folder, data, recipe.offline, named_seed(seed, "value"), note, played)
+    return data, cached_reference(folder, data, recipe.offline, named_seed(seed, "value"), note, played)
 
 
-def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, Appraisal]:
+def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, ReferenceCache]:
     """The log as data, and what an utterance-level critic thinks of it; its metrics are written when it is made."""
     name, episodes = "offline-critic", list(without_reflections(read_episodes(run.log(seed))))
     data = step_dataset(reference, episodes, recipe.offline)
     noted: list[dict[str, float]] = []
     folder, fitting_seed = run.checkpoint(seed, name), named_seed(seed, "critic")
-    appraisal = critic_appraisal(folder, data, episodes, recipe.offline, fitting_seed, noted.append)
+    known = cached_critic(folder, data, episodes, recipe.offline, fitting_seed, noted.append)
     if noted:
         shared = {"part": "offline_critic", "seed": seed, "arm": None}
         with MetricsFile(run.part_metrics(seed, name), run.learner(seed, name), shared) as file:
             for metrics in noted:
                 file.write(metrics)
-    return data, appraisal
+    return data, known
 
 
 def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> Outcomes:
@@ -153,19 +152,16 @@ def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data
     env, config = make(recipe.env), recipe.offline
     tasks = [*env.tasks("train"), *env.tasks("validation")]
     episodes = play(reference, envs, tasks, config.value_episodes, named_seed(seed, "value"))
-    batch = make_batch(reference, episodes, config.gamma)
+    steps = flatten(reference, episodes, config.gamma)
     units = [task_key(episode.task) for episode in episodes for _ in episode.steps]
-    return Outcomes(batch.prompts, data.affine(batch.returns_N), units)
+    return Outcomes(steps.prompts, data.affine(steps.returns_N), units)
 
 
-def _judge(recipe: Recipe, policy: Policy, kind: str, envs: Callable[[], TextEnv], seed: int) -> dict[str, float]:
+def _evaluate(recipe: Recipe, policy: Policy, kind: str, envs: Callable[[], TextEnv], seed: int) -> dict[str, float]:
     """Success and return of the policy as it is on validation tasks."""
     tasks = evenly(make(recipe.env).tasks("validation"), recipe.offline.eval_episodes)
-    player = policy.with_sampling(Sampling(1.0 if recipe.rl.eval_sampling == "sampled" else 0.0))
-    jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
     promise = TargetReturnPlayer(recipe.offline.target_return) if kind == "rvs" else None
-    played: Sequence[Episode] = list(rollout(jobs, envs, player, promise))
-    return {"eval_success": success_rate(played), "eval_return": mean_return(played)}
+    return evaluate_policy(policy, promise, envs, tasks, recipe.rl.eval_sampling, seed)
 
 
 def _note(file: MetricsFile, tick: Tick, config: OfflineConfig, metrics: dict[str, Any]) -> None:

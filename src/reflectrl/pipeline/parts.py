@@ -18,8 +18,9 @@ from reflectrl.envs import make
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, read_episodes, sft, sft_policy, sft_reflection
 from reflectrl.learn.checkpoint import drop_state, write_folder
+from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.learn.online import train_online
-from reflectrl.learn.sft import Example, choice_examples, reflection_examples, train_sft
+from reflectrl.learn.sft import train_sft
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch

@@ -67,7 +67,7 @@ def rounds(recipe: Recipe, units: list[Unit]) -> list[list[Unit]]:
 
 
 def _round(recipe: Recipe, unit: Unit) -> int:
-    """A policy may start from a trained reflector; offline arms start from the reference and read its appraisal."""
+    """A policy may start from a trained reflector; offline arms start from the reference and its view of the log."""
     if unit.stage == "sft":
         return int(starts_from_reflector(recipe, unit.name))
     return {"offline-reference": 0, "offline-value": 1}.get(unit.name, 2)
@@ -87,7 +87,7 @@ def _complete(recipe: Recipe, run: RunFolder, env: TextEnv, unit: Unit) -> bool:
     if unit.stage == "log":
         return finished_lines(run.log(unit.seed)) >= planned_log(recipe, env, unit.seed)
     if unit.name == "offline-value":
-        return run.appraised(unit.seed)
+        return run.has_reference_cache(unit.seed)
     if unit.stage == "eval":
         return all(not part.left() for part in evaluations(recipe, run, env, unit.seed, unit.name))
     part = f"rl-{unit.name}" if unit.stage == "rl" else unit.name

@@ -34,7 +34,7 @@ NAMES = {
     "eval_accuracy": "Accuracy on validation rows",
     "entropy": "Entropy of the choice (nats)",
     "kl": "KL divergence from the policy before training (nats)",
-    "clipped_share": "Share of clipped importance ratios",
+    "clip_fraction": "Share of clipped importance ratios",
     "explained_variance": "Explained variance of the value",
     "value_loss": "Value loss",
     "critic_loss": "Critic loss",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.config import ModelConfig, OfflineConfig, RLConfig, SFTConfig
+from reflectrl.learn.batch import Batch
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.sft import Example, train_sft
+from reflectrl.learn.examples import Example, completion_logits
+from reflectrl.learn.online import update
+from reflectrl.learn.sft import train_sft
+from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.types import Sampling, UserError
-from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, learn, train_online_text
-from reflectrl.wings.text.learn.text_batch import TextBatch, lengths_of, make_batch, token_advantages
-from reflectrl.wings.text.learn.text_dataset import completion_logits, text_dataset
+from reflectrl.wings.text.learn.online_text import RunningScale, draw_prompts, train_online_text
+from reflectrl.wings.text.learn.text_batch import lengths_of, make_batch, token_advantages, token_logp, token_slices
+from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.learn.written import Written, write
 from reflectrl.wings.text.rewards import build
 from reflectrl.wings.text.samples.orders import orders
@@ -56,16 +61,16 @@ def by_letters(samples: Sequence[Sample]) -> list[Sample]:
     return [replace(s, reward=s.completion.count("o") / (1 + len(s.completion))) for s in samples]
 
 
-def iter_judge() -> Callable[[], dict[str, float]]:
-    """Each judgement is better than the one before."""
+def iter_scores() -> Callable[[], dict[str, float]]:
+    """Each evaluation is better than the one before."""
     numbers = count()
     return lambda: {"eval_reward": float(next(numbers))}
 
 
 def train(lm: LanguageModel, config: RLConfig = CONFIG, seed: int = 0, **more: Any) -> list[dict[str, float]]:
     log: list[dict[str, float]] = []
-    judge, note = more.pop("judge", None) or iter_judge(), more.pop("log", log.append)
-    train_online_text(lm, PROMPTS, by_letters, judge, config, LENGTHS, seed, note, **more)
+    evaluate, note = more.pop("evaluate", None) or iter_scores(), more.pop("log", log.append)
+    train_online_text(lm, PROMPTS, by_letters, evaluate, config, LENGTHS, seed, note, **more)
     return log
 
 
@@ -75,10 +80,11 @@ def written(lm: LanguageModel, temperature: float = 1.0, draws: int = 1) -> list
     return write(lm, prompts, Sampling(temperature), generators, LENGTHS.completion_tokens, LENGTHS.prompt_tokens)
 
 
-def gradient(lm: LanguageModel, batch: TextBatch, config: RLConfig, critic: ValueHead | None = None) -> Any:
-    """What `learn` subtracts from each weight with plain gradient descent at rate 1, and what it reports."""
+def gradient(lm: LanguageModel, batch: Batch, config: RLConfig, critic: ValueHead | None = None) -> Any:
+    """What `update` subtracts from each weight with plain gradient descent at rate 1, and what it reports."""
     before = lm.weights()
-    terms = learn(lm, critic, torch.optim.SGD(lm.parameters(), lr=1.0), batch, config)
+    trainer = Trainer(lm, [torch.optim.SGD(lm.parameters(), lr=1.0)], config.max_grad_norm)
+    terms = update(trainer, critic, batch, config, config.update_epochs)
     moved = {name: before[name] - now for name, now in lm.weights().items()}
     lm.load_weights(before)
     return moved, terms
@@ -103,7 +109,7 @@ class TestWriting:
         torch.testing.assert_close(batch.old_logp_N, now_N, atol=1e-5, rtol=0)
         drawn = torch.tensor([logp for one in found for logp in one.logprobs])
         ends = [i for i, token in enumerate(targets_N.tolist()) if token == lm.tokenizer.eos_token_id]
-        assert len(drawn) + len(ends) == len(batch) and ends
+        assert len(drawn) + len(ends) == len(batch.labels_N) and ends
         said = [torch.tensor(one.logprobs) for one in found]
         ours = [row[: len(one)] for row, one in zip(batch.old_logp_N.split(lengths_of(rows)), said, strict=True)]
         assert all(map(torch.equal, ours, said)), "they are those of writing, to the bit"
@@ -129,7 +135,7 @@ class TestWriting:
         with pytest.raises(UserError, match="sample '[a-z]+': 6 tokens leave no room for its prompt in the model's"):
             train(replace(tiny(), context=6))
         with pytest.raises(UserError, match="ppo: no training prompts"):
-            train_online_text(tiny(), [], by_letters, iter_judge(), CONFIG, LENGTHS, 0, print)
+            train_online_text(tiny(), [], by_letters, iter_scores(), CONFIG, LENGTHS, 0, print)
 
 
 class TestRewards:
@@ -162,7 +168,7 @@ class TestRewards:
         last = k1 + 2 - 0.5
         np.testing.assert_allclose(batch.advantages_N, [k0 + 0.5 * 0.5 - 0.5 + 0.5 * 0.8 * last, last], atol=1e-5)
         assert batch.old_logp_N.tolist() == [-1.0, -2.0]
-        assert batch.kl == pytest.approx(sum(math.exp(-d) - 1 + d for d in distance), abs=1e-5)
+        assert batch.metrics["kl"] == pytest.approx(sum(math.exp(-d) - 1 + d for d in distance), abs=1e-5)
         assert max(map(abs, distance)) > 1e-3
 
     def test_at_the_reference_nothing_is_paid(self, tiny: Tiny) -> None:
@@ -170,8 +176,8 @@ class TestRewards:
         found = written(lm)
         scores = torch.arange(len(found)).float()
         batch = make_batch(lm, lm.frozen_copy(), None, found, scores, CONFIG)
-        lengths = torch.tensor(lengths_of(batch.rows))
-        assert batch.kl == pytest.approx(0, abs=1e-6)
+        lengths = torch.tensor(lengths_of([one.example for one in found]))
+        assert batch.metrics["kl"] == pytest.approx(0, abs=1e-6)
         torch.testing.assert_close(batch.returns_N, scores.repeat_interleave(lengths), atol=1e-6, rtol=0)
 
     def test_baselines_compare_whole_completions(self) -> None:
@@ -195,10 +201,12 @@ class TestStep:
         names = [name for name, _ in lm.model.named_parameters()]
         expected = dict(zip(names, torch.autograd.grad(2 * ratio * chosen[0] / 2, lm.parameters()), strict=True))
         assert max(float(grad.abs().max()) for grad in expected.values()) > 1e-3
-        batch = TextBatch([row], old, torch.tensor([-2.0, 3.0]), torch.zeros(2))
+        read = partial(token_logp, lm, temperature=1.0)
+        given = torch.tensor([8, 9]), old, torch.tensor([-2.0, 3.0]), torch.zeros(2)
+        batch = Batch(token_slices([row], 1), read, *given)
         moved, terms = gradient(lm, batch, replace(PLAIN, clip_coef=0.2))
         assert terms["policy_loss"] == pytest.approx((2 * ratio - 1.2 * 3) / 2, abs=1e-5)
-        assert terms["clipped_share"] == 0.5
+        assert terms["clip_fraction"] == 0.5
         same(expected, moved, atol=1e-5)
 
     @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}], ids=["weights", "adapter"])
@@ -206,23 +214,29 @@ class TestStep:
         lm, critic = tiny(**settings), ValueHead(16)
         found = written(lm, draws=2)
         config = replace(PLAIN, baseline="critic", entropy_coef=0.1, kl_coef=0.1, normalise=True)
-        batch = make_batch(lm, lm.frozen_copy(), critic, found, torch.arange(12.0), config)
-        whole, terms = gradient(lm, batch, replace(config, minibatch=100), critic)
+        batches = [
+            make_batch(lm, lm.frozen_copy(), critic, found, torch.arange(12.0), replace(config, minibatch=size))
+            for size in (100, 5)
+        ]
+        whole, terms = gradient(lm, batches[0], config, critic)
         critic.zero_grad()
-        sliced, other = gradient(lm, batch, replace(config, minibatch=5), critic)
+        sliced, other = gradient(lm, batches[1], config, critic)
         same(whole, sliced, atol=1e-5)
         assert other == pytest.approx(terms, abs=1e-4)
-        assert terms["clipped_share"] == 0 and max(float(moved.abs().max()) for moved in whole.values()) > 1e-4
+        assert terms["clip_fraction"] == 0 and max(float(moved.abs().max()) for moved in whole.values()) > 1e-4
 
     def test_what_is_rewarded_becomes_likelier(self, tiny: Tiny) -> None:
         lm = tiny()
         found = written(lm, draws=4)
         scores = torch.tensor([1.0 if i % 2 else -1.0 for i in range(len(found))])
         batch = make_batch(lm, None, None, found, scores, PLAIN)
-        learn(lm, None, torch.optim.SGD(lm.parameters(), lr=0.1), batch, PLAIN)
+        update(Trainer(lm, [torch.optim.SGD(lm.parameters(), lr=0.1)], 1e9), None, batch, PLAIN, 1)
         again = make_batch(lm, None, None, [one._replace(logprobs=()) for one in found], scores, PLAIN)
         moved = torch.stack(
-            [part.sum() for part in (again.old_logp_N - batch.old_logp_N).split(lengths_of(batch.rows))]
+            [
+                part.sum()
+                for part in (again.old_logp_N - batch.old_logp_N).split(lengths_of([one.example for one in found]))
+            ]
         )
         assert float(moved[scores > 0].mean()) > float(moved[scores < 0].mean())
 
@@ -236,41 +250,41 @@ class TestLoop:
         config = replace(CONFIG, baseline=baseline, group=2)
         whole, killed, resumed = tiny(**settings), tiny(**settings), tiny(**settings)
 
-        def judge(lm: LanguageModel) -> Callable[[], dict[str, float]]:
+        def evaluate(lm: LanguageModel) -> Callable[[], dict[str, float]]:
             return lambda: {"eval_reward": float(sum(p.detach().abs().sum() for p in lm.parameters()))}
 
-        expected = train(whole, config, judge=judge(whole))
+        expected = train(whole, config, evaluate=evaluate(whole))
 
         def until_killed(line: dict[str, float]) -> None:
             if line["step"] == kill:
                 raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            train(killed, config, judge=judge(killed), log=until_killed, state_folder=tmp_path / "learner")
-        rest = train(resumed, config, judge=judge(resumed), state_folder=tmp_path / "learner")
+            train(killed, config, evaluate=evaluate(killed), log=until_killed, state_folder=tmp_path / "learner")
+        rest = train(resumed, config, evaluate=evaluate(resumed), state_folder=tmp_path / "learner")
         assert rest == expected[kill // 2 * 2 :]
         same(resumed.weights(), whole.weights())
         meta = load_meta(tmp_path / "learner")
-        assert meta is not None and meta["update"] == 4 and meta["scale"]["count"] == 24
+        assert meta is not None and meta["step"] == 4 and meta["scale"]["count"] == 24
 
     def test_every_update_says_what_happened(self, tiny: Tiny) -> None:
         log = train(tiny())
         assert [line["step"] for line in log] == [0, 1, 2, 3, 4]
         assert [line.get("eval_reward") for line in log] == [0.0, None, 1.0, None, 2.0]
-        told = {"return", "scaled_reward_std", "kl", "clipped_share", "entropy", "explained_variance", "length"}
+        told = {"return", "scaled_reward_std", "kl", "clip_fraction", "entropy", "explained_variance", "length"}
         assert all(told <= line.keys() for line in log[:-1])
         assert log[0]["kl"] == pytest.approx(0, abs=1e-6) and log[-2]["kl"] > 1e-4
         assert 0 < log[0]["length"] <= LENGTHS.completion_tokens
         assert "kl" not in train(tiny(), replace(CONFIG, kl_coef=0.0))[0]
 
-    def test_the_best_judged_weights_are_kept(self, tiny: Tiny) -> None:
+    def test_the_best_scored_weights_are_kept(self, tiny: Tiny) -> None:
         lm, seen, scores = tiny(), [], iter([0.1, 0.5, 0.9, 0.3, 0.9])
 
-        def judge() -> dict[str, float]:
+        def evaluate() -> dict[str, float]:
             seen.append(lm.weights())
             return {"eval_reward": next(scores)}
 
-        train(lm, replace(CONFIG, eval_every=1), judge=judge)
+        train(lm, replace(CONFIG, eval_every=1), evaluate=evaluate)
         same(lm.weights(), seen[2])
 
     def test_an_adapter_learns_and_its_backbone_stays(self, tiny: Tiny) -> None:
@@ -320,7 +334,7 @@ def test_a_waiter_learns_to_please(waiter: Callable[[], LanguageModel], baseline
     )
     config = replace(config, minibatch=32, clip_coef=0.2, kl_coef=0.05)
     lengths = OfflineConfig(prompt_tokens=60, completion_tokens=24)
-    train_online_text(waiter(), prompts, label, iter_judge(), config, lengths, 0, lambda _: None)
+    train_online_text(waiter(), prompts, label, iter_scores(), config, lengths, 0, lambda _: None)
     first, last = (np.concatenate(part) for part in (kept[:5], kept[-5:]))
     error = math.hypot(first.std() / len(first) ** 0.5, last.std() / len(last) ** 0.5)
     assert last.mean() - first.mean() > max(0.05, 4 * error), (first.mean(), last.mean(), error)

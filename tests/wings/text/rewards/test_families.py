@@ -140,7 +140,7 @@ def test_the_small_task_goes_on_where_it_was_stopped(tmp_path):
 
 
 def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkeypatch, capsys):
-    """It needs no appraisal of the data; its curves, its best and its last checkpoint are where the others' are."""
+    """It needs no reference cache; its curves, its best and its last checkpoint are where the others' are."""
     own = {"text.prompts": "12", "text.validation_prompts": "6", "eval.episodes": "5", "seeds": "0", "eval.batch": "8"}
     settings, arms = {**own, "rl.updates": "3"}, "reference,ppo"
     whole = finish("orders", tmp_path / "whole", arms=arms, **settings)

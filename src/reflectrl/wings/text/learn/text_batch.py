@@ -1,55 +1,24 @@
-"""From written completions to what an update needs: records per token, advantages, the policy's pass over a slice."""
+"""From written completions to a batch of online RL: records per token, advantages, the policy's pass over a slice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from reflectrl.config import RLConfig
+from reflectrl.learn.batch import Batch
+from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.losses import baseline_leave_one_out, baseline_mean, gae, rewards_to_go
 from reflectrl.learn.offline_losses import k3
-from reflectrl.learn.sft import Example
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
-from reflectrl.wings.text.learn.text_dataset import completion_logits
 from reflectrl.wings.text.learn.written import Written
 
 
-@dataclass
-class TextBatch:
-    """The completions of one update: K rows with N tokens in all, row behind row, end-of-text included.
-
-    Attributes:
-        rows: prompt and completion as tokens.
-        old_logp_N: log-probabilities of the tokens when they were drawn, at the temperature of drawing.
-        advantages_N: not yet normalised.
-        returns_N: reward-to-go of every token, penalties included (scaled reward units).
-        values_N: what the critic expected of it before this update; None without a critic.
-        kl: divergence from the reference (k3, nats per completion); None without a reference.
-    """
-
-    rows: list[Example]
-    old_logp_N: Tensor
-    advantages_N: Tensor
-    returns_N: Tensor
-    values_N: Tensor | None = None
-    kl: float | None = None
-
-    def __len__(self) -> int:
-        return sum(lengths_of(self.rows))
-
-    def slices(self, size: int) -> Iterator[tuple[list[Example], slice]]:
-        """Rows, `size` at a time, and where their tokens stand."""
-        start = 0
-        for rows in _sliced(self.rows, size):
-            stop = start + sum(lengths_of(rows))
-            yield rows, slice(start, stop)
-            start = stop
-
-
+@torch.no_grad()
 def make_batch(
     lm: LanguageModel,
     reference: LanguageModel | None,
@@ -57,10 +26,12 @@ def make_batch(
     written: Sequence[Written],
     scores_K: Tensor,
     config: RLConfig,
-) -> TextBatch:
-    """What an update needs to know: one pass of the policy over the completions, and one of the reference.
+) -> Batch:
+    """The N tokens of K completions, row behind row, end-of-text included; a slice holds whole completions.
 
-    The policy's pass gives the critic's values, and the log-probability of end-of-text, which writing does not record.
+    One pass of the policy gives the critic's values, and the log-probability of end-of-text, which generation does not
+    record; one of the reference gives what each token pays for its distance. The metric "kl" is that distance (k3, nats
+    per completion).
 
     Args:
         written: completions of one prompt stand together, `config.group` of each.
@@ -68,18 +39,38 @@ def make_batch(
     """
     rows = [one.example for one in written]
     lengths = lengths_of(rows)
+    labels_N = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
+    slices = token_slices(rows, config.minibatch)
+    read = partial(token_logp, lm, temperature=config.temperature)
+    logps, values = [], []
+    for part, span in slices:
+        logp_NV, hidden_ND = read(part)
+        logps.append(logp_NV.gather(1, labels_N[span, None])[:, 0])
+        values += [critic(hidden_ND)] if critic is not None else []
+    logp_N, values_N = torch.cat(logps), torch.cat(values) if values else None
     padded = [(*one.logprobs, *[torch.nan] * (n - len(one.logprobs))) for one, n in zip(written, lengths, strict=True)]
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
-    logp_N, values_N = _read(lm, rows, config, critic)
-    rewards_N, kl = torch.zeros_like(logp_N), None
+    rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()
     if reference is not None:
-        ref_N, _ = _read(reference, rows, config)
+        passes = ((token_logp(reference, part, config.temperature)[0], span) for part, span in slices)
+        ref_N = torch.cat([logp_NV.gather(1, labels_N[span, None])[:, 0] for logp_NV, span in passes])
         rewards_N = -config.kl_coef * (logp_N - ref_N)
-        kl = float(k3(ref_N - logp_N).sum()) / len(rows)
+        metrics["kl"] = float(k3(ref_N - logp_N).sum()) / len(rows)
     rewards_N[torch.tensor(lengths, device=lm.device).cumsum(0) - 1] += scores_K.to(rewards_N)
     returns_N = torch.cat([rewards_to_go(part_T, config.gamma) for part_T in rewards_N.split(lengths)])
     advantages_N = token_advantages(rewards_N, values_N, lengths, config)
-    return TextBatch(rows, torch.where(drawn_N.isnan(), logp_N, drawn_N), advantages_N, returns_N, values_N, kl)
+    old_logp_N = torch.where(drawn_N.isnan(), logp_N, drawn_N)
+    return Batch(slices, read, labels_N, old_logp_N, advantages_N, returns_N, values_N, metrics=metrics)
+
+
+def token_slices(rows: Sequence[Example], size: int) -> list[tuple[Sequence[Example], slice]]:
+    """Completions, `size` at a time, and where their tokens stand among those of all."""
+    found, start = [], 0
+    for part in (rows[first : first + size] for first in range(0, len(rows), size)):
+        stop = start + sum(lengths_of(part))
+        found.append((part, slice(start, stop)))
+        start = stop
+    return found
 
 
 def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequence[int], config: RLConfig) -> Tensor:
@@ -94,10 +85,8 @@ def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequen
     """
     parts = rewards_N.split(list(lengths))
     if values_N is not None:
-        values = values_N.split(list(lengths))
-        return torch.cat(
-            [gae(r_T, v_T, config.gamma, config.gae_lambda) for r_T, v_T in zip(parts, values, strict=True)]
-        )
+        pairs = zip(parts, values_N.split(list(lengths)), strict=True)
+        return torch.cat([gae(rewards_T, values_T, config.gamma, config.gae_lambda) for rewards_T, values_T in pairs])
     totals_K = torch.stack([part_T.sum() for part_T in parts])
     if config.baseline == "mean":
         totals_K = totals_K - baseline_mean(totals_K)
@@ -106,31 +95,12 @@ def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequen
     return totals_K.repeat_interleave(torch.tensor(lengths, device=totals_K.device))
 
 
-def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the tokens of some completions: log-probabilities of all tokens (N, V), of those that were written (N,), and
-    the hidden states (N, D) that they were predicted from. The temperature is that of writing; gradients flow.
+def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, V) of all that could stand at each token of some completions, and the hidden states (N, D)
+    that they were predicted from. The temperature is that of generation; gradients flow.
     """
-    logits_NV, hidden_ND, targets_N = completion_logits(lm, rows)
-    logp_NV = (logits_NV / temperature).log_softmax(-1)
-    return logp_NV, logp_NV.gather(1, targets_N[:, None])[:, 0], hidden_ND
-
-
-@torch.no_grad()
-def _read(
-    lm: LanguageModel, rows: Sequence[Example], config: RLConfig, critic: ValueHead | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (N,) of all tokens of the completions, and the critic's values (N,) of them."""
-    logps, values = [], []
-    for part in _sliced(rows, config.minibatch):
-        _, chosen_N, hidden_ND = token_logp(lm, part, config.temperature)
-        logps.append(chosen_N)
-        if critic is not None:
-            values.append(critic(hidden_ND))
-    return torch.cat(logps), torch.cat(values) if values else None
-
-
-def _sliced(rows: Sequence[Example], size: int) -> Iterator[list[Example]]:
-    return (list(rows[start : start + size]) for start in range(0, len(rows), size))
+    logits_NV, hidden_ND, _ = completion_logits(lm, rows)
+    return (logits_NV / temperature).log_softmax(-1), hidden_ND
 
 
 def lengths_of(rows: Sequence[Example]) -> list[int]:

@@ -11,10 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
-from reflectrl.learn.sft import Example
-from reflectrl.models.engine import packed_hidden
+from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, pack
+from reflectrl.models.packing import Ids
 from reflectrl.models.precision import autocast
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample
@@ -44,21 +43,6 @@ class TextCompletions:
             logits_MV, _, targets_M = completion_logits(self.lm, [self.examples[i] for i in index])
         logp_M = -functional.cross_entropy(logits_MV, targets_M, reduction="none")
         return pad_sequence(logp_M.split(self.lengths(index).tolist()), batch_first=True)
-
-
-def completion_logits(lm: LanguageModel, rows: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all tokens of some completions, M, row behind row: logits, what they were made of, and the tokens.
-
-    What the rows have in common is encoded once, and the head is computed where it predicts a completion's token only.
-
-    Returns:
-        (logits (M, V) in float32, hidden states (M, D), token ids (M,)); gradients flow.
-    """
-    packing = pack([row.ids[:-1] for row in rows])
-    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
-    hidden_MD = packed_hidden(lm, packing, places)
-    targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
-    return lm.logits(hidden_MD).float(), hidden_MD, targets_M
 
 
 def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> Dataset:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reflectrl.learn.sft import Example
+from reflectrl.learn.examples import Example
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.writing import generate
 from reflectrl.types import Sampling

@@ -1,4 +1,4 @@
-"""Training a model on samples with rewards: a folder that holds the settings, the appraisal, metrics and the model."""
+"""Training a model on samples with rewards: a folder with settings, the reference cache, metrics and the model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import torch
 from reflectrl.config import ModelConfig, OfflineConfig
 from reflectrl.config.folders import refuse_links
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
-from reflectrl.learn.offline import BY_ADVANTAGE, train_offline
-from reflectrl.learn.offline_cache import kept_appraisal
+from reflectrl.learn.offline import train_offline
+from reflectrl.learn.offline_algorithms import BY_ADVANTAGE
+from reflectrl.learn.reference_cache import cached_reference
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.metrics import MetricsFile
@@ -43,7 +44,7 @@ def train_on_samples(
 
     Args:
         source: name or folder of the model.
-        folder: gets `settings.json`, `appraisal/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's format.
+        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and at last `model/` (Hugging Face's format).
         say: receives a line now and then.
 
     Returns:
@@ -71,11 +72,11 @@ def train_on_samples(
         if needs_value:
             say(f"warning: {LOGGED}")
         fitted = partial(_say_metrics, say)
-        appraisal = kept_appraisal(
-            folder / "appraisal", data, config, named_seed(seed, "value"), fitted, needs_value=needs_value
+        known = cached_reference(
+            folder / "reference-cache", data, config, named_seed(seed, "value"), fitted, needs_value=needs_value
         )
         torch.manual_seed(named_seed(seed, "offline"))
-        train_offline(data, appraisal, config, named_seed(seed, "offline"), note, learner)
+        train_offline(data, known, config, named_seed(seed, "offline"), note, learner)
     write_folder(done, partial(lm.save, algorithm=config.algorithm, seed=seed))
     drop_state(learner)
     say(f"written: {done}")

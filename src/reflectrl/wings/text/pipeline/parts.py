@@ -1,4 +1,4 @@
-"""Parts of a text task, each made from files to files: samples, base, reference, its appraisal, the arms."""
+"""Parts of a text task, each made from files to files: samples, base, reference and its view of them, the arms."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
-from reflectrl.learn.checkpoint import drop_state, load_state, without_prefix, write_folder
+from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.completions import Dataset
+from reflectrl.learn.examples import Example
 from reflectrl.learn.offline import train_offline
-from reflectrl.learn.offline_cache import Appraisal, Outcomes, kept_appraisal
-from reflectrl.learn.sft import Example, train_sft
+from reflectrl.learn.reference_cache import Outcomes, ReferenceCache, cached_reference
+from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.metrics import MetricsFile
@@ -122,9 +123,9 @@ def _examples(lm: LanguageModel, samples: Any, config: OfflineConfig) -> Sequenc
 
 
 def value_part(text: TextRun, seed: int, tick: Tick) -> None:
-    """Learn the reference's value from what it writes for validation prompts, and appraise the training samples."""
+    """Learn the reference's value from what it writes for validation prompts, and score the training samples."""
     lm = text.load(REFERENCE, seed)
-    learner = text.run.learner(seed, VALUE)  # never written: the appraisal is made in one go
+    learner = text.run.learner(seed, VALUE)  # never written: the cache is made in one go
     shared = {"part": "offline_value", "seed": seed, "arm": None}
     with MetricsFile(text.run.part_metrics(seed, VALUE), learner, shared) as file:
 
@@ -134,7 +135,7 @@ def value_part(text: TextRun, seed: int, tick: Tick) -> None:
             tick(int(metrics["step"]), text.recipe.offline.value_epochs, about)
 
         for algorithm in _kinds(text):
-            appraisal(text, lm, seed, algorithm, note)
+            reference_cache(text, lm, seed, algorithm, note)
 
 
 def _kinds(text: TextRun) -> list[str]:
@@ -143,17 +144,19 @@ def _kinds(text: TextRun) -> list[str]:
     return list(reversed(sets.values()))
 
 
-def appraisal(text: TextRun, lm: LanguageModel, seed: int, algorithm: str, note: Note) -> tuple[Dataset, Appraisal]:
+def reference_cache(
+    text: TextRun, lm: LanguageModel, seed: int, algorithm: str, note: Note
+) -> tuple[Dataset, ReferenceCache]:
     """An algorithm's samples, bound to the model, and what the reference (the model as it is now) thinks of them."""
     config, samples = text.recipe.offline, text.training(algorithm)
     data = text_dataset(lm, samples, config)
-    folder = appraisal_folder(text, seed, algorithm)
+    folder = cache_folder(text, seed, algorithm)
     played = partial(_played, text, lm, seed) if config.value_from == "rollouts" else None
-    return data, kept_appraisal(folder, data, config, named_seed(seed, "value"), note, played)
+    return data, cached_reference(folder, data, config, named_seed(seed, "value"), note, played)
 
 
-def appraisal_folder(text: TextRun, seed: int, algorithm: str) -> Path:
-    """Where the appraisal of an algorithm's samples is kept: of all, or of those to be imitated."""
+def cache_folder(text: TextRun, seed: int, algorithm: str) -> Path:
+    """Where the reference's view of an algorithm's samples is kept: of all, or of those to be imitated."""
     everything = len(text.training(algorithm)) == len(text.samples("train"))
     return text.run.checkpoint(seed, VALUE if everything else f"{VALUE}-imitable")
 
@@ -203,23 +206,23 @@ def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
     _save(text, lm, seed, arm)
     saved = load_state(learner)
     if saved is not None:
-        lm.load_weights(without_prefix("weights", saved[0]))
+        lm.load_weights(saved[0]["weights"])
     _save(text, lm, seed, last(arm))
     drop_state(learner)
 
 
 def _learn_offline(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
     config = replace(text.recipe.offline, algorithm=cast(Algorithm, arm))
-    data, known = appraisal(text, lm, seed, arm, lambda _: None)
-    judge = partial(_judge, text, lm, seed, arm)
-    train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), judge)
+    data, known = reference_cache(text, lm, seed, arm, lambda _: None)
+    evaluate = partial(_evaluate, text, lm, seed, arm)
+    train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), evaluate)
 
 
 def _learn_online(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
-    judge, learner = partial(_judge, text, lm, seed, arm), text.run.learner(seed, arm)
+    evaluate, learner = partial(_evaluate, text, lm, seed, arm), text.run.learner(seed, arm)
     settings, lengths = text.recipe.rl, text.recipe.offline
     prompts = text.prompts("train")
-    train_online_text(lm, prompts, text.reward.label, judge, settings, lengths, named_seed(seed, arm), note, learner)
+    train_online_text(lm, prompts, text.reward.label, evaluate, settings, lengths, named_seed(seed, arm), note, learner)
 
 
 def last(arm: str) -> str:
@@ -227,7 +230,7 @@ def last(arm: str) -> str:
     return f"{arm}-last"
 
 
-def _judge(text: TextRun, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
+def _evaluate(text: TextRun, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
     """Mean reward of what the model, as it is, writes for validation prompts."""
     prompts = text.prompts("validation", text.recipe.text.eval_prompts)
     path = text.written(arm, seed, "validation", "learning", "now")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from reflectrl.config import Algorithm, Recipe
-from reflectrl.learn.offline import PREFERENCES
+from reflectrl.learn.offline_algorithms import PREFERENCES
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.layout import RunFolder
@@ -59,7 +59,7 @@ class TextRun:
 
     @property
     def offline(self) -> list[str]:
-        """Those of them that learn from the samples, and so need the reference's appraisal."""
+        """Those of them that learn from the samples, and so need the reference's view of them."""
         return [arm for arm in self.learned if arm != PPO]
 
     def data(self, split: str) -> Path:

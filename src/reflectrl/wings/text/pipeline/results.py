@@ -13,7 +13,7 @@ from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.results import commit, hardware
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
-from reflectrl.wings.text.pipeline.parts import appraisal, completions, last
+from reflectrl.wings.text.pipeline.parts import completions, last, reference_cache
 from reflectrl.wings.text.pipeline.place import DATA, REFERENCE, TextRun
 from reflectrl.wings.text.samples import Sample
 
@@ -82,7 +82,7 @@ def spread(text: TextRun) -> list[dict[str, Any]]:
     """Percentiles of reward, value and advantage of the training samples, per seed."""
     found = []
     for seed in text.recipe.seeds if text.offline else ():
-        _, known = appraisal(text, text.load(REFERENCE, seed), seed, text.offline[0], lambda _: None)
+        _, known = reference_cache(text, text.load(REFERENCE, seed), seed, text.offline[0], lambda _: None)
         numbers = {
             "reward": known.values_N + known.advantages_N,
             "value": known.values_N,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from reflectrl.config import Recipe
 from reflectrl.learn.checkpoint import recover
-from reflectrl.learn.offline_cache import CARD as APPRAISAL
+from reflectrl.learn.reference_cache import CARD as REFERENCE_CACHE
 from reflectrl.pipeline import metrics
 from reflectrl.pipeline.claim import alone, claim
 from reflectrl.pipeline.layout import RunFolder, unusable
@@ -78,16 +78,16 @@ def _references(text: TextRun, board: Board) -> None:
 
 def _values(text: TextRun, board: Board) -> None:
     for seed in text.recipe.seeds if text.offline else ():
-        if not _appraised(text, seed):
+        if not _has_caches(text, seed):
             _timed(text, board, seed, parts.VALUE, partial(parts.value_part, text, seed))
 
 
-def _appraised(text: TextRun, seed: int) -> bool:
-    """Whether every appraisal that the arms need is there; an arm that reads it refuses a stale one."""
-    folders = [parts.appraisal_folder(text, seed, arm) for arm in text.offline]
+def _has_caches(text: TextRun, seed: int) -> bool:
+    """Whether every reference cache that the arms need is there; an arm that reads it refuses a stale one."""
+    folders = [parts.cache_folder(text, seed, arm) for arm in text.offline]
     for folder in folders:
         recover(folder)
-    return all((folder / APPRAISAL).is_file() for folder in folders)
+    return all((folder / REFERENCE_CACHE).is_file() for folder in folders)
 
 
 def _arms(text: TextRun, board: Board) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
-from reflectrl.learn.batch import Batch, compute_advantages, make_batch, policy_pass
+from reflectrl.learn.rollouts import Steps, compute_advantages, flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Policy
 from reflectrl.rollout import Job, rollout
@@ -25,19 +25,19 @@ def policy(tiny: Callable[..., LanguageModel], request: Any) -> Policy:
     return Policy(tiny(), Sampling(1.7), shuffle_labels=request.param)
 
 
-def by_hand(rewards: list[list[float]], tasks: list[str]) -> Batch:
+def by_hand(rewards: list[list[float]], tasks: list[str]) -> Steps:
     """A batch of which only rewards and tasks matter."""
     flat = torch.tensor([reward for episode in rewards for reward in episode])
     to_go = torch.tensor([sum(episode[t:]) for episode in rewards for t in range(len(episode))])
     ends = [sum(map(len, rewards[: i + 1])) for i in range(len(rewards))]
     nothing = torch.zeros(len(flat))
-    return Batch([()] * len(flat), [2] * len(flat), nothing.long(), nothing, flat, to_go, ends, tasks)
+    return Steps([()] * len(flat), [2] * len(flat), nothing.long(), nothing, flat, to_go, ends, tasks)
 
 
 class TestBatch:
     def test_it_holds_every_step_in_order(self, policy: Policy, make_rooms: Any) -> None:
         episodes = play(policy, make_rooms)
-        batch = make_batch(policy, episodes, gamma=0.5)
+        batch = flatten(policy, episodes, gamma=0.5)
         steps = [step for episode in episodes for step in episode.steps]
         assert len(batch) == len(steps) and batch.task_ids == [episode.task.id for episode in episodes]
         assert [batch.prompts[span][0] for span in batch.spans()] != []
@@ -57,7 +57,7 @@ class TestPass:
     def test_it_repeats_the_probabilities_of_play(self, policy: Policy, make_rooms: Any) -> None:
         """Ratios are 1 before the first update."""
         episodes = play(policy, make_rooms)
-        batch = make_batch(policy, episodes, 1.0)
+        batch = flatten(policy, episodes, 1.0)
         logp_NA, hidden_ND = policy_pass(policy, batch, range(len(batch)))
         chosen_N = logp_NA.gather(1, batch.labels_N[:, None])[:, 0]
         torch.testing.assert_close(chosen_N, batch.old_logp_N, atol=1e-5, rtol=0)
@@ -69,7 +69,7 @@ class TestPass:
             assert row[: len(order)].tolist() == pytest.approx([step.choice.probs[i] for i in order], abs=1e-5)
 
     def test_an_action_that_is_not_listed_has_probability_zero(self, policy: Policy, make_rooms: Any) -> None:
-        batch = make_batch(policy, play(policy, make_rooms, 30), 1.0)
+        batch = flatten(policy, play(policy, make_rooms, 30), 1.0)
         assert set(map(len, batch.actions)) == {2, 3}
         logp_NA, _ = policy_pass(policy, batch, range(len(batch)))
         for row, count in zip(logp_NA, map(len, batch.actions), strict=True):
@@ -77,7 +77,7 @@ class TestPass:
             assert float(row.detach().exp().sum()) == pytest.approx(1.0)
 
     def test_any_slice_gives_the_same_rows(self, policy: Policy, make_rooms: Any) -> None:
-        batch = make_batch(policy, play(policy, make_rooms), 1.0)
+        batch = flatten(policy, play(policy, make_rooms), 1.0)
         whole, _ = policy_pass(policy, batch, range(len(batch)))
         for i in range(len(batch)):
             alone, _ = policy_pass(policy, batch, [i])

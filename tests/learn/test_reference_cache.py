@@ -13,9 +13,16 @@ import torch
 
 from reflectrl.config import OfflineConfig
 from reflectrl.digests import DIGESTS
-from reflectrl.learn import offline_cache
+from reflectrl.learn import reference_cache
 from reflectrl.learn.completions import Dataset
-from reflectrl.learn.offline_cache import CARD, Outcomes, kept_appraisal, parts_of, reference_logprobs
+from reflectrl.learn.reference_cache import (
+    CARD,
+    TENSORS,
+    Outcomes,
+    cached_reference,
+    fingerprints_of,
+    reference_logprobs,
+)
 from reflectrl.types import UserError
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
@@ -33,24 +40,24 @@ def data_of(lm: Any, samples: list[Sample] = SAMPLES) -> Dataset:
     return text_dataset(lm, samples, CONFIG)
 
 
-def appraised(folder: Path, data: Dataset, **more: Any) -> Any:
-    return kept_appraisal(folder, data, more.pop("config", CONFIG), 0, lambda metrics: None, **more)
+def cached(folder: Path, data: Dataset, **more: Any) -> Any:
+    return cached_reference(folder, data, more.pop("config", CONFIG), 0, lambda metrics: None, **more)
 
 
 def test_it_holds_log_probabilities_values_and_advantages(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
-    found = appraised(tmp_path / "kept", data)
+    found = cached(tmp_path / "kept", data)
     torch.testing.assert_close(found.ref_logp_NT, reference_logprobs(data))
     torch.testing.assert_close(found.advantages_N, data.rewards_N - found.values_N)
     assert torch.equal(found.weights_N, found.advantages_N.clamp_min(0)) and float(found.values_N.max()) <= 1.0
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {CARD, "appraisal.safetensors", DIGESTS}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {CARD, TENSORS, DIGESTS}
 
 
 def test_the_second_time_nothing_is_computed(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
-    first = appraised(tmp_path / "kept", data)
+    first = cached(tmp_path / "kept", data)
     before = data.completions.lm.counters.copy()
-    second = appraised(tmp_path / "kept", data)
+    second = cached(tmp_path / "kept", data)
     assert data.completions.lm.counters.since(before).passes == 0
     assert all(torch.equal(tensor, getattr(second, name)) for name, tensor in vars(first).items())
 
@@ -79,24 +86,24 @@ def test_a_stale_one_is_refused_by_what_differs(
     tiny: Tiny, tmp_path: Path, change: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "kept"
-    appraised(folder, data_of(tiny()))
+    cached(folder, data_of(tiny()))
     lm = change.get("lm", lambda model: model)(tiny())
     data = data_of(lm, change.get("samples", SAMPLES))
     if "code" in change:
-        monkeypatch.setattr(offline_cache, "CODE", offline_cache.CODE[:-1])
+        monkeypatch.setattr(reference_cache, "CODE", reference_cache.CODE[:-1])
     given = {"config": change["config"]} if "config" in change else {}
     if "outcomes" in change:
         given["outcomes"] = lambda: Outcomes(data.completions.prompts, data.rewards_N, data.units)
     with pytest.raises(UserError, match=named) as caught:
-        appraised(folder, data, **given)
+        cached(folder, data, **given)
     assert str(folder) in str(caught.value)
 
 
 def test_settings_that_do_not_matter_may_differ(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
-    first = appraised(tmp_path / "kept", data)
+    first = cached(tmp_path / "kept", data)
     other = replace(CONFIG, algorithm="a_lol_kl", steps=7, lr=0.1, sampling="none", clip=0.5)
-    assert torch.equal(appraised(tmp_path / "kept", data, config=other).values_N, first.values_N)
+    assert torch.equal(cached(tmp_path / "kept", data, config=other).values_N, first.values_N)
 
 
 def test_the_value_is_fitted_to_what_the_reference_earns(tiny: Tiny, tmp_path: Path) -> None:
@@ -104,28 +111,28 @@ def test_the_value_is_fitted_to_what_the_reference_earns(tiny: Tiny, tmp_path: P
     data = data_of(tiny())
     config = replace(CONFIG, value_epochs=20, value_output="linear", value_lr=1e-2)
     nothing = Outcomes(data.completions.prompts, torch.zeros(len(data)), data.units)
-    low = appraised(tmp_path / "low", data, config=config, outcomes=lambda: nothing)
-    logged = appraised(tmp_path / "logged", data, config=config)
+    low = cached(tmp_path / "low", data, config=config, outcomes=lambda: nothing)
+    logged = cached(tmp_path / "logged", data, config=config)
     assert float(low.values_N.abs().max()) < 0.2 < float(logged.values_N.mean())
 
 
 def test_without_need_no_value_is_fitted(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
-    found = appraised(tmp_path / "kept", data, needs_value=False)
+    found = cached(tmp_path / "kept", data, needs_value=False)
     assert not found.values_N.any() and torch.equal(found.advantages_N, data.rewards_N)
     with pytest.raises(UserError, match="other settings;"):
-        appraised(tmp_path / "kept", data)
+        cached(tmp_path / "kept", data)
 
 
 def test_a_damaged_one_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     data = data_of(tiny())
-    appraised(tmp_path / "kept", data)
+    cached(tmp_path / "kept", data)
     (tmp_path / "kept" / CARD).write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match=r"appraisal.json is not what was written there; remove .*kept, and"):
-        appraised(tmp_path / "kept", data)
+    with pytest.raises(UserError, match=r"reference_cache.json is not what was written there; remove .*kept, and"):
+        cached(tmp_path / "kept", data)
 
 
 def test_adapters_have_a_fingerprint_of_their_own(tiny: Tiny) -> None:
-    one, other = (parts_of(data_of(tiny(lora_rank=2, lora_alpha=4)), {}) for _ in range(2))
+    one, other = (fingerprints_of(data_of(tiny(lora_rank=2, lora_alpha=4)), {}) for _ in range(2))
     assert one == other and json.dumps(one)
-    assert one["reference"] != parts_of(data_of(tiny()), {})["reference"]
+    assert one["reference"] != fingerprints_of(data_of(tiny()), {})["reference"]

@@ -1,7 +1,7 @@
 """What the reference thinks of the data, computed once: log-probabilities and values, kept under a fingerprint.
 
-Training then holds one model. A kept appraisal is used only if the data, the reference's weights, the settings and the
-code that it came from are those at hand; otherwise it is refused, and the refusal says which of them differs.
+Training then holds one model. A cache is used only if the data, the reference's weights, the settings and the code that
+it came from are those at hand; otherwise it is refused, and the refusal says which of them differs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from reflectrl.models.lm import LanguageModel, fingerprint
 from reflectrl.models.packing import Ids
 from reflectrl.types import UserError
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
-CARD, TENSORS = "appraisal.json", "appraisal.safetensors"
+CARD, TENSORS = "reference_cache.json", "reference_cache.safetensors"
+"""The files of a cache: what it was made from, and what was made."""
 
-CODE = ("completions.py", "reference_value.py", "offline_cache.py", "batch.py")
-"""The files on which an appraisal depends."""
+CODE = ("completions.py", "reference_value.py", "reference_cache.py", "rollouts.py", "trainer.py")
+"""The files on which a cache depends."""
 
 
 @dataclass(frozen=True)
-class Appraisal:
+class ReferenceCache:
     """The reference's view of N completions.
 
     Attributes:
@@ -56,9 +57,22 @@ class Appraisal:
         return self.advantages_N.clamp_min(0)
 
 
-def appraise(data: Dataset, values_N: Tensor) -> Appraisal:
+class Outcomes(NamedTuple):
+    """What followed some prompts: what the value is fitted to.
+
+    Attributes:
+        returns_P: rewards, mapped as those of the data are.
+        units: the task or group of each.
+    """
+
+    prompts: Sequence[Ids]
+    returns_P: Tensor
+    units: Sequence[str]
+
+
+def score_reference(data: Dataset, values_N: Tensor) -> ReferenceCache:
     """Score every completion under the model that the data is bound to: the reference, as long as it is not trained."""
-    return Appraisal(reference_logprobs(data), values_N, data.rewards_N - values_N)
+    return ReferenceCache(reference_logprobs(data), values_N, data.rewards_N - values_N)
 
 
 @torch.no_grad()
@@ -73,25 +87,7 @@ def reference_logprobs(data: Dataset) -> Tensor:
     return pad_sequence(found, batch_first=True)
 
 
-class Outcomes(NamedTuple):
-    """What followed some prompts: what the value is fitted to.
-
-    Attributes:
-        returns_P: rewards, mapped as those of the data are.
-        units: the task or group of each.
-    """
-
-    prompts: Sequence[Ids]
-    returns_P: Tensor
-    units: Sequence[str]
-
-
-def logged_outcomes(data: Dataset) -> Outcomes:
-    """The data's own rewards. Fitted to them, V is the value of whoever wrote the data, not of the reference."""
-    return Outcomes(data.completions.prompts, data.rewards_N, data.units)
-
-
-def kept_appraisal(
+def cached_reference(
     folder: Path,
     data: Dataset,
     config: OfflineConfig,
@@ -99,39 +95,42 @@ def kept_appraisal(
     log: Log,
     outcomes: Callable[[], Outcomes] | None = None,
     needs_value: bool = True,
-) -> Appraisal:
-    """The appraisal of the data in a folder, made if need be: the value is fitted, then all completions are scored.
+) -> ReferenceCache:
+    """The reference's view of the data, made if need be: the value is fitted, then all completions are scored.
 
     Args:
         folder: where it is kept.
         data: bound to the reference.
         log: receives the value's losses, one dictionary per epoch.
-        outcomes: what the reference earned; None fits the value to the logged rewards.
+        outcomes: what the reference earned; None fits the value to the logged rewards, which makes it the value of
+            whoever wrote the data.
         needs_value: without, V is 0 everywhere (algorithms that do not use it).
 
     Raises:
-        UserError: the folder holds an appraisal of something else.
+        UserError: the folder holds a cache of something else.
     """
     names = [name for name in vars(config) if name.startswith("value_")] + ["max_value", "held_out", "gamma"]
     settings = {name: getattr(config, name) for name in names} if needs_value else {}
 
-    def make() -> Appraisal:
+    def make() -> ReferenceCache:
         if not needs_value:
-            return appraise(data, torch.zeros(len(data)))
-        found = outcomes() if outcomes else logged_outcomes(data)
+            return score_reference(data, torch.zeros(len(data)))
+        lm, prompts = data.completions.lm, data.completions.prompts
+        found = outcomes() if outcomes else Outcomes(prompts, data.rewards_N, data.units)
         most = config.max_value or max(float(data.rewards_N.max()), float(found.returns_P.max()))
-        bound = most if config.value_output == "sigmoid" else None
-        lm = data.completions.lm
-        head = fit_value(lm, *found, bound, config, seed, log)
-        return appraise(data, prompt_values(lm, head, data.completions.prompts))
+        head = fit_value(lm, *found, most if config.value_output == "sigmoid" else None, config, seed, log)
+        return score_reference(data, prompt_values(lm, head, prompts))
 
     played = outcomes is not None
-    parts = parts_of(data, {**settings, "seed": seed, "played": played, "value": needs_value})
-    return kept(folder, parts, make, Appraisal)
+    fingerprints = fingerprints_of(data, {**settings, "seed": seed, "played": played, "value": needs_value})
+    return load_or_make(folder, fingerprints, make, ReferenceCache)
 
 
-def parts_of(data: Dataset, settings: Mapping[str, object], code: Sequence[str] = ()) -> dict[str, str]:
-    """The fingerprints of all that an appraisal depends on, by name.
+# ---- kept under a fingerprint ----------------------------------------------------------------------------------------
+
+
+def fingerprints_of(data: Dataset, settings: Mapping[str, object], code: Sequence[str] = ()) -> dict[str, str]:
+    """The fingerprints of all that a cache depends on, by name.
 
     Args:
         code: files beside this one on which it depends as well.
@@ -159,41 +158,34 @@ def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def kept(folder: Path, parts: Mapping[str, str], make: Callable[[], Kept], kind: type[Kept]) -> Kept:
-    """The appraisal in a folder, or other tensors that were made from the data; what is not there is made and kept.
+def load_or_make(
+    folder: Path, fingerprints: Mapping[str, str], make: Callable[[], Cached], kind: type[Cached]
+) -> Cached:
+    """The dataclass of tensors that a folder holds; what is not there is made and written.
 
     Args:
-        parts: from `parts_of`, for the data and the reference at hand.
-        kind: the dataclass of tensors that is kept.
+        fingerprints: of the data and the reference at hand, from `fingerprints_of`.
 
     Raises:
         UserError: the folder holds one of other data, another reference, other settings or older code, or is damaged.
     """
     recover(folder)
-    if (folder / CARD).is_file():
-        return kind(**_read(folder, parts))
-    made = make()
+    if not (folder / CARD).is_file():
+        made = make()
 
-    def fill(fresh: Path) -> None:
-        save_file({name: tensor.contiguous() for name, tensor in vars(made).items()}, fresh / TENSORS)
-        (fresh / CARD).write_text(json.dumps(dict(parts), indent=1), encoding="utf-8")
+        def fill(fresh: Path) -> None:
+            save_file({name: tensor.contiguous() for name, tensor in vars(made).items()}, fresh / TENSORS)
+            (fresh / CARD).write_text(json.dumps(dict(fingerprints), indent=1), encoding="utf-8")
 
-    write_folder(folder, fill)
-    return made
-
-
-def _read(folder: Path, parts: Mapping[str, str]) -> dict[str, Tensor]:
+        write_folder(folder, fill)
+        return made
     require_undamaged(folder)
     try:
         before = json.loads((folder / CARD).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} cannot be read ({error}); remove it, and it is made anew") from error
-    differing = [name for name in parts if before.get(name) != parts[name]]
-    if differing:
-        raise UserError(f"{folder} was made with other {_listed(differing)}; remove it, and it is made anew")
-    return tensors
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    if differing := [name for name in fingerprints if before.get(name) != fingerprints[name]]:
+        named = " and ".join(filter(None, [", ".join(differing[:-1]), differing[-1]]))
+        raise UserError(f"{folder} was made with other {named}; remove it, and it is made anew")
+    return kind(**tensors)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from reflectrl.learn import muon
-from reflectrl.learn.muon import Muon, orthogonalised
+from reflectrl.learn import optim
+from reflectrl.learn.optim import Muon, orthogonalised
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
@@ -29,20 +29,20 @@ def test_without_fast_bfloat16_steps_are_torchs_but_for_its_rounding(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, average, far = trained(torch.optim.Muon, shape)
-    monkeypatch.setattr(muon, "has_fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(optim, "has_fast_bfloat16", lambda device: False)
     found, own_average, _ = trained(Muon, shape)
     assert 0 < float((found - expected).norm()) < 0.03 * float(far)
     torch.testing.assert_close(own_average, average)
 
 
 def test_with_fast_bfloat16_steps_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muon, "has_fast_bfloat16", lambda device: True)
+    monkeypatch.setattr(optim, "has_fast_bfloat16", lambda device: True)
     for found, expected in zip(trained(Muon, (12, 30)), trained(torch.optim.Muon, (12, 30)), strict=True):
         assert torch.equal(found, expected)
 
 
 def test_a_matrix_without_a_gradient_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muon, "has_fast_bfloat16", lambda device: False)
+    monkeypatch.setattr(optim, "has_fast_bfloat16", lambda device: False)
     frozen, moved = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
     optimizer = Muon([frozen, moved], lr=0.1)
     moved.grad = torch.randn(3, 4)

@@ -1,0 +1,182 @@
+"""Rows of supervised fine-tuning as tokens, how they are grouped into batches, and their loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.config import SFTConfig
+from reflectrl.episodes import ChoiceRow, ReflectionRow
+from reflectrl.learn.losses import completion_nll
+from reflectrl.models.engine import packed_hidden, tokenize
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
+from reflectrl.players.policy import Policy
+from reflectrl.types import named_seed
+
+ACTIVATIONS = 4 * 2**30
+"""About how many bytes of activations a pass keeps for its gradient; a batch that takes more goes in several passes."""
+
+Share = Callable[[Sequence[Ids]], Packing]
+
+
+class Example(NamedTuple):
+    """Token ids of prompt and completion; the loss is on `ids[start:]`."""
+
+    ids: Ids
+    start: int
+
+
+class Examples(Sequence[Example]):
+    """Rows that are turned into tokens when they are asked for, since a short training sees few of many.
+
+    Attributes:
+        histories: what each row's prompt begins with; rows of one episode stand in order, so theirs only grows.
+    """
+
+    def __init__(self, histories: Sequence[str], encode: Callable[[int], Example]) -> None:
+        self._count, self._encode, self.histories = len(histories), encode, histories
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._encode(i) for i in range(*index.indices(self._count))]
+        return self._encode(int(index))
+
+
+def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Examples:
+    """Rows of the reflector as tokens; the completion ends with end-of-text."""
+
+    def encode(index: int) -> Example:
+        completion = [*lm.encode(rows[index].completion), lm.tokenizer.eos_token_id]
+        prompt = tokenize(lm, rows[index].prompt, reserve=len(completion))
+        return Example((*prompt, *completion), len(prompt))
+
+    return Examples([row.prompt.history for row in rows], encode)
+
+
+def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
+    """Rows of the policy as tokens; the completion is one label, or the action's text where the policy scores texts.
+
+    Labels are shuffled where the policy shuffles them.
+    """
+
+    def encode(index: int) -> Example:
+        row = rows[index]
+        count = len(row.observation.actions)
+        rng = np.random.default_rng(named_seed(seed, "label order", index))
+        order = [int(i) for i in rng.permutation(count)] if policy.shuffle_labels else list(range(count))
+        prompt = policy.prompt(row.observation, row.reflection, order)
+        answer = policy.answer(row.observation.actions, row.target, order.index(row.target))
+        return Example((*prompt, *answer), len(prompt))
+
+    return Examples([row.observation.history for row in rows], encode)
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
+    """Rows in groups: those of one episode, whose history only grows; or each row alone."""
+    if not by_episode or not isinstance(rows, Examples):
+        return [range(i, i + 1) for i in range(len(rows))]
+    texts = rows.histories
+    starts = [i for i, text in enumerate(texts) if not (i and texts[i - 1] and text.startswith(texts[i - 1]))]
+    return [range(start, end) for start, end in pairwise([*starts, len(texts)])]
+
+
+def spread(groups: Sequence[range], most: int) -> list[int]:
+    """Rows of whole groups, spread evenly over all groups; `most` rows or a few more."""
+    rows = sum(map(len, groups))
+    count = max(1, min(len(groups), round(most * len(groups) / rows)))
+    return [row for i in range(count) for row in groups[i * len(groups) // count]]
+
+
+def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
+    """Row indices, epoch after epoch, the groups in a new order each; the first `skip` batches are passed over."""
+    epoch, given = 0, 0
+    while True:
+        order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(len(groups))
+        rows = np.concatenate([groups[i] for i in order])
+        for start in range(0, len(rows), batch_size):
+            given += 1
+            if given > skip:
+                yield rows[start : start + batch_size]
+        epoch += 1
+
+
+def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
+    """Which rows of a batch go through the model together: as many as `ACTIVATIONS` allows, or as the user says."""
+    if config.accumulate:
+        return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
+    earlier: list[Ids] = [(), *(row.ids for row in rows)]
+    shared = [shared_length(*pair) if config.by_episode else 0 for pair in pairwise(earlier)]
+    sizes = []
+    for row, known in zip(rows, shared, strict=True):
+        scored = len(row.ids) - (known if config.text_coef else row.start)
+        sizes.append((len(row.ids) - known) * lm.activation_bytes + scored * lm.logits_bytes)
+    return portions(sizes, ACTIVATIONS)
+
+
+# ---- the loss --------------------------------------------------------------------------------------------------------
+
+
+def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share = pack) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits at the completion tokens of some rows, M, row behind row, and nowhere else. No token is padding.
+
+    Args:
+        share: how rows are packed: `pack` encodes what they have in common once, `apart` lays one behind another.
+
+    Returns:
+        (logits (M, V) in float32, the hidden states (M, D) they were made of, token ids (M,)); gradients flow.
+    """
+    packing = share([row.ids[:-1] for row in rows])
+    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    hidden_MD = packed_hidden(lm, packing, places)
+    targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
+    return lm.logits(hidden_MD).float(), hidden_MD, targets_M
+
+
+def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
+    """Loss summed over the completion tokens of some rows (nats)."""
+    logits_MV, _, targets_M = completion_logits(lm, rows, share)
+    return completion_nll(logits_MV, targets_M) * len(targets_M)
+
+
+def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) -> tuple[Tensor, Tensor]:
+    """`summed_nll`, and the mean loss over the prompts' own tokens, in the blocks that begin a prompt.
+
+    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model made from scratch many more
+    occasions to learn to look things up in what it has read than the completions do.
+    """
+    packing = share([row.ids[:-1] for row in rows])
+    places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
+    hidden_ND = packed_hidden(lm, packing)
+    targets = [token for row in rows for token in row.ids[row.start :]]
+    begun, texts, start = list[int](), list[int](), 0
+    for block in packing.blocks:
+        if block.start == 0:
+            begun += range(start, start + len(block.ids) - 1)
+            texts += block.ids[1:]
+        start += len(block.ids)
+    nll, text_loss = (
+        completion_nll(lm.logits(hidden_ND[at]).float(), torch.tensor(wanted, device=lm.device))
+        for at, wanted in ((places, targets), (begun, texts))
+    )
+    return nll * len(targets), text_loss
+
+
+@torch.no_grad()
+def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
+    """Mean loss per completion token (nats)."""
+    tokens = sum(len(row.ids) - row.start for row in examples)
+    batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
+    return sum(float(summed_nll(lm, batch, share)) for batch in batches) / tokens

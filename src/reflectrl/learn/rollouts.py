@@ -1,0 +1,226 @@
+"""What online RL of agents learns from: episodes, flattened into steps, and the policy's pass over those steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.config import RLConfig
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import from_line, to_line
+from reflectrl.learn.batch import Batch, Rollouts
+from reflectrl.learn.curriculum import Curriculum, draw_tasks
+from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
+from reflectrl.learn.replay import ReplayBuffer
+from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
+from reflectrl.learn.value import ValueHead
+from reflectrl.models.packing import Ids, Packing, pack
+from reflectrl.players.base import Player
+from reflectrl.players.policy import Policy
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Sampling, named_seed
+
+
+class EpisodeRollouts(Rollouts):
+    """Episodes that a policy plays, with a curriculum and a replay buffer.
+
+    Args:
+        policy: samples at `config.temperature` here whatever its own setting is.
+        reflector: frozen; to the policy it is part of the environment.
+        logged: episodes of an offline log, of which `config.replay_log` successful ones are learned from per update.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reflector: Player | None,
+        make_env: Callable[[], TextEnv],
+        config: RLConfig,
+        seed: int,
+        logged: Sequence[Episode] = (),
+    ) -> None:
+        super().__init__(policy.lm, config, seed)
+        self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
+        self.make_env, self.env = make_env, make_env()
+        self.reference_policy: Policy | None = None
+        if self.reference is not None:
+            self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)
+        self.curriculum = Curriculum(self.env.stages, config.curriculum, config.updates, config.gate)
+        self.buffer, self.log = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
+        self.fresh: list[Episode] = []
+
+    def about(self) -> dict[str, object]:
+        return {"stage": self.curriculum.stage}
+
+    def evaluate(self) -> dict[str, float]:
+        config = self.config
+        tasks = evenly(self.env.tasks("validation"), config.eval_episodes)
+        return evaluate_policy(self.policy, self.reflector, self.make_env, tasks, config.eval_sampling, self.seed)
+
+    def collect(self, update: int, critic: ValueHead | None) -> Batch:
+        config = self.config
+        self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
+        tasks = draw_tasks(self.env, self.curriculum, config.episodes // config.group, config.rehearsal, self.rng)
+        places = [(task, i, k) for i, task in enumerate(tasks) for k in range(config.group)]
+        jobs = [Job(task, named_seed(self.seed, "rollout", update, i, k)) for task, i, k in places]
+        order = {job.seed: i for i, job in enumerate(jobs)}
+        played = rollout(jobs, self.make_env, self.policy, self.reflector, config.episodes, config.reflect_probability)
+        self.fresh = sorted(played, key=lambda episode: order[episode.seed])
+        steps = flatten(self.policy, self.fresh, config.gamma)
+        self.baseline = float(steps.returns_N.mean())
+        return prepare(self.policy, self.reference_policy, critic, steps, config, self.baseline)
+
+    def replay(self, critic: ValueHead | None) -> Batch | None:
+        self.buffer.add(self.fresh)
+        past = self.buffer.sample(self.config.replay_episodes, self.rng)
+        past += self.log.sample(self.config.replay_log, self.rng)
+        if not past:
+            return None
+        steps = flatten(self.policy, past, self.config.gamma)
+        return prepare(self.policy, self.reference_policy, critic, steps, self.config, self.baseline)
+
+    def end_update(self) -> dict[str, float]:
+        self.policy.clear_cache()
+        current = [episode for episode in self.fresh if episode.task.stage == self.curriculum.stage]
+        success, length = success_rate(current), float(np.mean([len(episode.steps) for episode in current]))
+        if self.curriculum.advance(success):
+            self.buffer.clear()
+        return {"success": success, "return": mean_return(current), "steps": length}
+
+    def state(self) -> dict[str, Any]:
+        return {"curriculum": self.curriculum.state(), "replay": [to_line(episode) for episode in self.buffer.episodes]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.curriculum.load(state["curriculum"])
+        self.buffer.add(map(from_line, state["replay"]))
+
+
+# ---- from episodes to batches ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Steps:
+    """The steps of some episodes, flattened; N steps.
+
+    Attributes:
+        prompts: token ids of each step's policy prompt.
+        actions: the legal actions at each step.
+        labels_N: index of the chosen action in the order in which the actions were listed.
+        old_logp_N: log-probability of the choice when it was sampled; NaN where no model sampled it.
+        returns_N: discounted reward-to-go (environment units).
+        ends: index after the last step of each episode.
+        task_ids: the task of each episode, in the same order.
+    """
+
+    prompts: list[Ids]
+    actions: list[tuple[str, ...]]
+    labels_N: Tensor
+    old_logp_N: Tensor
+    rewards_N: Tensor
+    returns_N: Tensor
+    ends: list[int]
+    task_ids: list[str]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def spans(self) -> list[slice]:
+        """The steps of each episode."""
+        return [slice(start, end) for start, end in zip([0, *self.ends[:-1]], self.ends, strict=True)]
+
+
+def flatten(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Steps:
+    """The steps of episodes that the policy played, or that were logged; prompts are rendered as they are in play."""
+    prompts, actions, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
+    for episode in episodes:
+        for step in episode.steps:
+            turn = step.choice
+            assert turn is not None and turn.choice is not None
+            prompts.append(policy.prompt(step.observation, step.reflection, turn.order))
+            actions.append(step.observation.actions)
+            labels.append(turn.order.index(turn.choice) if turn.order else turn.choice)
+            old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
+        rewards_T = torch.tensor([step.reward for step in episode.steps])
+        rewards.append(rewards_T)
+        returns.append(rewards_to_go(rewards_T, gamma))
+        ends.append(len(prompts))
+    labels_N, old_logp_N = torch.tensor(labels), torch.tensor(old)
+    tasks = [episode.task.id for episode in episodes]
+    return Steps(prompts, actions, labels_N, old_logp_N, torch.cat(rewards), torch.cat(returns), ends, tasks)
+
+
+@torch.no_grad()
+def prepare(
+    policy: Policy,
+    reference: Policy | None,
+    critic: ValueHead | None,
+    steps: Steps,
+    config: RLConfig,
+    baseline: float,
+) -> Batch:
+    """Steps with advantages, in slices of `config.minibatch`, and what the reference thinks of each slice.
+
+    Prompts that begin alike stand together in a slice, so that what they share is encoded once.
+
+    Args:
+        baseline: the mean return that baseline "mean" subtracts.
+    """
+    order, size, values_N = sorted(range(len(steps.prompts)), key=lambda i: steps.prompts[i]), config.minibatch, None
+    if critic is not None:
+        parts = [range(len(steps))[start : start + size] for start in range(0, len(steps), size)]
+        values_N = torch.cat([critic(policy_pass(policy, steps, part)[1]).cpu() for part in parts])
+    slices = [(part, part) for part in (order[start : start + size] for start in range(0, len(order), size))]
+    if reference is not None:  # it does not change, so one pass over the batch serves all epochs
+        ref_logp = [policy_pass(reference, steps, part)[0] for part, _ in slices]
+    advantages_N = compute_advantages(steps, config, baseline, values_N)
+    read = partial(policy_pass, policy, steps)
+    known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
+    return Batch(slices, read, *known, ref_logp if reference is not None else ())
+
+
+def policy_pass(
+    policy: Policy, steps: Steps, index: Sequence[int], packing: Callable[[list[Ids]], Packing] = pack
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
+
+    What their prompts share, the history of an episode above all, is encoded once. Actions beyond a step's own count
+    are -inf. The temperature is that of sampling, so that ratios are 1 before the first update.
+
+    Args:
+        packing: `pack`, or `apart` for the step-by-step reference.
+    """
+    actions = [steps.actions[i] for i in index]
+    logits_NA, hidden_ND = policy.logits(packing([steps.prompts[i] for i in index]), actions)
+    counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
+    legal_NA = torch.arange(logits_NA.shape[1], device=policy.lm.device)[None] < counts[:, None]
+    return restricted_log_softmax(logits_NA / (policy.sampling.temperature or 1.0), legal_NA), hidden_ND
+
+
+def compute_advantages(steps: Steps, config: RLConfig, baseline: float, values_N: Tensor | None) -> Tensor:
+    """How much better each choice turned out than expected, (N,), not yet normalised.
+
+    "none": the reward-to-go. "mean": minus `baseline`. "critic": generalised advantage estimation on `values_N`.
+    "leave-one-out": the episode's whole return minus the mean of the other episodes of its task, at all of its steps
+    (RLOO, Ahmadian et al. 2024), since rewards-to-go of different episodes do not belong to comparable states.
+    """
+    if config.baseline == "critic":
+        assert values_N is not None
+        return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
+    if config.baseline != "leave-one-out":
+        return steps.returns_N - (baseline if config.baseline == "mean" else 0.0)
+    groups: dict[str, list[slice]] = defaultdict(list)
+    for task, span in zip(steps.task_ids, steps.spans(), strict=True):
+        groups[task].append(span)
+    advantages_N = torch.empty(len(steps))
+    for spans in groups.values():
+        totals_K = torch.stack([steps.rewards_N[span].sum() for span in spans])
+        for span, advantage in zip(spans, totals_K - baseline_leave_one_out(totals_K), strict=True):
+            advantages_N[span] = advantage
+    return advantages_N

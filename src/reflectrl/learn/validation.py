@@ -1,0 +1,44 @@
+"""How well a policy does on validation tasks, by which checkpoints are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.players.base import Player
+from reflectrl.players.policy import Policy
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Sampling, Task, named_seed
+
+
+def evaluate_policy(
+    policy: Policy,
+    reflector: Player | None,
+    make_env: Callable[[], TextEnv],
+    tasks: Sequence[Task],
+    sampling: Literal["greedy", "sampled"],
+    seed: int,
+) -> dict[str, float]:
+    """Success rate and mean return of the policy as it is now, one episode per task; success matters most."""
+    player = policy.with_sampling(Sampling(1.0 if sampling == "sampled" else 0.0))
+    jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
+    played = list(rollout(jobs, make_env, player, reflector))
+    return {"eval_success": success_rate(played), "eval_return": mean_return(played)}
+
+
+def evenly(tasks: Sequence[Task], count: int) -> list[Task]:
+    """`count` tasks spread evenly over the list, or all of them."""
+    if count >= len(tasks):
+        return list(tasks)
+    return [tasks[i * len(tasks) // count] for i in range(count)]
+
+
+def success_rate(episodes: Sequence[Episode]) -> float:
+    """Share of episodes that won their stage."""
+    return sum(episode.success for episode in episodes) / len(episodes)
+
+
+def mean_return(episodes: Sequence[Episode]) -> float:
+    """Mean undiscounted return, without any bonus of the learner."""
+    return sum(episode.total_reward for episode in episodes) / len(episodes)
