@@ -20,7 +20,7 @@ from reflectrl.learn.losses import entropy
 from reflectrl.learn.online import learn, train_online
 from reflectrl.learn.sft import choice_examples, evaluate_loss, train_sft
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.choices import Scoring
+from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import apart, pack

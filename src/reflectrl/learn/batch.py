@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reflectrl.config import RLConfig
 from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
-from reflectrl.models.packing import Ids, Packing, pack
+from reflectrl.models.packing import Ids
 from reflectrl.players.policy import Policy
 from reflectrl.types import Episode
 
@@ -98,7 +98,7 @@ def _leave_one_out(batch: Batch) -> Tensor:
 
 
 def policy_pass(
-    policy: Policy, batch: Batch, index: Sequence[int], packing: Callable[[list[Ids]], Packing] = pack
+    policy: Policy, batch: Batch, index: Sequence[int], packing: Callable[[list[Ids]], Sequence[Ids]] = list
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
 
@@ -106,7 +106,7 @@ def policy_pass(
     are -inf. The temperature is that of sampling, so that ratios are 1 before the first update.
 
     Args:
-        packing: `pack`, or `apart` for the step-by-step reference.
+        packing: `list` leaves packing to the backend; `apart` is the step-by-step reference.
     """
     actions = [batch.actions[i] for i in index]
     logits_NA, hidden_ND = policy.logits(packing([batch.prompts[i] for i in index]), actions)

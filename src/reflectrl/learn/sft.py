@@ -29,11 +29,11 @@ from reflectrl.learn.checkpoint import (
 )
 from reflectrl.learn.losses import completion_nll
 from reflectrl.learn.optim import make_optimizers, set_rate
-from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.memory import release_memory
 from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
 from reflectrl.players.policy import Policy
+from reflectrl.prompts import tokenize
 from reflectrl.types import UserError, named_seed
 
 ACTIVATIONS = 4 * 2**30
@@ -206,7 +206,7 @@ def _losses(
     """
     packing = share([row.ids[:-1] for row in rows])
     places = [p for i, row in enumerate(rows) for p in packing.places(i)[row.start - 1 :]]
-    hidden_ND = packed_hidden(lm, packing, None if text else places)
+    hidden_ND = lm.backend.read(packing, "all" if text else places)
     targets_M = torch.tensor([t for row in rows for t in row.ids[row.start :]], device=lm.device)
     logits_MV = lm.logits(hidden_ND[places] if text else hidden_ND).float()
     nll = completion_nll(logits_MV, targets_M) * len(targets_M)

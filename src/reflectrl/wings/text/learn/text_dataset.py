@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.sft import Example
-from reflectrl.models.engine import packed_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, pack
 from reflectrl.models.precision import autocast
@@ -56,7 +55,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example]) -> tuple[Tenso
     """
     packing = pack([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
-    hidden_MD = packed_hidden(lm, packing, places)
+    hidden_MD = lm.backend.read(packing, places)
     targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
     return lm.logits(hidden_MD).float(), hidden_MD, targets_M
 
