@@ -83,7 +83,7 @@ class LanguagePlayer(Generic[Key, Result]):
             new = {key: i for i, key in enumerate(keys) if key not in found}
             self.hits += len(keys) - len(new)
             asked = list(new)
-            playing, needed = ([each[i] for i in new.values()] for each in (episodes, tokens))
+            playing, needed = [episodes[i] for i in new.values()], [tokens[i] for i in new.values()]
         packed, results = self.lm.shortcuts.packed, list[Result]()
         growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
         with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
