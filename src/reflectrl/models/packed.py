@@ -133,11 +133,11 @@ class PackedBackend:
     ) -> tuple[Tensor, Tensor]:
         """Logits (P, A) of the actions and hidden states (P, D) at the prompts' ends.
 
-        A packing, and whatever gradients are asked of, is one pass; other prompts go in several, in which those that
-        begin alike stand together.
+        While learning, all is one pass. While playing (in inference mode), prompts without caches go in several passes of
+        `pass_tokens`, in which those that begin alike stand together.
         """
         if caches is None and not isinstance(prompts, Packing):
-            if torch.is_grad_enabled():
+            if not torch.is_inference_mode_enabled():
                 return self.score(pack(prompts) if share else apart(prompts), answers, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
