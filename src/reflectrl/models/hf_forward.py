@@ -12,7 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.plain import body_of
+from reflectrl.models.hf_model import body_of
 from reflectrl.types import UserError
 
 ATTENTION = "reflectrl"

@@ -27,9 +27,9 @@ from reflectrl.models.attention import (
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel, draw
+from reflectrl.models.hf_model import own_logits
 from reflectrl.models.kv_cache import REUSE, KVCache
 from reflectrl.models.packing import Block, Ids, Packing, apart, pack, portions
-from reflectrl.models.plain import own_logits
 from reflectrl.models.text_scoring import cached_text_logits, text_logits
 from reflectrl.types import Sampling
 
@@ -133,8 +133,8 @@ class PackedBackend:
     ) -> tuple[Tensor, Tensor]:
         """Logits (P, A) of the actions and hidden states (P, D) at the prompts' ends.
 
-        While learning, all is one pass. While playing (in inference mode), prompts without caches go in several passes of
-        `pass_tokens`, in which those that begin alike stand together.
+        While learning, all is one pass. While playing (in inference mode), prompts without caches go in several, of
+        about `pass_tokens` each, in which those that begin alike stand together.
         """
         if caches is None and not isinstance(prompts, Packing):
             if not torch.is_inference_mode_enabled():
