@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from reflectrl.models.choices import Texts, cached_text_logits
-from reflectrl.models.engine import choice_logits
+from reflectrl.models.backend import Answers
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.packing import Ids
-from reflectrl.models.prefix import Prefix
 
 from .measure import interleaved, timed
 from .plain import score_actions
@@ -38,16 +37,16 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     state, actions = tokens(rng, STATE), [tokens(rng, LENGTH) for _ in range(ACTIONS)]
     listing = tuple(t for action in actions for t in (*tokens(rng, 2), *action))
-    texts = Texts(tuple(actions), (LENGTH,) * ACTIONS)
-    labels = list(range(1, ACTIONS + 1))
+    texts = Answers(tuple(actions), (LENGTH,) * ACTIONS)
+    labels = Answers(tuple((token,) for token in range(1, ACTIONS + 1)), (1,) * ACTIONS)
 
     def enumeration() -> None:
         with torch.inference_mode():
-            choice_logits(lm, [(*state, *listing)], labels)
+            lm.backend.score([(*state, *listing)], [labels])
 
     def by_text() -> torch.Tensor:
         with torch.inference_mode():
-            return cached_text_logits(lm, [state], [texts], "sum", [Prefix()])[0]
+            return lm.backend.score([state], [texts], "sum", [KVCache()])[0][0]
 
     plain = score_actions(lm, state, actions)
     runs = {

@@ -78,7 +78,7 @@ def rows(asked: Asked) -> list[dict[str, Any]]:
         reflector_lm.counters = Counters()
         policy = Policy(policy_lm, Sampling(0.0), memory=0, scoring=recipe.play.scoring)
         length, sampling = recipe.play.reflection_tokens, Sampling(asked.temperature)
-        reflector = Reflector(reflector_lm, length, sampling, memory=0, drafts=drafts)
+        reflector = Reflector(reflector_lm, length, sampling, memory=0, speculative=drafts)
         played: list[Episode] = []
         jobs = [Job(task, i) for i, task in enumerate(tasks)]
         seconds = timed(lambda: played.extend(rollout(jobs, lambda: make(recipe.env), policy, reflector, batch)))

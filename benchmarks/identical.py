@@ -63,8 +63,8 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
         "each prompt, steps/s": steps / each,
         "each once, steps/s": steps / once,
         "speed-up": each / once,
-        "reflector's hit rate": reflector.remembered / reflector.asked,
-        "policy's hit rate": policy.remembered / policy.asked,
+        "reflector's hit rate": reflector.hits / reflector.lookups,
+        "policy's hit rate": policy.hits / policy.lookups,
     }
 
 

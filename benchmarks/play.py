@@ -21,7 +21,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -29,16 +29,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.models.backend import Written
 from reflectrl.models.counters import Counters
-from reflectrl.models.drafts import END, Drafts, spelled
+from reflectrl.models.generation import END, Draft, DraftModel, draw
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, shared_length
-from reflectrl.models.prefix import Prefix
-from reflectrl.models.writing import Written, draw, generate
 from reflectrl.players.base import LiveEpisode
-from reflectrl.players.policy import Policy
-from reflectrl.players.reflector import Reflector
-from reflectrl.types import Episode, Sampling, Step, Turn
+from reflectrl.players.policy import Policy, Reflector
+from reflectrl.prompts import reflector_prompt, tokenize
+from reflectrl.types import Episode, Sampling, Step
 
 from .measure import count_flops, gemm_rate, growth, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick
@@ -52,7 +52,7 @@ HEAVY = 2e12
 """Operations of a plain tick beyond which the tick in the middle stands for all, and is played once."""
 
 BEFORE = 16
-"""Other episodes whose reflections drafts know."""
+"""Other episodes whose reflections the draft model knows."""
 
 
 @dataclass
@@ -72,33 +72,27 @@ def draw_as_written(logits_BV: Tensor, sampling: Sampling, scripts: Sequence[Any
 class ScriptedReflector(Reflector):
     """Writes the recorded reflections, or as much of them as `limits` allow."""
 
-    texts: Sequence[Ids] = ()
-    limits: Sequence[int] = ()
+    texts: Mapping[LiveEpisode, Ids] = {}
+    limits: Mapping[LiveEpisode, int] = {}
 
-    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
-        return [self._turn(one) for one in self._write([self._prompt(live) for live in playing], playing)]
-
-    def _generate(
-        self,
-        prompts: Sequence[Ids],
-        rows: slice,
-        generators: Sequence[np.random.Generator],
-        prefixes: Sequence[Prefix],
+    def _compute(
+        self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Written]:
-        scripts: Any = [Script(*one) for one in zip(generators, map(iter, self.texts[rows]), strict=True)]
-        limits = self.limits[rows]
-        return generate(self.lm, prompts, limits, self.sampling, scripts, prefixes, self.drafts, draw_as_written)
+        scripts: Any = [Script(live.rng, iter(self.texts[live])) for live in episodes]
+        limits = [self.limits[live] for live in episodes]
+        return self.backend.write(keys, limits, self.sampling, scripts, caches, self.draft_model, draw_as_written)
 
     def rehearse(self, live: LiveEpisode, text: Ids) -> None:
-        """Let drafts learn a reflection as they would have by writing it, without the model."""
-        assert self.drafts is not None, "there are no drafts"
-        prompt, whole, written = spelled(self._prompt(live)), spelled(text[:-1]), 0
+        """Let the draft model learn a reflection as it would have by its being written, without the language model."""
+        assert self.draft_model is not None
+        asked = tokenize(self.lm, reflector_prompt(live.observation), reserve=self.max_new_tokens)
+        prompt, whole, written = "".join(map(chr, asked)), "".join(map(chr, text[:-1])), 0
         while written <= len(whole):
-            draft = self.drafts.draft(prompt, whole[:written], len(whole) - written)
+            draft = self.draft_model.draft(prompt, whole[:written], len(whole) - written)
             held = shared_length([*map(ord, draft.tokens)], text[written:-1])
-            self.drafts.check(draft, held)
+            self.draft_model.learn(draft, held)
             written += held + 1
-        self.drafts.learn(whole + END)
+        self.draft_model.learn(Draft(), 0, whole + END)
 
 
 @dataclass
@@ -107,35 +101,37 @@ class TimedModel(LanguageModel):
 
     seconds: float = 0.0
 
-    def hidden(self, *args: Any, **named: Any) -> Tensor:
-        return self._clocked(super().hidden, *args, **named)
+    def clocked(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The same function, whose time counts."""
 
-    def logits(self, *args: Any, **named: Any) -> Tensor:
-        return self._clocked(super().logits, *args, **named)
+        def timed(*args: Any, **named: Any) -> Tensor:
+            start = time.perf_counter()
+            out = function(*args, **named)
+            self.seconds += time.perf_counter() - start
+            return out
 
-    def _clocked(self, function: Callable[..., Tensor], *args: Any, **named: Any) -> Tensor:
-        start = time.perf_counter()
-        out = function(*args, **named)
-        self.seconds += time.perf_counter() - start
-        return out
+        return timed
 
 
 def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
-    """The same model with a clock and a counters of its own; an endless one never says that a text ends."""
+    """The same model with a clock and counters of its own; an endless one never says that a text ends."""
     changes: dict[str, Any] = {"counters": Counters()}
     if endless:
         changes["tokenizer"] = copy.deepcopy(lm.tokenizer)
         changes["tokenizer"].eos_token = None
-    return TimedModel(**(vars(lm) | changes))
+    timed = TimedModel(**({one.name: getattr(lm, one.name) for one in fields(LanguageModel)} | changes))
+    backend: Any = timed.backend
+    backend.walk, backend.logits = timed.clocked(backend.walk), timed.clocked(backend.logits)
+    return timed
 
 
 class EnginePair:
     """The engine's players on the playing of recorded episodes."""
 
-    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, drafts: bool) -> None:
+    def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, speculative: bool) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
         self.policy = Policy(self.models[0], Sampling(1.0), memory=0, cache=KEPT)
-        self.reflector = ScriptedReflector(self.models[1], 128, Sampling(1.0), cache=KEPT, drafts=drafts)
+        self.reflector = ScriptedReflector(self.models[1], 128, Sampling(1.0), cache=KEPT, speculative=speculative)
         self.env = work.make_env()
 
     def playing(self, episodes: Sequence[Episode]) -> list[LiveEpisode]:
@@ -145,27 +141,28 @@ class EnginePair:
         return [LiveEpisode(self.env, e.task, e.seed, np.random.default_rng(i), seen) for i, (e, seen) in pairs]
 
     def clear_cache(self) -> None:
-        """Drafts are those of a reflector that has written nothing yet."""
-        if self.reflector.drafts is not None:
-            self.reflector.drafts = Drafts()
+        """The draft model is that of a reflector that has written nothing yet."""
+        if self.reflector.draft_model is not None:
+            self.reflector.draft_model = DraftModel()
 
     def rehearse(self, playing: Sequence[LiveEpisode], steps: Sequence[Step]) -> None:
-        """Let drafts learn what the reflector wrote in one step of every live."""
-        if self.reflector.drafts is None:
+        """Let the draft model learn what the reflector wrote in one step of every live."""
+        if self.reflector.draft_model is None:
             return
         self._show(playing, steps)
-        for live, ids in zip(playing, self.reflector.texts, strict=True):
+        for live, ids in self.reflector.texts.items():
             self.reflector.rehearse(live, ids)
 
     def _show(self, playing: Sequence[LiveEpisode], steps: Sequence[Step]) -> None:
         for live, step in zip(playing, steps, strict=True):
             live.observation, live.turns = step.observation, []
-        self.reflector.texts = reflection_ids(self.models[1], [step.reflection or "" for step in steps])
+        texts = reflection_ids(self.models[1], [step.reflection or "" for step in steps])
+        self.reflector.texts = dict(zip(playing, texts, strict=True))
 
     def tick(self, playing: Sequence[LiveEpisode], steps: Sequence[Step], limit: int | None = None) -> None:
         """One step of every live: the reflector writes at most `limit` tokens, the policy reads the whole text."""
         self._show(playing, steps)
-        self.reflector.limits = [min(len(ids), limit or len(ids)) for ids in self.reflector.texts]
+        self.reflector.limits = {one: min(len(ids), limit or len(ids)) for one, ids in self.reflector.texts.items()}
         self.reflector.turns(playing)
         for live, step in zip(playing, steps, strict=True):
             live.turns = [step.turns[0]]
@@ -175,7 +172,9 @@ class EnginePair:
 class Cell:
     """One row of the table: a workload, a model size, a batch."""
 
-    def __init__(self, size: str, name: str, batch: int, drafts: bool, shares: Sequence[float], **model: Any) -> None:
+    def __init__(
+        self, size: str, name: str, batch: int, speculative: bool, shares: Sequence[float], **model: Any
+    ) -> None:
         self.size, self.work = size, workload(name)
         self.lm, other = (bench_model(size, self.work, seed=seed, **model) for seed in (0, 1))
         start = time.perf_counter()
@@ -184,7 +183,7 @@ class Cell:
         self.env_seconds = (time.perf_counter() - start) / sum(len(episode.steps) for episode in everything)
         shortest = min(len(episode.steps) for episode in self.episodes)
         self.ticks = sorted({max(1, int(share * shortest)) for share in shares})
-        self.engine = EnginePair(self.lm, other, self.work, drafts)
+        self.engine = EnginePair(self.lm, other, self.work, speculative)
         self.plain = PlainPair(self.lm, other)
 
     def steps(self, tick: int) -> list[Step]:
@@ -326,8 +325,10 @@ def body(lm: LanguageModel) -> int:
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
-    drafts = settings.drafts == "on"
-    return [note(Cell(*cell, drafts, settings.shares, **made).row(settings.repetitions)) for cell in settings.cells()]
+    speculative = settings.drafts == "on"
+    return [
+        note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions)) for cell in settings.cells()
+    ]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import reflectrl
 from reflectrl.config import RLConfig
 from reflectrl.learn.online import train_online
-from reflectrl.models.lm import Shortcuts
 from reflectrl.players import Policy, Reflector
 from reflectrl.types import Task
 from reflectrl.wings.taxi.env import TaxiEnv
@@ -91,10 +90,7 @@ def walked(plain: bool) -> Walk:
     walk = Walk()
     FirstRide.walk = walk
     work = workload("taxi")
-    lms = [bench_model("tiny", work) for _ in range(2)]
-    if plain:
-        for lm in lms:
-            lm.shortcuts = Shortcuts(packed=False, blocks=False, rows=False)
+    lms = [bench_model("tiny", work, backend="plain" if plain else "auto") for _ in range(2)]
     policy, reflector = Policy(lms[0]), Reflector(lms[1], max_new_tokens=8)
     config = RLConfig(updates=1, episodes=4, eval_episodes=1, curriculum="none")
     hook = register_optimizer_step_post_hook(lambda *_: sys.setprofile(None))

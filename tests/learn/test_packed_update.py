@@ -23,7 +23,7 @@ from reflectrl.learn.rollouts import Steps, flatten, policy_pass, prepare
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.choices import Scoring
+from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import apart, pack

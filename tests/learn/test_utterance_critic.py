@@ -20,7 +20,6 @@ from reflectrl.learn.offline_algorithms import items_of
 from reflectrl.learn.reference_cache import reference_logprobs
 from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
 from reflectrl.learn.utterance_critic import cached_critic, fit_critic
-from reflectrl.models.engine import last_hidden
 from reflectrl.models.packing import apart
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
@@ -147,7 +146,7 @@ def test_features_stand_behind_the_prompt_and_behind_the_action(logged: Any, sco
             action = steps.steps.actions[i][int(steps.steps.labels_N[i])]
             label = steps.policy.answer(steps.steps.actions[i], 0, int(steps.steps.labels_N[i]))
             answer = label if scoring == "enumeration" else tuple(lm.encode(f" {action}"))
-            alone = last_hidden(lm, apart([prompt, (*prompt, *answer)]))
+            alone = lm.backend.read(apart([prompt, (*prompt, *answer)]))
             torch.testing.assert_close(found.states_ND[i], alone[0], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(found.actions_ND[i], alone[1], atol=1e-5, rtol=1e-5)
 

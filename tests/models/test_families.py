@@ -10,21 +10,20 @@ import torch
 from torch import Tensor
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.choices import Texts, cached_text_logits, text_logits
-from reflectrl.models.engine import choice_logits, last_hidden, packed_hidden, read
+from reflectrl.models.backend import Answers
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.packing import Ids, pack
-from reflectrl.models.prefix import Prefix
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
-from reflectrl.models.writing import generate
 from reflectrl.types import Episode, Sampling, UserError
+from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
 from tests.models.test_load import rl_step, sft_steps
 
 LABELS = [7, 3, 11, 20]
-TEXTS = Texts(((7, 1), (3, 9, 1)), (1, 2))
+TEXTS = Answers(((7, 1), (3, 9, 1)), (1, 2))
 
 
 def proved(model: Any) -> LanguageModel:
@@ -73,20 +72,20 @@ def check_exact(lm: LanguageModel) -> None:
     core: Any = lm.core
     asked, rows = prompts(), torch.tensor(LABELS)
     wanted_PA = torch.stack([own_logits(core, prompt)[-1] for prompt in asked])[:, rows]
-    logits_PA = lm.logits(last_hidden(lm, pack(asked)), rows)
+    logits_PA = lm.logits(lm.backend.read(pack(asked)), rows)
     same(logits_PA, wanted_PA)
     grads, wanted = gradients(core, logits_PA), gradients(core, wanted_PA)
     assert float((grads - wanted).norm() / wanted.norm()) < 1e-3
     with torch.inference_mode():
-        prefixes = [Prefix(growing=True) for _ in asked]
-        read(lm, [prompt[:-2] for prompt in asked], prefixes)
-        same(choice_logits(lm, asked, LABELS, prefixes), wanted_PA.detach())
+        caches = [KVCache(growing=True) for _ in asked]
+        lm.backend.read([prompt[:-2] for prompt in asked], caches=caches)
+        same(choice_logits(lm, asked, LABELS, caches), wanted_PA.detach())
         generators = [np.random.default_rng(i) for i in range(len(asked))]
-        for prompt, (ids, found) in zip(asked, generate(lm, asked, 5, Sampling(1.0), generators), strict=True):
+        for prompt, (ids, found) in zip(asked, lm.backend.write(asked, 5, Sampling(1.0), generators), strict=True):
             same(torch.tensor(found), nats(core, prompt, ids))
         sums_PA = torch.stack([nats(core, prompt, ids).sum() for prompt in asked for ids in TEXTS.ids]).view(-1, 2)
-        same(text_logits(lm, pack(asked), [TEXTS] * len(asked), "sum")[0], sums_PA)
-        same(cached_text_logits(lm, asked, [TEXTS] * len(asked), "sum", [Prefix() for _ in asked]), sums_PA)
+        same(lm.backend.score(pack(asked), [TEXTS] * len(asked), "sum")[0], sums_PA)
+        same(cached_text_logits(lm, asked, [TEXTS] * len(asked), "sum", [KVCache() for _ in asked]), sums_PA)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS])
@@ -186,5 +185,5 @@ def test_an_adapter_is_computed_wherever_it_stands(target: str, folder: Callable
     lm = load_model(tmp_path / "adapter", ModelConfig(context=128, lora_rank=2), "policy")
     ids = (5, 9, 33, 7, 4)
     with torch.inference_mode():
-        found = lm.logits(packed_hidden(lm, pack([ids])), torch.tensor(LABELS))
+        found = lm.logits(lm.backend.read(pack([ids]), "all"), torch.tensor(LABELS))
         same(found, lm.model(input_ids=torch.tensor([ids])).logits[0][:, LABELS])

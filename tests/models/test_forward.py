@@ -18,19 +18,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     CachedAttention,
+    DecodingAttention,
     InPlaceAttention,
     PackedAttention,
     SteppingAttention,
-    WritingAttention,
 )
-from reflectrl.models.engine import packed_hidden, read
-from reflectrl.models.forward import hidden_states
+from reflectrl.models.forward import fuse_activations, hidden_states
+from reflectrl.models.hf_forward import hf_forward
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import fuse_activations
 from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
-from reflectrl.models.prefix import Prefix
-from reflectrl.models.through import through_transformers
-from reflectrl.models.writing import generate
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -85,6 +82,10 @@ def arguments(packing: Packing) -> tuple[Tensor, Tensor, PackedAttention]:
     return ids, places, PackedAttention(packing)
 
 
+def hidden_of(core: Any, ids: Tensor, places: Tensor, attend: PackedAttention, wanted: Tensor | None = None) -> Tensor:
+    return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core))
+
+
 def gradients(core: Any, hidden_ND: Tensor) -> dict[str, Tensor]:
     """Of a fixed function of hidden states, for every weight."""
     core.zero_grad()
@@ -107,7 +108,7 @@ def test_packed_hidden_states_and_gradients_are_the_models_own(family: str) -> N
     core, prompts = model_of(family), prompts_of([20, 18, 5, 1, 30])
     packing = pack(prompts)
     assert len(packing.blocks) < len(prompts)
-    hidden_ND = hidden_states(core, *arguments(packing))
+    hidden_ND = hidden_of(core, *arguments(packing))
     expected = [plain_hidden(core, prompt)[-1] for prompt in prompts]
     ends = torch.tensor(packing.ends())
     torch.testing.assert_close(hidden_ND[ends], torch.stack(expected), atol=1e-4, rtol=0)
@@ -117,10 +118,10 @@ def test_packed_hidden_states_and_gradients_are_the_models_own(family: str) -> N
 @families
 def test_block_by_block_is_the_same_as_through_transformers(family: str) -> None:
     core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
-    walk = forward._walk_of(core)
+    walk = forward.walk_of(core)
     assert walk is not None, "the engine knows this family"
     walked = walk(core.base_model, *arguments(packing))
-    led = through_transformers(core, *arguments(packing))
+    led = hf_forward(core, *arguments(packing))
     torch.testing.assert_close(walked, led, atol=1e-5, rtol=0)
     assert close(gradients(core, walked), gradients(core, led))
 
@@ -141,8 +142,8 @@ def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
         packing.blocks.append(Block(trie.ids, sum(n for _, n in path), path, trie))
     length = sum(len(block.ids) for block in packing.blocks)
     at = torch.tensor(sorted(index % length for index in wanted)).unique()
-    found = hidden_states(core, *arguments(packing), at)
-    expected = hidden_states(core, *arguments(packing))[at]
+    found = hidden_of(core, *arguments(packing), at)
+    expected = hidden_of(core, *arguments(packing))[at]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert close(gradients(core, found), gradients(core, expected))
 
@@ -150,10 +151,10 @@ def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
 @families
 def test_in_parts_an_mlp_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
-    expected = hidden_states(core, *arguments(packing))
+    expected = hidden_of(core, *arguments(packing))
     wanted = gradients(core, expected)
-    monkeypatch.setattr(forward, "PART", 7)
-    found = hidden_states(core, *arguments(packing))
+    monkeypatch.setattr(forward, "MLP_TOKENS", 7)
+    found = hidden_of(core, *arguments(packing))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert close(gradients(core, found), wanted)
 
@@ -162,16 +163,16 @@ def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pyte
     core, (history,) = model_of("gpt2"), prompts_of([20])
     packing = pack([(*history, token, 3) for token in range(5, 9)], least=1)
     copies: list[weakref.ref[Tensor]] = []
-    join = attention.joined
+    join = torch.cat
 
-    def watched(parts: Sequence[Tensor]) -> Tensor:
-        whole = join(parts)
-        if len(parts) > 1:
+    def watched(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+        whole = join(parts, dim)
+        if dim == 2:  # keys or values
             copies.append(weakref.ref(whole))
         return whole
 
-    monkeypatch.setattr(attention, "joined", watched)
-    found = hidden_states(core, *arguments(packing))
+    monkeypatch.setattr(torch, "cat", watched)
+    found = hidden_of(core, *arguments(packing))
     assert len(copies) == 2 * 2 * 3, "keys and values, two layers, three branches"
     assert not any(copy() is not None for copy in copies)
     grads = gradients(core, found)
@@ -179,7 +180,7 @@ def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pyte
 
     monkeypatch.setattr(attention, "kept_in_parts", lambda *_: contextlib.nullcontext())
     copies.clear()
-    kept = hidden_states(core, *arguments(packing))
+    kept = hidden_of(core, *arguments(packing))
     assert all(copy() is not None for copy in copies), "autograd would keep them"
     assert close(grads, gradients(core, kept))
 
@@ -197,13 +198,13 @@ def test_branches_have_gradients_with_and_without_dropout(groups: int, dropout: 
 @pytest.mark.parametrize("family", OTHERS)
 def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pair: Pair) -> None:
     core = model_of(family)
-    assert forward._walk_of(core) is None
+    assert forward.walk_of(core) is None
     lm = LanguageModel(core, pair("gpt2")[0].tokenizer, context=64)
-    prompts, prefixes = prompts_of([20, 6, 9, 17]), [Prefix() for _ in range(4)]
-    written = generate(lm, prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], prefixes)
+    prompts, caches = prompts_of([20, 6, 9, 17]), [KVCache() for _ in range(4)]
+    written = lm.backend.write(prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], caches)
     longer = [(*prompt, 7, 8, 9) for prompt in prompts]
     encoded = lm.counters.encoded
-    hidden_PD = read(lm, longer, prefixes)
+    hidden_PD = lm.backend.read(longer, caches=caches)
     assert lm.counters.encoded - encoded < sum(map(len, longer)), "something was kept"
     for prompt, (ids, logprobs), hidden_D, more in zip(prompts, written, hidden_PD, longer, strict=True):
         with torch.no_grad():
@@ -217,7 +218,7 @@ def test_their_own_forward_pass_still_works_after_ours() -> None:
     core, prompts = model_of("phi"), prompts_of([12, 7])
     with torch.no_grad():
         before = core(torch.tensor([prompts[1]])).logits
-        hidden_states(core, *arguments(apart(prompts)))
+        hidden_of(core, *arguments(apart(prompts)))
         torch.testing.assert_close(core(torch.tensor([prompts[1]])).logits, before, atol=1e-5, rtol=0)
 
 
@@ -235,9 +236,11 @@ def test_a_product_is_the_same_whichever_way_round_it_is_computed(
     generator = torch.Generator().manual_seed(seed)
     x, weight = (torch.randn(n, 32, generator=generator) for n in (rows, forward.LARGE // 32 if large else 20))
     added = torch.randn(len(weight), generator=generator) if bias else None
+    module = torch.nn.Linear(32, len(weight), bias=bias)
+    module.load_state_dict({"weight": weight} | ({} if added is None else {"bias": added}))
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(forward, "turned_rows", lambda: turned)
-        found = forward.product(x, weight, added)
+        found = forward.linear(module, x)
     assert found.is_contiguous()
     torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, added), atol=1e-4, rtol=1e-5)
 
@@ -265,13 +268,13 @@ def test_dropout_works_in_training_and_nowhere_else(family: str, name: str) -> N
     packing = pack(prompts_of([20, 18]))
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
-        expected = hidden_states(plain, *arguments(packing))
-        torch.testing.assert_close(hidden_states(core, *arguments(packing)), expected, atol=1e-5, rtol=0)
+        expected = hidden_of(plain, *arguments(packing))
+        torch.testing.assert_close(hidden_of(core, *arguments(packing)), expected, atol=1e-5, rtol=0)
         core.train()
-        once, again = (hidden_states(core, *arguments(packing)) for _ in range(2))
+        once, again = (hidden_of(core, *arguments(packing)) for _ in range(2))
         assert not torch.allclose(once, again, atol=1e-3) and not torch.allclose(once, expected, atol=1e-3)
         plain.train()
-        torch.testing.assert_close(hidden_states(plain, *arguments(packing)), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(hidden_of(plain, *arguments(packing)), expected, atol=1e-5, rtol=0)
 
 
 def test_dropout_scales_what_stays() -> None:
@@ -289,11 +292,11 @@ def test_a_fused_gelu_is_the_same_function() -> None:
     written, fused = core.transformer.h[0].mlp.act, None
     packing = apart(prompts_of([20]))
     with torch.no_grad():
-        before = hidden_states(core, *arguments(packing))
+        before = hidden_of(core, *arguments(packing))
         fuse_activations(core)
         fused = core.transformer.h[0].mlp.act
         assert isinstance(fused, torch.nn.GELU) and not isinstance(written, torch.nn.GELU)
-        torch.testing.assert_close(hidden_states(core, *arguments(packing)), before, atol=1e-5, rtol=0)
+        torch.testing.assert_close(hidden_of(core, *arguments(packing)), before, atol=1e-5, rtol=0)
         x = torch.linspace(-6, 6, 500)
         torch.testing.assert_close(fused(x), written(x), atol=1e-6, rtol=0)
     learned = x.clone().requires_grad_()
@@ -339,8 +342,8 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
         seen[length + node, length:] = torch.tensor([other in above for other in range(nodes)])
     expected = by_hand(query, key, value, seen)
     torch.testing.assert_close(PackedAttention(packing)(0, query, key, value), expected, atol=1e-5, rtol=0)
-    prefix = Prefix()
-    cached = CachedAttention([prefix, prefix], [length, nodes], [None, trie])
+    cache = KVCache()
+    cached = CachedAttention([cache, cache], [length, nodes], [None, trie])
     torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
 
 
@@ -350,17 +353,17 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    attention: Callable[..., WritingAttention], data: st.DataObject, held: list[int]
+    attention: Callable[..., DecodingAttention], data: st.DataObject, held: list[int]
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
-    prefixes = []
+    caches = []
     for key in keys:
-        prefix = Prefix()
-        prefix.append(0, key, 2 * key)
-        prefix.hold((0,) * len(key))
-        prefixes.append(prefix)
-    attend, rows, kept = attention(prefixes), list(range(len(held))), [1] * len(held)
+        cache = KVCache()
+        cache.append(0, key, 2 * key)
+        cache.crop(len(key), (0,) * len(key))
+        caches.append(cache)
+    attend, rows, kept = attention(caches), list(range(len(held))), [1] * len(held)
     for _ in range(5):
         stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
         attend.keep(kept, stay)
@@ -383,9 +386,9 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
         for row, count, keeps in zip(rows, counts, kept, strict=True):
             keys[row] = keys[row][: len(keys[row]) - count + keeps]
     attend.keep(kept[: len(rows)], [])
-    for prefix, key, length in zip(prefixes, keys, held, strict=True):
-        assert len(prefix.ids) == length
-        assert torch.equal(prefix.layer(0)[0][0].transpose(0, 1), key[:length]), "the prefixes stay as they were"
+    for cache, key, length in zip(caches, keys, held, strict=True):
+        assert len(cache.ids) == length
+        assert torch.equal(cache.layer(0)[0][0].transpose(0, 1), key[:length]), "the caches stay as they were"
 
 
 @families
@@ -393,7 +396,7 @@ def test_a_pass_counts_what_it_computes(family: str, pair: Pair) -> None:
     lm, prompts = pair(family)[0], prompts_of([20, 18, 5], vocab=250)
     before = lm.counters.copy()
     packing = pack(prompts)
-    packed_hidden(lm, packing)
+    lm.backend.read(packing, "all")
     counted = lm.counters.since(before)
     assert (counted.passes, counted.encoded, counted.decoded, counted.logits) == (1, 38 + 5, 0, 0)
     assert counted.reused == 20
@@ -404,14 +407,14 @@ def test_a_pass_counts_what_it_computes(family: str, pair: Pair) -> None:
 def test_a_family_with_attention_of_its_own_is_refused(family: str) -> None:
     options = {"attention_types": [[["global"], 2]]} if family == "gpt_neo" else {}
     with pytest.raises(UserError, match=family):
-        hidden_states(configured(family, **options), *arguments(pack(prompts_of([20, 18]))))
+        hidden_of(configured(family, **options), *arguments(pack(prompts_of([20, 18]))))
 
 
 def test_a_family_whose_scores_are_capped_is_refused_or_right() -> None:
     core, prompt = configured("gemma2", attn_logit_softcapping=1.0, query_pre_attn_scalar=16), prompts_of([20])[0]
     with torch.no_grad():
         try:
-            found = hidden_states(core, *arguments(apart([prompt])))
+            found = hidden_of(core, *arguments(apart([prompt])))
         except UserError:
             return
         torch.testing.assert_close(found, plain_hidden(core, prompt), atol=1e-4, rtol=0)

@@ -20,12 +20,10 @@ from reflectrl.learn.rollouts import flatten, prepare
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.engine import last_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.writing import generate
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
@@ -149,7 +147,7 @@ def pair(base: Callable[[str], Path], family: str) -> tuple[LanguageModel, Langu
 
 def say(lm: LanguageModel) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
     prompt = tuple(lm.encode("The lake:\nReflection:"))
-    return generate(lm, [prompt], 5, Sampling(0.0), [np.random.default_rng(0)])
+    return lm.backend.write([prompt], 5, Sampling(0.0), [np.random.default_rng(0)])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -201,9 +199,9 @@ def test_taking_turns_gives_each_player_its_own_output(base: Callable[[str], Pat
 def test_gradients_survive_another_players_turn(base: Callable[[str], Path]) -> None:
     policy, reflector = pair(base, "llama")
     prompts = apart([tuple(policy.encode("The lake"))])
-    loss = policy.logits(last_hidden(policy, prompts)).square().mean()
+    loss = policy.logits(policy.backend.read(prompts)).square().mean()
     with torch.no_grad():
-        last_hidden(reflector, prompts)
+        reflector.backend.read(prompts)
     loss.backward()
     assert sum(float(p.grad.abs().sum()) for p in policy.parameters() if p.grad is not None) > 0
     assert all(p.grad is None for p in reflector.parameters())

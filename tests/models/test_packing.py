@@ -50,7 +50,7 @@ def test_every_prompt_is_spelled_by_blocks_that_see_what_stands_before(prompts: 
     starts = [0, *accumulate(len(block.ids) for block in packing.blocks)]
     for i, (prompt, end) in enumerate(zip(prompts, packing.ends(), strict=True)):
         *before, (last, count) = packing.paths[i]
-        assert packing.spell(i) == prompt
+        assert packing[i] == prompt
         assert spelled(packing, packing.blocks[last].context) == spelled(packing, tuple(before)), "what the block sees"
         assert (end, everything[end]) == (starts[last] + count - 1, prompt[-1])
 

@@ -7,7 +7,6 @@ import torch
 
 from reflectrl.config import ModelConfig, SFTConfig, from_dict
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.models.engine import packed_hidden
 from reflectrl.models.load import load_model
 from reflectrl.models.packing import apart
 from reflectrl.types import UserError
@@ -19,7 +18,7 @@ BASE = {"context": 64, "mixed_precision": "off", "device": "cpu", "lora_rank": 4
 
 def nll(lm) -> torch.Tensor:
     ids = [3, 4, 5, 6, 7, 8]
-    logits = lm.logits(packed_hidden(lm, apart([tuple(ids[:-1])])))
+    logits = lm.logits(lm.backend.read(apart([tuple(ids[:-1])]), "all"))
     return torch.nn.functional.cross_entropy(logits.float(), torch.tensor(ids[1:]))
 
 

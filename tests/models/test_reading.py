@@ -1,4 +1,4 @@
-"""Reading with kept prefixes against whole forward passes, tokens counted; and what is cut from prompts too long."""
+"""Reading with kept caches against whole forward passes, tokens counted; and what is cut from prompts too long."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,14 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.models.drafts import Drafts
-from reflectrl.models.engine import CUT, REUSE, choice_logits, last_hidden, read, tokenize
+from reflectrl.models.generation import DraftModel
+from reflectrl.models.kv_cache import REUSE, ROUNDING, KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, apart, pack, shared_length
-from reflectrl.models.prefix import ROUNDING, Prefix
-from reflectrl.models.writing import generate
-from reflectrl.prompts import Prompt
+from reflectrl.prompts import CUT, Prompt, tokenize
 from reflectrl.types import Sampling, UserError
+from tests.models.calls import choice_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -44,7 +43,7 @@ class Playing:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.history = rng, some(rng, int(rng.integers(1, 40)))
-        self.prefixes = (Prefix(), Prefix())
+        self.caches = (KVCache(), KVCache())
 
     def prompts(self) -> tuple[Ids, Ids]:
         self.history += some(self.rng, int(self.rng.integers(0, 30)))
@@ -63,11 +62,11 @@ def test_cached_is_uncached_while_episodes_grow_and_leave_and_players_take_turns
     for _ in range(steps):
         asked, read_by = zip(*(one.prompts() for one in live), strict=True)
         generators = [np.random.default_rng([seed, i]) for i in range(len(live))]
-        written = generate(reflector, asked, 4, Sampling(0.7), generators, [one.prefixes[1] for one in live])
+        written = reflector.backend.write(asked, 4, Sampling(0.7), generators, [one.caches[1] for one in live])
         with torch.no_grad():
-            scored = choice_logits(policy, read_by, LABELS, [one.prefixes[0] for one in live])
+            scored = choice_logits(policy, read_by, LABELS, [one.caches[0] for one in live])
         for one, prompt, (ids, logprobs), other, row in zip(live, asked, written, read_by, scored, strict=True):
-            assert (one.prefixes[1].ids, one.prefixes[0].ids) == (prompt, other)
+            assert (one.caches[1].ids, one.caches[0].ids) == (prompt, other)
             logp_TV = (plain_logp(reflector, prompt + ids) / 0.7).log_softmax(-1)[len(prompt) - 1 :]
             expected = [float(logp_TV[i, token]) for i, token in enumerate(ids)]
             assert logprobs == pytest.approx(expected, abs=1e-4)
@@ -80,11 +79,11 @@ def test_cached_is_uncached_while_episodes_grow_and_leave_and_players_take_turns
 def test_the_same_prompts_in_other_company_give_the_same_rows(pair: Pair, family: str, adapters: bool) -> None:
     lm, rng = pair(family, adapters)[0], np.random.default_rng(2)
     prompts = [some(rng, length) for length in (3, 70, 1, 24, 51)]
-    together = read(lm, prompts, [Prefix() for _ in prompts])
+    together = lm.backend.read(prompts, caches=[KVCache() for _ in prompts])
     with torch.no_grad():
-        torch.testing.assert_close(last_hidden(lm, pack(prompts)), together, atol=1e-5, rtol=0)
+        torch.testing.assert_close(lm.backend.read(pack(prompts)), together, atol=1e-5, rtol=0)
     for i, prompt in enumerate(prompts):
-        torch.testing.assert_close(read(lm, [prompt], [Prefix()])[0], together[i], atol=1e-5, rtol=0)
+        torch.testing.assert_close(lm.backend.read([prompt], caches=[KVCache()])[0], together[i], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,7 +91,7 @@ def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, fami
     lm, rng = pair(family, True)[0], np.random.default_rng(3)
     prompts = [some(rng, length) for length in (3, 40, 21)]
     weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0))
-    lm.logits(last_hidden(lm, apart(prompts)) * weights).logsumexp(-1).sum().backward()
+    lm.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
     found = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     states = [
@@ -113,12 +112,12 @@ def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, fami
 def test_only_what_is_new_is_encoded_however_long_the_history_is(pair: Pair, family: str) -> None:
     lm, rng = pair(family)[0], np.random.default_rng(4)
     history: Ids = tuple(range(3, 253, 2))[:40]
-    prefix = Prefix()
+    cache = KVCache()
     for step in range(30):
         new = tuple(int(t) for t in 2 * rng.integers(1, 120, size=7) + 1)
         history, suffix = history + new, tuple(int(t) for t in 2 * rng.integers(1, 120, size=11))
         before = lm.counters.copy()
-        read(lm, [history + suffix], [prefix])
+        lm.backend.read([history + suffix], caches=[cache])
         counted = lm.counters.since(before)
         assert counted.passes == 1
         if step:
@@ -129,7 +128,7 @@ def test_only_what_is_new_is_encoded_however_long_the_history_is(pair: Pair, fam
 
 def test_too_little_is_not_worth_keeping_and_an_equal_prompt_costs_one_token(pair: Pair) -> None:
     lm, rng = pair("gpt2")[0], np.random.default_rng(5)
-    prefix, first = Prefix(), some(rng, 50)
+    cache, first = KVCache(), some(rng, 50)
     for prompt, encoded in (
         (first, 50),
         (first, 1),
@@ -138,7 +137,7 @@ def test_too_little_is_not_worth_keeping_and_an_equal_prompt_costs_one_token(pai
         (first[: REUSE - 1] + (2,) * 5, REUSE + 4),
     ):
         before = lm.counters.copy()
-        read(lm, [prompt], [prefix])
+        lm.backend.read([prompt], caches=[cache])
         counted = lm.counters.since(before)
         assert (counted.encoded, counted.encoded + counted.reused) == (encoded, len(prompt))
 
@@ -148,7 +147,7 @@ def test_decoded_counts_the_tokens_that_were_fed_back(pair: Pair) -> None:
     lm, rng = pair("llama")[0], np.random.default_rng(6)
     prompts = [some(rng, length) for length in (5, 30, 12)]
     before = lm.counters.copy()
-    written = generate(lm, prompts, [3, 9, 1], Sampling(1.0), [np.random.default_rng(i) for i in range(3)])
+    written = lm.backend.write(prompts, [3, 9, 1], Sampling(1.0), [np.random.default_rng(i) for i in range(3)])
     counted = lm.counters.since(before)
     assert [len(ids) for ids, _ in written] == [3, 9, 1], "the test needs rows that do not end by themselves"
     assert (counted.encoded, counted.reused, counted.decoded) == (47, 0, 2 + 8)
@@ -195,20 +194,20 @@ def test_what_may_not_be_cut_and_does_not_fit_is_refused(pair: Pair) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_an_episode_longer_than_the_context_few_steps_encode_more_than_what_is_new(pair: Pair, family: str) -> None:
-    lm, prefix = pair(family)[0], Prefix()
+    lm, cache = pair(family)[0], KVCache()
     encoded, news, shared, before = [], [], [], ()
     for day in range(1, 90):
         prompt = tokenize(lm, Prompt(lines(day), f"Now it is {day}. Choose."), reserve=10)
         new = len(lm.encode(lines(1, day - 1))) + len(lm.encode(f"Now it is {day}. Choose."))
         shared.append(shared_length(before, prompt))
         counted = lm.counters.encoded
-        hidden_D = read(lm, [prompt], [prefix])[0]
+        hidden_D = lm.backend.read([prompt], caches=[cache])[0]
         encoded.append(lm.counters.encoded - counted)
         news.append(new)
         before = prompt
         if day % 30 == 0:
             with torch.no_grad():
-                torch.testing.assert_close(hidden_D, last_hidden(lm, apart([prompt]))[0], atol=1e-4, rtol=0)
+                torch.testing.assert_close(hidden_D, lm.backend.read(apart([prompt]))[0], atol=1e-4, rtol=0)
     usual = [e == n for e, n in zip(encoded[1:], news[1:], strict=True)]
     cuts = len(lm.encode(lines(89))) // (lm.context // CUT)
     assert sum(not one for one in usual) <= cuts, "all is read again at a cut only"
@@ -220,7 +219,7 @@ def test_a_cut_update_is_packed_between_the_cuts(pair: Pair) -> None:
     lm = pair("gpt2")[0]
     prompts: Sequence[Any] = [tokenize(lm, Prompt(lines(day), f"Now it is {day}. Go."), 1) for day in range(1, 60)]
     packing = pack(prompts)
-    assert [packing.spell(i) for i in range(len(prompts))] == prompts
+    assert [packing[i] for i in range(len(prompts))] == prompts
     read_whole = len(lm.encode(lines(59))) // (lm.context // CUT) + 1
     suffixes = sum(len(lm.encode(f"Now it is {day}. Go.")) for day in range(1, 60))
     assert sum(len(block.ids) for block in packing.blocks) <= read_whole * lm.context + suffixes
@@ -236,13 +235,13 @@ def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
     lm, rng = pair(family, adapters)[0], np.random.default_rng(5)
     mixed = replace(lm, mixed_play="on")
     prompts = [some(rng, length) for length in (3, 40, 25)]
-    prefixes = [Prefix() for _ in prompts]
+    caches = [KVCache() for _ in prompts]
     generators = [np.random.default_rng(i) for i in range(3)]
     for _ in range(3):
         prompts = [prompt[:-3] + some(rng, 9) for prompt in prompts]
         with mixed.playing():
-            written = generate(mixed, prompts, 4, Sampling(), generators, prefixes, Drafts())
-            chosen_PA = choice_logits(mixed, prompts, LABELS, prefixes).log_softmax(-1)
+            written = mixed.backend.write(prompts, 4, Sampling(), generators, caches, DraftModel())
+            chosen_PA = choice_logits(mixed, prompts, LABELS, caches).log_softmax(-1)
         for prompt, (ids, logprobs), row_A in zip(prompts, written, chosen_PA, strict=True):
             logp_TV = plain_logp(lm, prompt + ids)[len(prompt) - 1 :]
             expected = [float(logp_TV[i, token]) for i, token in enumerate(ids)]
@@ -250,4 +249,4 @@ def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
             torch.testing.assert_close(row_A, logp_TV[0, LABELS].log_softmax(-1), atol=0.1, rtol=0)
     kept = sum(-(-len(prompt) // ROUNDING) * ROUNDING for prompt in prompts)
     assert mixed.token_bytes == lm.token_bytes // 2
-    assert sum(prefix.nbytes for prefix in prefixes) <= 1.25 * kept * mixed.token_bytes + ROUNDING * lm.token_bytes
+    assert sum(cache.nbytes for cache in caches) <= 1.25 * kept * mixed.token_bytes + ROUNDING * lm.token_bytes

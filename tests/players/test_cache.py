@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.models.choices import Scoring
+from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
+from reflectrl.models.kv_cache import CACHE, ROUNDING
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import make_trie, shared_length
-from reflectrl.models.prefix import CACHE, ROUNDING
 from reflectrl.players import LiveEpisode, Player, Policy, Reflector
 from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout
@@ -246,7 +246,7 @@ def test_a_step_encodes_the_new_history_and_its_suffix_whatever_its_number(
         history = len(policy_lm.encode(live.observation.history))
         branches = 0
         if scoring != "enumeration":
-            branches = len(make_trie(policy.texts(live.observation.actions).ids).ids)
+            branches = len(make_trie(policy.answers(live.observation.actions).ids).ids)
         if step > 1:  # the first history is too short to be worth keeping
             assert shared_length(before, prompt) == shared_length(asked_before, asked) == past
             assert chosen.encoded == len(prompt) - past + branches

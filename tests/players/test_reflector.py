@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs import make
-from reflectrl.models.engine import tokenize
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.models.writing import generate
 from reflectrl.players import LiveEpisode, Reflector
-from reflectrl.prompts import reflector_prompt
+from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Observation, Sampling, UserError
 
 ENV = make({"name": "taxi"})
@@ -46,7 +44,7 @@ def episodes(states: Sequence[str]) -> list[LiveEpisode]:
 def test_a_reflection_is_what_the_model_writes_after_the_prompt(lm: LanguageModel) -> None:
     [turn] = Reflector(lm, 8).turns([episode("|T: |\n")])
     prompt = tokenize(lm, reflector_prompt(episode("|T: |\n").observation), reserve=8)
-    [(ids, logprobs)] = generate(lm, [prompt], 8, Sampling(0.0), [np.random.default_rng(0)])
+    [(ids, logprobs)] = lm.backend.write([prompt], 8, Sampling(0.0), [np.random.default_rng(0)])
     assert (turn.player, turn.choice, turn.sampling) == ("reflector", None, Sampling(0.0))
     assert turn.token_ids == ids and 0 < len(ids) <= 8
     assert turn.logprobs == pytest.approx(logprobs, abs=1e-5)
@@ -64,23 +62,23 @@ def test_memory_changes_no_turn_whatever_its_size(lm: LanguageModel, ticks: list
         remembered, fresh = reflector.turns(episodes(states)), forgetful.turns(episodes(states))
         assert [turn.token_ids for turn in remembered] == [turn.token_ids for turn in fresh]
         assert [turn.text for turn in remembered] == [turn.text for turn in fresh]
-    assert reflector.asked == sum(map(len, ticks))
-    assert reflector.remembered >= forgetful.remembered
+    assert reflector.lookups == sum(map(len, ticks))
+    assert reflector.hits >= forgetful.hits
 
 
 def test_an_identical_prompt_is_decoded_once(lm: LanguageModel) -> None:
     reflector = Reflector(lm, 4)
     first = reflector.turns(episodes(["A", "B", "A"]))
-    assert (reflector.asked, reflector.remembered) == (3, 1)
+    assert (reflector.lookups, reflector.hits) == (3, 1)
     assert reflector.turns(episodes(["B", "A"])) == [first[1], first[0]]
-    assert (reflector.asked, reflector.remembered) == (5, 3)
+    assert (reflector.lookups, reflector.hits) == (5, 3)
 
 
 def test_the_least_recently_used_is_forgotten(lm: LanguageModel) -> None:
     reflector = Reflector(lm, 4, memory=2)
     for states, decoded in ((["A"], 1), (["B"], 2), (["A"], 2), (["C"], 3), (["A"], 3), (["B"], 4)):
         reflector.turns(episodes(states))
-        assert reflector.asked - reflector.remembered == decoded, states
+        assert reflector.lookups - reflector.hits == decoded, states
 
 
 def test_remembered_and_new_prompts_in_one_batch_that_overflows_the_memory(lm: LanguageModel) -> None:
@@ -93,7 +91,7 @@ def test_sampled_reflections_come_from_the_seats_own_seed_and_are_not_remembered
     def sampled(states: Sequence[str], first: int) -> list[str]:
         reflector = Reflector(lm, 6, Sampling(1.0))
         written = reflector.turns([episode(state, first + i) for i, state in enumerate(states)])
-        assert reflector.remembered == 0
+        assert reflector.hits == 0
         return [turn.text for turn in written]
 
     together = sampled(["A", "A", "A"], 0)

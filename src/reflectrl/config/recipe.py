@@ -59,6 +59,9 @@ class ModelConfig:
     """Weights and activations of the backbone; what quantised layers compute in."""
     device: Device = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps" ..."""
+    backend: Literal["auto", "packed", "plain"] = "auto"
+    """"plain" runs Hugging Face's own forward pass, one sequence at a time, "packed" the fast engine; "auto" takes the
+    engine where it gives the same numbers."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
     """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
     mixed_play: Literal["auto", "on", "off"] = "off"

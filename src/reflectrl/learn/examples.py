@@ -14,10 +14,10 @@ from torch import Tensor
 from reflectrl.config import SFTConfig
 from reflectrl.episodes import ChoiceRow, ReflectionRow
 from reflectrl.learn.losses import completion_nll
-from reflectrl.models.engine import packed_hidden, tokenize
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
 from reflectrl.players.policy import Policy
+from reflectrl.prompts import tokenize
 from reflectrl.types import named_seed
 
 ACTIVATIONS = 4 * 2**30
@@ -140,7 +140,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
     """
     packing = share([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
-    hidden_MD = packed_hidden(lm, packing, places)
+    hidden_MD = lm.backend.read(packing, places)
     targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
     return lm.logits(hidden_MD).float(), hidden_MD, targets_M
 
@@ -159,7 +159,7 @@ def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) 
     """
     packing = share([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
-    hidden_ND = packed_hidden(lm, packing)
+    hidden_ND = lm.backend.read(packing, "all")
     targets = [token for row in rows for token in row.ids[row.start :]]
     begun, texts, start = list[int](), list[int](), 0
     for block in packing.blocks:

@@ -17,7 +17,6 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.config import OfflineConfig
 from reflectrl.learn.losses import explained_variance, value_loss
 from reflectrl.learn.trainer import Trainer
-from reflectrl.models.engine import packed_hidden
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, pack, portions
 from reflectrl.types import UserError, named_seed
@@ -127,7 +126,7 @@ def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) 
 def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
     """Hidden states (P, T, D) of the prompts' tokens, padded on the right, and which are their own (P, T)."""
     packing = pack(prompts)
-    hidden_MD = packed_hidden(lm, packing)
+    hidden_MD = lm.backend.read(packing, "all")
     rows = [hidden_MD[torch.as_tensor(packing.places(i), device=lm.device)] for i in range(len(prompts))]
     lengths_P = torch.tensor([len(row) for row in rows], device=lm.device)
     hidden_PTD = pad_sequence(rows, batch_first=True)

@@ -21,7 +21,7 @@ from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_s
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.packing import Ids, Packing, pack
+from reflectrl.models.packing import Ids
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout
@@ -186,7 +186,7 @@ def prepare(
 
 
 def policy_pass(
-    policy: Policy, steps: Steps, index: Sequence[int], packing: Callable[[list[Ids]], Packing] = pack
+    policy: Policy, steps: Steps, index: Sequence[int], packing: Callable[[list[Ids]], Sequence[Ids]] = list
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
 
@@ -194,7 +194,7 @@ def policy_pass(
     are -inf. The temperature is that of sampling, so that ratios are 1 before the first update.
 
     Args:
-        packing: `pack`, or `apart` for the step-by-step reference.
+        packing: `list` leaves packing to the backend; `apart` is the step-by-step reference.
     """
     actions = [steps.actions[i] for i in index]
     logits_NA, hidden_ND = policy.logits(packing([steps.prompts[i] for i in index]), actions)

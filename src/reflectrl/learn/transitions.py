@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reflectrl.learn.completions import Dataset, StepCompletions
-from reflectrl.models.engine import packed_hidden
 from reflectrl.models.packing import Ids, pack
 from reflectrl.types import Episode, UserError
 
@@ -43,7 +42,7 @@ def step_features(data: Dataset) -> StepFeatures:
         packing = pack([(*prompts[i], *answer)[-lm.context :] for i, answer in zip(part, answers, strict=True)])
         spelled = [packing.places(k) for k in range(len(part))]
         before = [places[-1 - len(answer)] for places, answer in zip(spelled, answers, strict=True)]
-        hidden_MD = packed_hidden(lm, packing, [*before, *(places[-1] for places in spelled)]).cpu()
+        hidden_MD = lm.backend.read(packing, [*before, *(places[-1] for places in spelled)]).cpu()
         for k, i in enumerate(part):
             states[i], actions[i] = hidden_MD[k], hidden_MD[len(part) + k]
     return StepFeatures(torch.stack(states), torch.stack(actions))

@@ -8,7 +8,7 @@ is as fast as a padded batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from reflectrl.models.kv_cache import KVCache, gather
 from reflectrl.models.packing import Packing, Trie
-from reflectrl.models.prefix import Prefix, gather
 
 Attend = Callable[..., Tensor]
 """(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).
@@ -35,16 +35,17 @@ def sdpa(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attention of one block, (S, H · D)."""
-    if len(query_SHD) == 1 and query_SHD.dtype == torch.bfloat16 and query_SHD.device.type == "cpu":
-        query_SHD = query_SHD.expand(2, -1, -1)  # a single query takes torch three times as long as two
-        return sdpa(query_SHD, key_1GTD, value_1GTD, None, dropout=dropout)[:1]
+    """Scaled dot-product attention of one block, (S, H · D)."""
+    single = len(query_SHD) == 1 and query_SHD.dtype == torch.bfloat16 and query_SHD.device.type == "cpu"
+    if single:  # which takes torch three times as long as two
+        query_SHD, mask_ST, causal = query_SHD.expand(2, -1, -1), None, False
     query = query_SHD.transpose(0, 1)[None]
     grouped = query.shape[1] != key_1GTD.shape[1]
     out = functional.scaled_dot_product_attention(
         query, key_1GTD, value_1GTD, mask_ST, dropout, is_causal=causal, enable_gqa=grouped
     )
-    return out[0].transpose(0, 1).flatten(1)
+    out_SE = out[0].transpose(0, 1).flatten(1)
+    return out_SE[:1] if single else out_SE
 
 
 def visible(
@@ -69,27 +70,21 @@ def visible(
 
 def by_block(
     query_NHD: Tensor, lengths: Sequence[int], wanted: Tensor | None
-) -> Iterator[tuple[Tensor, Tensor | None]]:
+) -> Iterable[tuple[Tensor, Tensor | None]]:
     """The queries of each block, and whose they are by place in the block; None for all its tokens'."""
     if wanted is None:
-        yield from ((query, None) for query in query_NHD.split(list(lengths)))
-        return
+        return [(query, None) for query in query_NHD.split(list(lengths))]
     indices, ends = wanted.cpu(), torch.tensor(lengths).cumsum(0)
     cuts = torch.searchsorted(indices, ends)[:-1]
     starts = ends - torch.tensor(lengths)
     parts = zip(query_NHD.tensor_split(cuts), indices.tensor_split(cuts), starts, strict=True)
-    yield from ((query, part - start) for query, part, start in parts)
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Keys or values (1, G, T, D) of several runs of tokens, one behind another."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
+    return [(query, part - start) for query, part, start in parts]
 
 
 def kept_in_parts(
     wholes: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]
 ) -> contextlib.AbstractContextManager[Any]:
-    """Within the block, autograd keeps the parts of `joined` tensors, and joins them again in the backward pass.
+    """Within the block, autograd keeps the parts of concatenated keys and values, and joins them again backwards.
 
     Contexts overlap: kept whole, their copies would be a quarter of a long episode's update. (With dropout torch keeps
     other shapes of them, which stay as they are.)
@@ -102,22 +97,22 @@ def kept_in_parts(
     }
     return torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: parts_of.get((tensor.data_ptr(), tensor.shape), tensor.detach()),
-        lambda kept: joined(kept) if isinstance(kept, list) else kept,
+        lambda kept: torch.cat(kept, 2) if isinstance(kept, list) else kept,
     )
 
 
 class PackedAttention:
-    """Attention of a packing, through which gradients flow."""
+    """Attention of a packing, through which gradients flow.
+
+    Attributes:
+        pairs: query-key pairs that are visible.
+    """
 
     def __init__(self, packing: Packing) -> None:
         self.blocks = packing.blocks
         self.lengths = [len(block.ids) for block in self.blocks]
+        self.pairs = sum(n * block.start + n * (n + 1) // 2 for n, block in zip(self.lengths, self.blocks, strict=True))
         self._masks: list[Tensor | None] = []
-
-    @property
-    def pairs(self) -> int:
-        """Query-key pairs that are visible."""
-        return sum(n * block.start + n * (n + 1) // 2 for n, block in zip(self.lengths, self.blocks, strict=True))
 
     def __call__(
         self,
@@ -131,13 +126,16 @@ class PackedAttention:
         queries = by_block(query_NHD, self.lengths, wanted)
         keys = [key.transpose(0, 1)[None] for key in key_NGD.split(self.lengths)]
         values = [value.transpose(0, 1)[None] for value in value_NGD.split(self.lengths)]
-        masks = self._masks or self._make_masks(query_NHD)
+        if not self._masks:  # the same in every layer
+            for block, n in zip(self.blocks, self.lengths, strict=True):
+                run = not block.context and block.trie is None
+                self._masks.append(None if run else visible(n, block.start, query_NHD.detach(), block.trie))
         outs = []
-        for i, (block, (query, some), mask) in enumerate(zip(self.blocks, queries, masks, strict=True)):
+        for i, (block, (query, some), mask) in enumerate(zip(self.blocks, queries, self._masks, strict=True)):
             if not len(query):
                 continue
             parts = [[*(of[b][:, :, :n] for b, n in block.context), of[i]] for of in (keys, values)]
-            key, value = map(joined, parts)
+            key, value = (some_parts[0] if len(some_parts) == 1 else torch.cat(some_parts, 2) for some_parts in parts)
             if some is not None:
                 mask = visible(self.lengths[i], block.start, query.detach(), block.trie, some)
             causal = mask is None and some is None and len(query) > 1
@@ -145,28 +143,24 @@ class PackedAttention:
                 outs.append(sdpa(query, key, value, mask, causal, dropout))
         return torch.cat(outs)
 
-    def _make_masks(self, like: Tensor) -> list[Tensor | None]:
-        """The same in every layer, so made once."""
-        for block, n in zip(self.blocks, self.lengths, strict=True):
-            plain = not block.context and block.trie is None
-            self._masks.append(None if plain else visible(n, block.start, like.detach(), block.trie))
-        return self._masks
-
 
 class CachedAttention:
-    """Attention of new tokens that continue prefixes; their keys and values are added to the prefixes.
+    """Attention of new tokens that continue what KV caches hold; their keys and values are added to the caches.
 
     Args:
-        prefixes: one per row; the same one may stand in several rows, which then follow one another.
+        caches: one per row; the same one may stand in several rows, which then follow one another.
         lengths: new tokens of each row.
         tries: for each row how its new tokens branch; None for one run of tokens.
+
+    Attributes:
+        pairs: query-key pairs that are visible.
     """
 
     def __init__(
-        self, prefixes: Sequence[Prefix], lengths: Sequence[int], tries: Sequence[Trie | None] | None = None
+        self, caches: Sequence[KVCache], lengths: Sequence[int], tries: Sequence[Trie | None] | None = None
     ) -> None:
-        self.prefixes, self.lengths = prefixes, list(lengths)
-        self.tries = tries or [None] * len(prefixes)
+        self.caches, self.lengths = caches, list(lengths)
+        self.tries = tries or [None] * len(caches)
         self._masks: dict[int, Tensor | None] = {}
         self.pairs = 0
 
@@ -182,8 +176,8 @@ class CachedAttention:
         outs = []
         queries = by_block(query_NHD, self.lengths, wanted)
         spans = pairwise(accumulate(self.lengths, initial=0))
-        for row, (prefix, (query, some), (start, end)) in enumerate(zip(self.prefixes, queries, spans, strict=True)):
-            key, value = prefix.append(layer, key_NGD[start:end], value_NGD[start:end])
+        for row, (cache, (query, some), (start, end)) in enumerate(zip(self.caches, queries, spans, strict=True)):
+            key, value = cache.append(layer, key_NGD[start:end], value_NGD[start:end])
             new, before, trie = end - start, key.shape[2] - (end - start), self.tries[row]
             if layer == 0:
                 self._masks[row] = None if not before and trie is None else visible(new, before, query_NHD, trie)
@@ -196,84 +190,68 @@ class CachedAttention:
         return torch.cat(outs)
 
 
-class WritingAttention(Protocol):
+class DecodingAttention(Protocol):
     """Attention of texts that are being written: passes in which each row adds some tokens, of which some are kept.
 
-    The last token of each row's prompt counts as the first such pass. The rows' prefixes hold their prompts before and
+    The last token of each row's prompt counts as the first such pass. The rows' caches hold their prompts before and
     afterwards.
     """
 
-    @property
-    def pairs(self) -> int:
-        """Query-key pairs of the latest pass."""
-        ...
+    pairs: int
+    """Query-key pairs of the latest pass."""
 
     def advance(self, counts: Sequence[int]) -> Tensor:
-        """Begin a pass in which each row adds so many tokens; returns the places (N,) of these."""
+        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
         ...
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
         """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
         ...
 
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
+    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor) -> Tensor:
         """Attention (N, H · D) of all tokens of the pass; see `Attend`."""
         ...
 
 
-def writing_attention(prefixes: Sequence[Prefix], room: int, device: torch.device) -> WritingAttention:
-    """What suits the device.
+class InPlaceAttention(CachedAttention):
+    """For CPUs: written tokens are added to the rows' caches for a while; each row is attended over its own tokens.
 
-    Args:
-        prefixes: one per row.
-        room: most tokens that a row may add.
-    """
-    return InPlaceAttention(prefixes) if device.type == "cpu" else SteppingAttention(prefixes, room, device)
-
-
-class InPlaceAttention:
-    """Written tokens are added to the rows' prefixes for a while; each row is attended alone, over its own tokens.
-
-    On a CPU that costs a tenth more than one call for all rows, and saves copying and padding.
+    That costs a tenth more than one call for all rows, and saves copying and padding.
     """
 
-    def __init__(self, prefixes: Sequence[Prefix]) -> None:
-        self.prefixes = list(prefixes)
-        self.prompts = [len(prefix.ids) for prefix in prefixes]
-        self.lengths = [length - 1 for length in self.prompts]
+    def __init__(self, caches: Sequence[KVCache], room: int = 0, device: torch.device | None = None) -> None:
+        self.caches = list(caches)
+        self.prompts = [len(cache.ids) for cache in caches]
+        self.held = [length - 1 for length in self.prompts]
 
     def advance(self, counts: Sequence[int]) -> Tensor:
-        self._attend = CachedAttention(self.prefixes, counts)
-        return torch.cat([torch.arange(n, n + count) for n, count in zip(self.lengths, counts, strict=True)])
+        super().__init__(self.caches, counts)
+        return torch.cat([torch.arange(n, n + count) for n, count in zip(self.held, counts, strict=True)])
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        for prefix, length in zip(self.prefixes, self.lengths, strict=True):
-            prefix.crop(length)
+        self.held = [length + count for length, count in zip(self.held, counts, strict=True)]
+        for cache, length in zip(self.caches, self.held, strict=True):
+            cache.crop(length)
         for row in set(range(len(counts))) - set(stay):
-            self.prefixes[row].crop(self.prompts[row])
-        self.prefixes = [self.prefixes[row] for row in stay]
-        self.prompts, self.lengths = [self.prompts[row] for row in stay], [self.lengths[row] for row in stay]
-
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
-        return self._attend(layer, query_NHD, key_NGD, value_NGD)
-
-    @property
-    def pairs(self) -> int:
-        """Query-key pairs of the latest pass."""
-        return self._attend.pairs
+            self.caches[row].crop(self.prompts[row])
+        self.caches = [self.caches[row] for row in stay]
+        self.prompts, self.held = [self.prompts[row] for row in stay], [self.held[row] for row in stay]
 
 
 class SteppingAttention:
-    """All rows are attended together, over copies of their prefixes in one padded buffer.
+    """For accelerators: all rows are attended together, over copies of their caches in one padded buffer.
 
     When a row has finished, the last place of the buffer moves to its place, so that only running rows are attended.
+
+    Args:
+        caches: one per row.
+        room: most tokens that a row may add.
     """
 
-    def __init__(self, prefixes: Sequence[Prefix], room: int, device: torch.device) -> None:
-        self.prefixes, self.room = list(prefixes), room
-        self.lengths = torch.tensor([len(prefix.ids) - 1 for prefix in prefixes], device=device)
-        self.slots = torch.arange(len(prefixes), device=device)
+    def __init__(self, caches: Sequence[KVCache], room: int, device: torch.device) -> None:
+        self.caches, self.room = list(caches), room
+        self.lengths = torch.tensor([len(cache.ids) - 1 for cache in caches], device=device)
+        self.slots = torch.arange(len(caches), device=device)
         self.pairs = 0
         self._layers: list[tuple[Tensor, Tensor]] = []
 
@@ -291,38 +269,34 @@ class SteppingAttention:
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         if layer == len(self._layers):
-            self._layers.append(gather(self.prefixes, layer, self.room))
+            self._layers.append(gather(self.caches, layer, self.room))
         keys, values = self._layers[layer]
         keys[self._slots_N, :, self._places_N] = key_NGD
         values[self._slots_N, :, self._places_N] = value_NGD
-        if layer == 0:
-            self._mask = self._visible(query_NHD)
+        if layer == 0:  # each row's tokens up to its own; queries that fill up see the first key
+            last_RS = self.lengths.new_zeros(len(self.slots), self._wide)
+            last_RS[self._slots_N, self._depths_N] = self._places_N
+            hidden = torch.arange(self._end, device=query_NHD.device) > last_RS[:, None, :, None]
+            zeros = torch.zeros(hidden.shape, device=query_NHD.device, dtype=query_NHD.dtype)
+            self._mask = zeros.masked_fill_(hidden, -torch.inf)
         running, at_N = len(self.slots), (self._slots_N, self._depths_N)
         query_RSHD = query_NHD.new_zeros(running, self._wide, *query_NHD.shape[1:])
         query_RSHD[at_N] = query_NHD
-        grouped = query_NHD.shape[1] != key_NGD.shape[1]
         out_RHSD = functional.scaled_dot_product_attention(
             query_RSHD.transpose(1, 2),
             keys[:running, :, : self._end],
             values[:running, :, : self._end],
             self._mask,
-            enable_gqa=grouped,
+            enable_gqa=query_NHD.shape[1] != key_NGD.shape[1],
         )
         return out_RHSD.transpose(1, 2)[at_N].flatten(1)
-
-    def _visible(self, like: Tensor) -> Tensor:
-        """Additive mask (R, 1, S, T): each row's tokens up to its own; queries that fill up see the first key."""
-        last_RS = self.lengths.new_zeros(len(self.slots), self._wide)
-        last_RS[self._slots_N, self._depths_N] = self._places_N
-        hidden = torch.arange(self._end, device=like.device) > last_RS[:, None, :, None]
-        return torch.zeros(hidden.shape, device=like.device, dtype=like.dtype).masked_fill_(hidden, -torch.inf)
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
         device = self.lengths.device
         staying = torch.tensor(stay, dtype=torch.long, device=device)
         self.lengths = (self.lengths + torch.tensor(counts, device=device))[staying]
         if not self._layers:  # nothing is copied yet
-            self.prefixes, self.slots = [self.prefixes[row] for row in stay], torch.arange(len(stay), device=device)
+            self.caches, self.slots = [self.caches[row] for row in stay], torch.arange(len(stay), device=device)
             return
         self.slots = self.slots[staying]
         moving = (self.slots >= len(stay)).nonzero()[:, 0]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from reflectrl.types import UserError
 
 STEM = "Choice:"
 """The words that end the policy's prompt; a label's token is judged in this context."""
+
+ENOUGH = 9
+"""With so many labels that carry their space with them, labels behind a space of its own are not looked for."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Labels:
     gap: str
 
 
+_of: WeakKeyDictionary[Any, Labels] = WeakKeyDictionary()
+"""Found once for each tokenizer."""
+
+
 def candidates() -> Iterator[str]:
     """The labels tried, best first: numbers from 1 to 199, letters, then two-letter words."""
     yield from (str(i) for i in range(1, 200))
@@ -38,40 +45,42 @@ def candidates() -> Iterator[str]:
     yield from (a + b for a in string.ascii_uppercase for b in string.ascii_uppercase)
 
 
-def find_labels(tokenizer: Any, count: int) -> Labels:
-    """The first `count` candidates that are single, distinct tokens of the tokenizer after the policy's prompt.
+def all_labels(tokenizer: Any) -> Labels:
+    """Every candidate that is a single, distinct token of the tokenizer after the policy's prompt, best first.
 
-    The labels for few actions are the first of those for many, so prompts of either kind can share a batch.
+    The gap is the one under which there are more labels; where there are enough under both, none.
+    """
+    if tokenizer not in _of:
+        merged, apart = _single_tokens(tokenizer, ""), dict[str, int]()
+        if len(merged) < ENOUGH:
+            apart = _single_tokens(tokenizer, " ")
+        gap, found = ("", merged) if len(merged) >= min(len(apart), ENOUGH) else (" ", apart)
+        _of[tokenizer] = Labels(tuple(found), tuple(found.values()), gap)
+    return _of[tokenizer]
+
+
+def find_labels(tokenizer: Any, count: int) -> Labels:
+    """The first `count` labels of a tokenizer. Those for few actions are the first of those for many, so prompts of
+    either kind can share a batch.
 
     Raises:
-        UserError: the tokenizer has fewer such labels.
+        UserError: the tokenizer has fewer.
     """
-    gap = _gap(tokenizer)
-    found = list(islice(_single_tokens(tokenizer, gap), count))
-    if len(found) < count:
+    every = all_labels(tokenizer)
+    if len(every.texts) < count:
         raise UserError(
-            f"the tokenizer has {len(found)} single-token choice labels, but {count} actions are to be listed;"
+            f"the tokenizer has {len(every.texts)} single-token choice labels, but {count} actions are to be listed;"
             " use another model, or an environment that lists fewer actions"
         )
-    return Labels(tuple(text for text, _ in found), tuple(token for _, token in found), gap)
+    return Labels(every.texts[:count], every.token_ids[:count], every.gap)
 
 
-def _gap(tokenizer: Any, enough: int = 9) -> str:
-    """The gap under which there are more labels; where there are enough under both, none."""
-    merged, apart = (sum(1 for _ in islice(_single_tokens(tokenizer, gap), enough)) for gap in ("", " "))
-    return "" if merged >= apart else " "
-
-
-def _single_tokens(tokenizer: Any, gap: str) -> Iterator[tuple[str, int]]:
-    """(label, token id) of the candidates that add exactly one token to `STEM + gap`."""
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False))
-
-    stem = encode(STEM + gap)
-    taken: set[int] = set()
+def _single_tokens(tokenizer: Any, gap: str) -> dict[str, int]:
+    """Label → token of the candidates that add exactly one token to `STEM + gap`."""
+    stem = list(tokenizer.encode(STEM + gap, add_special_tokens=False))
+    found: dict[int, str] = {}
     for label in candidates():
-        ids = encode(f"{STEM} {label}")
-        if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem and ids[-1] not in taken:
-            taken.add(ids[-1])
-            yield label, ids[-1]
+        ids = list(tokenizer.encode(f"{STEM} {label}", add_special_tokens=False))
+        if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem:
+            found.setdefault(ids[-1], label)
+    return {label: token for token, label in found.items()}

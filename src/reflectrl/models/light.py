@@ -107,9 +107,15 @@ class LightLlama(nn.Module):
         super().__init__()
         self.config = SimpleNamespace(**{"num_key_value_heads": None, "head_dim": None, **config})
         self.positions = int(config["max_position_embeddings"])
-        self.model = _Core(config)
+        embeddings = nn.Embedding(config["vocab_size"], config["hidden_size"])
+        self.model = _module(
+            embed_tokens=embeddings,
+            layers=nn.ModuleList([_layer(config) for _ in range(config["num_hidden_layers"])]),
+            norm=_norm(config),
+            rotary_emb=_Rotary(_head_dim(config), float(config["rope_parameters"]["rope_theta"])),
+        )
         self.lm_head = nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
-        self.lm_head.weight = self.model.embed_tokens.weight
+        self.lm_head.weight = embeddings.weight
 
     @property
     def base_model(self) -> nn.Module:
@@ -118,57 +124,45 @@ class LightLlama(nn.Module):
 
     def get_input_embeddings(self) -> nn.Module:
         """(V, D)."""
-        return self.model.embed_tokens
+        return self.model.embed_tokens  # type: ignore[return-value]
 
     def get_output_embeddings(self) -> nn.Module:
         """(V, D), the same weights."""
         return self.lm_head
 
 
-class _Core(nn.Module):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
-        self.layers = nn.ModuleList([_Layer(config) for _ in range(config["num_hidden_layers"])])
-        self.norm = _Norm(config)
-        self.rotary_emb = _Rotary(_head_dim(config), float(config["rope_parameters"]["rope_theta"]))
+def _module(**parts: Any) -> nn.Module:
+    """A module that only holds others, and what else has to be said of them."""
+    made = nn.Module()
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made
 
 
-class _Layer(nn.Module):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.self_attn, self.mlp = _Attention(config), _Gated(config)
-        self.input_layernorm, self.post_attention_layernorm = _Norm(config), _Norm(config)
+def _layer(config: dict[str, Any]) -> nn.Module:
+    """Attention, gated MLP, and the norms before them."""
+    width, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    head_dim, fewer = _head_dim(config), config.get("num_key_value_heads") or heads
+    attention = _module(
+        q_proj=nn.Linear(width, heads * head_dim, bias=False),
+        k_proj=nn.Linear(width, fewer * head_dim, bias=False),
+        v_proj=nn.Linear(width, fewer * head_dim, bias=False),
+        o_proj=nn.Linear(heads * head_dim, width, bias=False),
+        head_dim=head_dim,
+    )
+    mlp = _module(
+        gate_proj=nn.Linear(width, inner, bias=False),
+        up_proj=nn.Linear(width, inner, bias=False),
+        down_proj=nn.Linear(inner, width, bias=False),
+        act_fn=nn.functional.silu,
+    )
+    norms = {"input_layernorm": _norm(config), "post_attention_layernorm": _norm(config)}
+    return _module(self_attn=attention, mlp=mlp, **norms)
 
 
-class _Attention(nn.Module):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        width, self.head_dim = config["hidden_size"], _head_dim(config)
-        heads = config["num_attention_heads"]
-        fewer = config.get("num_key_value_heads") or heads
-        self.q_proj = nn.Linear(width, heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, fewer * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, fewer * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * self.head_dim, width, bias=False)
-
-
-class _Gated(nn.Module):
-    act_fn = staticmethod(nn.functional.silu)
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        width, inner = config["hidden_size"], config["intermediate_size"]
-        self.gate_proj = nn.Linear(width, inner, bias=False)
-        self.up_proj = nn.Linear(width, inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
-
-
-class _Norm(nn.Module):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(config["hidden_size"]))
-        self.variance_epsilon = float(config["rms_norm_eps"])
+def _norm(config: dict[str, Any]) -> nn.Module:
+    weight = nn.Parameter(torch.ones(config["hidden_size"]))
+    return _module(weight=weight, variance_epsilon=float(config["rms_norm_eps"]))
 
 
 class _Rotary(nn.Module):

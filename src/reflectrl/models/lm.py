@@ -11,17 +11,17 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from reflectrl.models import head
-from reflectrl.models.attention import Attend
+from reflectrl.models.backend import Backend
 from reflectrl.models.counters import Counters
-from reflectrl.models.forward import hidden_states
-from reflectrl.models.plain import own_logits
+from reflectrl.models.packed import PackedBackend
+from reflectrl.models.plain import PlainBackend
 from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
@@ -62,13 +62,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """What of the engine gives a model's own numbers, as `proof.py` finds out when the model is loaded.
+    """Which parts of the engine give a model's own numbers, as `proof.py` finds out when the model is loaded.
 
     Attributes:
-        packed: prompts one behind another, keys and values that are kept; otherwise the plain forward pass.
-        blocks: block by block, for the families that the engine knows; otherwise through the library's layers.
-        rows: only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
-        cache: in plain forward passes, the library's own cache while writing.
+        packed: the packed backend; otherwise the plain one.
+        blocks: packed, block by block for the families that the engine knows; otherwise through the library's layers.
+        rows: packed, only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
+        cache: plain, the library's own cache while writing.
     """
 
     packed: bool = True
@@ -88,7 +88,7 @@ class LanguageModel:
         base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
         mixed: whether `training` computes matrix products in bfloat16.
         mixed_play: the same for `playing`.
-        shortcuts: what of the engine is used.
+        shortcuts: which backend, and which of its parts.
         counters: what this player has computed.
     """
 
@@ -102,12 +102,12 @@ class LanguageModel:
     shortcuts: Shortcuts = Shortcuts()
     counters: Counters = field(default_factory=Counters)
 
-    @property
+    @cached_property
     def core(self) -> nn.Module:
         """The Hugging Face model without the PEFT wrapper."""
         return self.model.get_base_model() if self.adapter else self.model
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
@@ -170,13 +170,9 @@ class LanguageModel:
         if self.adapter is not None and self.model.active_adapter != self.adapter:
             trainable = [p for p in self.model.parameters() if p.requires_grad]
             self.model.set_adapter(self.adapter)
-            self._require_gradients(trainable)
-
-    def _require_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """Of these weights, and of no others."""
-        self.model.requires_grad_(False)
-        for parameter in parameters:
-            parameter.requires_grad_(True)
+            self.model.requires_grad_(False)
+            for parameter in trainable:
+                parameter.requires_grad_(True)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -194,39 +190,14 @@ class LanguageModel:
         with torch.inference_mode(), autocast(self.device, self.mixed_play):
             yield
 
-    def hidden(self, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
-        """Hidden states of the last layer, (N, D), of tokens that lie one behind another.
-
-        Args:
-            positions_N: place of each token in its own sequence.
-            attend: attention, which knows what the sequences are.
-            wanted: indices (W,), ascending, where only these tokens' hidden states (W, D) are asked for.
-        """
-        self.activate()
-        self.counters.passes += 1
-        return hidden_states(self.core, ids_N, positions_N, attend, wanted, self.shortcuts.blocks)
+    @cached_property
+    def backend(self) -> Backend:
+        """What reads, scores and writes with this model."""
+        return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V), or only those of some tokens, (N, A); the head's other rows are computed only if they must."""
-        if not self.shortcuts.rows:
-            logits_NV = self._own_logits(hidden_ND)
-            return logits_NV if rows is None else logits_NV[:, rows]
-        logits = head.logits(self.core, hidden_ND, rows)
-        self.counters.logits += logits.numel()
-        return logits
-
-    def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
-        """Logits (E,), in float32, of single tokens: of `tokens_E` behind the hidden states `hidden_RD[where_E]`."""
-        if not self.shortcuts.rows:
-            return self._own_logits(hidden_RD).float()[where_E, tokens_E]
-        self.counters.logits += len(tokens_E)
-        return head.token_logits(self.core, hidden_RD[where_E], tokens_E)
-
-    def _own_logits(self, hidden_ND: Tensor) -> Tensor:
-        self.activate()
-        logits_NV = own_logits(self.core, hidden_ND)
-        self.counters.logits += logits_NV.numel()
-        return logits_NV
+        """Logits (N, V) of hidden states that `backend.read` returned, or only those of some tokens, (N, A)."""
+        return self.backend.logits(hidden_ND, rows)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
@@ -239,18 +210,14 @@ class LanguageModel:
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
-            self._flatten(folder)
+            nested = folder / self.adapter  # PEFT's place for a named adapter; other tools expect it at the top
+            if nested.is_dir():
+                for file in nested.iterdir():
+                    file.replace(folder / file.name)
+                nested.rmdir()
         self.tokenizer.save_pretrained(folder)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
-
-    def _flatten(self, folder: Path) -> None:
-        """PEFT saves a named adapter in a sub-folder; other tools expect it at the top."""
-        nested = folder / str(self.adapter)
-        if nested.is_dir():
-            for file in nested.iterdir():
-                file.replace(folder / file.name)
-            nested.rmdir()
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""

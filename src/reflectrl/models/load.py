@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,24 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
+from reflectrl.models.forward import fuse_activations
 from reflectrl.models.kernels import refuse_kernels
-from reflectrl.models.lm import LanguageModel, adapter_seed, as_player, check_card, fresh_adapter, read_json
+from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, check_card, fresh_adapter, read_json
 from reflectrl.models.memory import keep_memory
 from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
-
-GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
-
-TANH_GELUS = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
-"""The library's classes of that function; which of them there are depends on its version."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -126,13 +119,19 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
-    fuse_activations(model)
+    if config.backend != "plain":
+        fuse_activations(model)
     if device.type == "cpu":
         keep_memory()
         if not quantised:
             _align(model)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
-    lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions), source)
+    shortcuts = Shortcuts(packed=config.backend != "plain")
+    lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
+    if config.backend == "packed" and not lm.shortcuts.packed:
+        raise UserError(
+            f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
+        )
     return lm if lm.shortcuts.packed else replace(lm, context=_context(model.config, config, False))
 
 
@@ -168,28 +167,6 @@ def bitsandbytes() -> Any:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
         raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
-
-
-class TanhGELU(nn.GELU):
-    """GPT-2's GELU, fused; in play on CPUs as x · sigmoid(2u), which is the same in half the time."""
-
-    LINEAR = torch.tensor(2 * GELU_LINEAR)
-
-    def __init__(self) -> None:
-        super().__init__(approximate="tanh")
-
-    def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or input.device.type != "cpu" or input.dtype != torch.float32:
-            return super().forward(input)
-        twice_u = torch.addcmul(self.LINEAR, input, input, value=2 * GELU_CUBE * GELU_LINEAR).mul_(input)
-        return twice_u.sigmoid_().mul_(input)
-
-
-def fuse_activations(core: nn.Module) -> None:
-    """Replace GPT-2's GELU, written out or not, by a faster function of the same formula."""
-    for module in core.modules():
-        if type(getattr(module, "act", None)).__name__ in TANH_GELUS:
-            module.act = TanhGELU()
 
 
 def _align(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""Packing: many prompts as runs of tokens in which what they share stands once.
+"""Packing: many prompts as blocks of tokens in which what they have in common stands once.
 
 The steps of an episode share its history, so most of their tokens are the same tokens. A packing finds that from the
 tokens alone: the longest prompt is a block of its own, and every other prompt branches off at the token at which it
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -87,8 +87,8 @@ def make_trie(texts: Sequence[Ids]) -> Trie:
 
 
 @dataclass
-class Packing:
-    """Prompts packed into blocks.
+class Packing(Sequence[Ids]):
+    """Prompts packed into blocks; as a sequence, its items are the prompts.
 
     Attributes:
         blocks: a block stands behind all those that its context names.
@@ -97,23 +97,25 @@ class Packing:
 
     blocks: list[Block] = field(default_factory=list)
     paths: list[tuple[Span, ...]] = field(default_factory=list)
+    _starts: list[int] = field(default_factory=list, repr=False, compare=False)
 
-    def spell(self, prompt: int) -> Ids:
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, prompt: int) -> Ids:  # type: ignore[override]
         """The tokens of a prompt, put together again."""
         return tuple(t for block, count in self.paths[prompt] for t in self.blocks[block].ids[:count])
 
     def places(self, prompt: int) -> np.ndarray:
         """Where each token of a prompt stands among all blocks' tokens."""
+        if len(self._starts) != len(self.blocks):
+            self._starts = np.cumsum([0, *(len(block.ids) for block in self.blocks[:-1])]).tolist()
         return np.concatenate([self._starts[block] + np.arange(count) for block, count in self.paths[prompt]])
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        return np.cumsum([0, *(len(block.ids) for block in self.blocks)])
 
     def ends(self) -> list[int]:
         """Where each prompt's last token stands among all blocks' tokens."""
-        starts = self._starts
-        return [int(starts[path[-1][0]]) + path[-1][1] - 1 for path in self.paths]
+        starts = [0, *accumulate(len(block.ids) for block in self.blocks)]
+        return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
@@ -133,7 +135,7 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
         packing.blocks.append(Block(tuple(prompts[spine][offset:]), offset, context))
         branches: dict[tuple[int, Ids], list[int]] = defaultdict(list)
         for i in group:
-            shared = _shared(arrays[i], arrays[spine], offset)
+            shared = shared_length(arrays[i], arrays[spine], offset)
             if shared == len(prompts[i]):
                 packing.paths[i] = (*context, (number, shared - offset))
             elif shared - offset >= least:
@@ -147,7 +149,7 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
 
 
 def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Rows in order, as many at a time as are `most` together (and one at least)."""
+    """Slices of rows in order, each with as many as are `most` together (and one at least)."""
     start = total = 0
     for row, size in enumerate(sizes):
         if row > start and total + size > most:
@@ -158,13 +160,8 @@ def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
-    return _shared(np.asarray(first), np.asarray(second), 0)
-
-
-def _shared(first: np.ndarray, second: np.ndarray, offset: int) -> int:
-    """The same for arrays that are known to share `offset` tokens."""
+def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray, offset: int = 0) -> int:
+    """How many tokens two sequences share from the start, of which `offset` are known to be shared."""
     end = min(len(first), len(second))
-    differ = np.flatnonzero(first[offset:end] != second[offset:end])
+    differ = np.flatnonzero(np.asarray(first[offset:end]) != np.asarray(second[offset:end]))
     return offset + int(differ[0]) if len(differ) else end

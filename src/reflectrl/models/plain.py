@@ -1,144 +1,151 @@
-"""The plain forward pass: a model's own code, one sequence at a time, with nothing shared and nothing kept.
+"""The plain backend: Hugging Face's own forward pass, one sequence at a time, nothing shared and nothing kept.
 
-Short, slow, and right for every architecture: what the engine is held against (`proof.py`), and what a model runs on
-where the engine would differ.
+Slow, and right for every architecture: what the packed backend is compared with when a model is loaded (`proof.py`),
+and what a model runs on where the two would differ, or where `model.backend` is "plain".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.packing import Block, Ids, Packing, Trie
+from reflectrl.models.generation import draw
+from reflectrl.models.hf_model import body_of, own_logits
+from reflectrl.models.packing import Ids, Packing
+from reflectrl.types import Sampling
 
-
-def plain_pass(core: Any, ids: Sequence[int], **options: Any) -> tuple[Tensor, Tensor, Any]:
-    """One sequence through a model's own forward pass.
-
-    Args:
-        core: a Hugging Face causal language model.
-        options: what else its forward pass is told.
-
-    Returns:
-        Hidden states (T, D) that its layers hand to whatever computes logits; logits (T, V); its whole output.
-    """
-    found: list[Tensor] = []
-    hook = body_of(core).register_forward_hook(lambda module, given, output: found.append(output[0]))
-    device = core.get_input_embeddings().weight.device
-    try:
-        output = core(input_ids=torch.tensor([ids], device=device), **{"use_cache": False, **options})
-    finally:
-        hook.remove()
-    return found[-1][0], output.logits[0], output
+if TYPE_CHECKING:
+    from reflectrl.models.backend import Answers, Draw, Scoring, Written
+    from reflectrl.models.lm import LanguageModel
 
 
-def body_of(core: Any) -> nn.Module:
-    """The part of a causal language model that its forward pass calls for hidden states of text."""
-    embeddings = core.get_input_embeddings()
-    for found in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
-        if found is not core and any(module is embeddings for module in found.modules()):
-            return found
-    return core.model
-
-
-def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
-    """Logits (N, V) of hidden states by the model's own code: its forward pass, with the layers left out.
-
-    So whatever a family does beside the head's product (scaling, soft caps, transformations) is done.
-    """
-    ids_1N = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
-    with _replaced(body_of(core), lambda *_, **__: _Output(hidden_ND[None])):
-        logits: Tensor = core(input_ids=ids_1N, use_cache=False).logits[0]
-    return logits
-
-
-class _Output(SimpleNamespace):
-    """What a body returns: hidden states, and nothing of all else that might be asked for."""
-
-    def __init__(self, hidden_1ND: Tensor) -> None:
-        super().__init__(last_hidden_state=hidden_1ND)
-
-    def __getattr__(self, name: str) -> None:
-        return None
-
-    def __getitem__(self, index: Any) -> Any:
-        return (self.last_hidden_state,)[index]
-
-
-@contextmanager
-def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Within the block, a module computes something else."""
-    before = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.forward
-        else:
-            module.forward = before
-
-
-@contextmanager
-def attention(core: Any, implementation: str) -> Iterator[None]:
-    """Within the block, attention is computed so; "eager" writes it out, while fused ones ignore what they lack."""
-    before = core.config._attn_implementation
-    core.set_attn_implementation(implementation)
-    try:
-        yield
-    finally:
-        core.set_attn_implementation(before)
-
-
-# ---- as the engine has it --------------------------------------------------------------------------------------------
-
-
-def plain_hidden(core: Any, packing: Packing) -> Tensor:
-    """Hidden states (N, D) of all tokens of a packing, in the order of its blocks; gradients flow.
-
-    Every block is read with all that stands before it, and every branch of a trie by itself.
-    """
-    return torch.cat([_block_hidden(core, packing, block) for block in packing.blocks])
-
-
-def _block_hidden(core: Any, packing: Packing, block: Block) -> Tensor:
-    before = tuple(token for number, count in block.context for token in packing.blocks[number].ids[:count])
-    if block.trie is None:
-        return plain_pass(core, before + block.ids)[0][len(before) :]
-    return _trie_hidden(core, before, block.trie)
-
-
-def _trie_hidden(core: Any, before: Ids, trie: Trie) -> Tensor:
-    found: dict[int, Tensor] = {}
-    for path in sorted(trie.paths, key=len, reverse=True):
-        if not found.keys() >= set(path):
-            ids = tuple(trie.ids[node] for node in path)
-            found.update(zip(path, plain_pass(core, before + ids)[0][len(before) :], strict=True))
-    return torch.stack([found[node] for node in range(len(trie.ids))])
-
-
-class Continuation:
-    """One text that grows, read by a model's own forward pass.
+class PlainBackend:
+    """See `backend.Backend` for what the calls mean; KV caches and draft models are accepted and not used.
 
     Args:
-        cached: whether the library's own cache keeps what was read; otherwise all is read anew for each token.
+        lm: the player's model. Where `lm.shortcuts.cache` holds, the library's own cache is used while writing.
     """
 
-    def __init__(self, core: Any, cached: bool) -> None:
-        self.core, self.cached = core, cached
-        self._ids: Ids = ()
-        self._cache: Any = None
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm, self.core = lm, lm.core
+        self.body = body_of(lm.core)
 
-    def add(self, ids: Sequence[int]) -> Tensor:
-        """Read more tokens; returns the hidden state (D,) behind them."""
-        self._ids = (*self._ids, *ids)
-        if not self.cached:
-            return plain_pass(self.core, self._ids)[0][-1]
-        hidden_TD, _, output = plain_pass(self.core, ids, use_cache=True, past_key_values=self._cache)
-        self._cache = output.past_key_values
-        return hidden_TD[-1]
+    def forward(self, ids: Sequence[int], **options: Any) -> tuple[Tensor, Tensor, Any]:
+        """One sequence: hidden states (T, D) that the layers hand to the head, logits (T, V), the library's output."""
+        if self.lm.adapter is not None:
+            self.lm.activate()
+        found: list[Tensor] = []
+        hook = self.body.register_forward_hook(lambda module, given, output: found.append(output[0]))
+        device = self.core.get_input_embeddings().weight.device  # type: ignore[operator]
+        try:
+            output = self.core(input_ids=torch.tensor([ids], device=device), **{"use_cache": False, **options})
+        finally:
+            hook.remove()
+        self.lm.counters.passes += 1
+        self.lm.counters.logits += output.logits.numel()
+        return found[-1][0], output.logits[0], output
+
+    def read(
+        self,
+        prompts: Sequence[Ids],
+        at: Sequence[int] | Literal["ends", "all"] = "ends",
+        caches: object = None,
+        room: int = 0,
+    ) -> Tensor:
+        """Hidden states (M, D) at the ends of prompts, or at tokens of a packing."""
+        states = [self.forward(ids)[0] for ids in prompts]
+        self.lm.counters.encoded += sum(map(len, states))
+        if at == "ends":
+            return torch.stack([hidden_TD[-1] for hidden_TD in states])
+        assert isinstance(prompts, Packing), "other tokens than the last are named by their places in a packing"
+        places = np.concatenate([prompts.places(i) for i in range(len(prompts))])
+        row_of = np.empty(places.max() + 1, dtype=np.int64)
+        row_of[places] = np.arange(len(places))
+        hidden_ND = torch.cat(states)
+        return hidden_ND[torch.from_numpy(row_of if at == "all" else row_of[list(at)]).to(hidden_ND.device)]
+
+    def score(
+        self,
+        prompts: Sequence[Ids],
+        answers: Sequence[Answers],
+        scoring: Scoring = "enumeration",
+        caches: object = None,
+        share: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (P, A) by label in a pass per prompt, by text in one per action; hidden states (P, D)."""
+        rows, ends = [], []
+        for prompt, one in zip(prompts, answers, strict=True):
+            self.lm.counters.encoded += len(prompt)
+            if scoring == "enumeration":
+                hidden_TD, logits_TV, _ = self.forward(prompt)
+                rows.append(logits_TV[-1, [ids[0] for ids in one.ids]].float())
+                ends.append(hidden_TD[-1])
+            else:
+                row_A, end_D = self._score_texts(prompt, one, scoring)
+                rows.append(row_A)
+                ends.append(end_D)
+        return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
+
+    def _score_texts(self, prompt: Ids, answers: Answers, scoring: Scoring) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (A,) of the actions' texts, as `scoring` counts them, and the hidden state (D,) before."""
+        found = []
+        for ids, words in zip(answers.ids, answers.words, strict=True):
+            hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
+            logits_SV = logits_TV[len(prompt) - 1 :].float()
+            total_S = logits_SV.logsumexp(-1)
+            if scoring == "trie":  # of the tokens that lead to a legal action
+                legal = [
+                    [other[t] for other in answers.ids if len(other) > t and other[:t] == ids[:t]]
+                    for t in range(len(ids))
+                ]
+                total_S = torch.stack(
+                    [logits_SV[t, sorted(set(tokens))].logsumexp(-1) for t, tokens in enumerate(legal)]
+                )
+            logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
+            found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
+        return torch.stack(found), hidden_TD[len(prompt) - 1]
+
+    @torch.no_grad()
+    def write(
+        self,
+        prompts: Sequence[Ids],
+        max_new_tokens: int | Sequence[int],
+        sampling: Sampling,
+        generators: Sequence[np.random.Generator],
+        caches: object = None,
+        draft_model: object = None,
+        draw: Draw = draw,
+    ) -> list[Written]:
+        """Continue each prompt, token by token, until end-of-text or as far as allowed."""
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+        written: list[Written] = []
+        for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
+            ids, logprobs, cache = list[int](), list[float](), None
+            while len(ids) < limit:
+                if self.lm.shortcuts.cache:
+                    _, logits_TV, output = self.forward(ids[-1:] or prompt, use_cache=True, past_key_values=cache)
+                    cache = output.past_key_values
+                else:
+                    _, logits_TV, _ = self.forward((*prompt, *ids))
+                token_1, logprob_1 = draw(logits_TV[-1:].float(), sampling, [generator])
+                if int(token_1) == self.lm.tokenizer.eos_token_id:
+                    break
+                ids.append(int(token_1))
+                logprobs.append(float(logprob_1))
+            self.lm.counters.encoded += len(prompt)
+            self.lm.counters.decoded += max(0, len(ids) - 1)
+            written.append((tuple(ids), tuple(logprobs)))
+        return written
+
+    def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits (N, V) of hidden states by the model's own code, or those of some tokens (N, A)."""
+        if self.lm.adapter is not None:
+            self.lm.activate()
+        logits_NV = own_logits(self.core, hidden_ND)
+        self.lm.counters.logits += logits_NV.numel()
+        return logits_NV if rows is None else logits_NV[:, rows]

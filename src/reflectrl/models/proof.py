@@ -1,8 +1,8 @@
-"""The engine proves itself on every model that is loaded, against the model's own forward pass.
+"""The packed backend is checked against the plain one on every model that is loaded.
 
 There are many families of models, and some do between their layers or behind their head what the engine does not know
-of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing prefixes,
-writing with drafts, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
+of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing caches,
+speculative decoding, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
 not taken with this model, and a line says so.
 """
 
@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.choices import Texts, cached_text_logits, text_logits
+from reflectrl.models.backend import Answers
 from reflectrl.models.counters import Counters
-from reflectrl.models.drafts import Drafts
-from reflectrl.models.engine import packed_hidden, read
-from reflectrl.models.forward import drops, knows
+from reflectrl.models.forward import drops, walk_of
+from reflectrl.models.generation import DraftModel
+from reflectrl.models.hf_model import attention, own_logits
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.packed import PackedBackend
 from reflectrl.models.packing import Ids, pack
-from reflectrl.models.plain import attention, own_logits, plain_pass
-from reflectrl.models.prefix import Prefix
-from reflectrl.models.writing import generate
+from reflectrl.models.plain import PlainBackend
 from reflectrl.plugins import one_line
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -68,14 +68,14 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     """The same model, told to take those shortcuts only that give the numbers of its own forward pass.
 
     Args:
-        name: of the model, for the line that is logged where one is not taken.
+        lm: its shortcuts are those that may be taken; without `packed`, the plain backend is all that is tried.
 
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
     trial = _Trial(replace(lm, counters=Counters()), name)
     with torch.inference_mode():
-        tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head)
+        tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head) if lm.shortcuts.packed else trial.lm
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
         doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
@@ -95,12 +95,14 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     core: Any = lm.core
     known, own = lm.shortcuts, str(core.config._attn_implementation)
     through, plain = replace(known, blocks=False), replace(known, packed=False)
-    ways = [Way(known)] if knows(core) else []
-    ways.append(Way(through, "its layers run through the library" if ways else ""))
+    ways = [Way(known)] if known.packed and walk_of(core) is not None else []
+    if known.packed:
+        ways.append(Way(through, "its layers run through the library" if ways else ""))
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((own, "eager")):
             words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
-            ways.append(Way(shortcuts, words, implementation))
+            asked = not known.packed and shortcuts == known and implementation == own
+            ways.append(Way(shortcuts, "" if asked else words, implementation))
     return ways
 
 
@@ -132,6 +134,7 @@ class _Trial:
     def _refuse_unless_causal(self) -> None:
         early = self.branch[:-2]
         try:
+            self.plain = PlainBackend(self.lm)
             early_TV = self.expected(early)[1]
             hidden_TD, logits_TV = self.expected((*self.branch, *self.tiny[:2]))
             own_TV = own_logits(self.core, hidden_TD)
@@ -148,7 +151,7 @@ class _Trial:
             if known[: len(ids)] == ids:
                 return hidden_TD[: len(ids)], logits_TV[: len(ids)]
         with attention(self.core, "eager"):
-            self._known[ids] = plain_pass(self.core, ids)[:2]
+            self._known[ids] = self.plain.forward(ids)[:2]
         return self._known[ids]
 
     def first_exact(
@@ -183,15 +186,16 @@ class _Trial:
 
     def try_head(self, lm: LanguageModel) -> None:
         """Logits of all tokens, of some, and of one each, from hidden states of several sizes."""
+        backend = PackedBackend(lm)
         hidden_TD, logits_TV = (part[-2:] for part in self.expected(self.branch))
         rows = torch.linspace(0, logits_TV.shape[1] - 1, 5, device=lm.device).long()
         where = torch.arange(5, device=lm.device) % 2
         for scale in (1.0, *(spread / max(1e-6, float(logits_TV.float().std())) for spread in SPREADS)):
             scaled_TD = hidden_TD * scale
             own_TV = own_logits(self.core, scaled_TD)
-            self.require("the head", lm.logits(scaled_TD), own_TV)
-            self.require("some rows of the head", lm.logits(scaled_TD, rows), own_TV[:, rows])
-            self.require("a row of the head", lm.token_logits(scaled_TD, where, rows), own_TV[where, rows])
+            self.require("the head", backend.logits(scaled_TD), own_TV)
+            self.require("some rows of the head", backend.logits(scaled_TD, rows), own_TV[:, rows])
+            self.require("a row of the head", backend.token_logits(scaled_TD, where, rows), own_TV[where, rows])
 
     def try_body(self, lm: LanguageModel) -> None:
         """Everything that play and learning do."""
@@ -205,31 +209,31 @@ class _Trial:
     def _try_packed(self, lm: LanguageModel) -> None:
         prompts = [self.long, self.branch, self.long[: -len(self.long) // 8], self.tiny]
         packing = pack(prompts)
-        hidden_ND = packed_hidden(lm, packing)
+        hidden_ND = lm.backend.read(packing, "all")
         for i, prompt in enumerate(prompts):
             self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
 
     def _try_growing(self, lm: LanguageModel) -> None:
         prompts = [self.long, self.branch]
-        prefixes = [Prefix(growing=True) for _ in prompts]
-        read(lm, [prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], prefixes)
-        for hidden_D, prompt in zip(read(lm, prompts, prefixes), prompts, strict=True):
+        caches = [KVCache(growing=True) for _ in prompts]
+        lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
+        for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
             self._require_hidden("a growing prompt", hidden_D[None], prompt)
 
     def _try_texts(self, lm: LanguageModel) -> None:
         first, second = self.tiny[:2]
-        texts = Texts(((first, self.end), (first, second, self.end)), (1, 2))
+        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
         wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
-        found_PA = text_logits(lm, pack([self.branch]), [texts], "sum")[0]
+        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
         self.require("a text after a packed prompt", found_PA, wanted_PA)
-        found_PA = cached_text_logits(lm, [self.branch], [texts], "sum", [Prefix()])
+        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
         self.require("a text after a growing prompt", found_PA, wanted_PA)
 
     def _try_writing(self, lm: LanguageModel) -> None:
-        prompts, drafts = [self.branch, self.tiny], Drafts()
+        prompts, draft_model = [self.branch, self.tiny], DraftModel()
         for _ in range(2):  # the second time it guesses what it has written the first time
             generators = [np.random.default_rng(0) for _ in prompts]
-            written = generate(lm, prompts, WRITTEN, Sampling(0.0), generators, drafts=drafts)
+            written = lm.backend.write(prompts, WRITTEN, Sampling(0.0), generators, draft_model=draft_model)
             for prompt, (ids, nats) in zip(prompts, written, strict=True):
                 if ids:
                     self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())

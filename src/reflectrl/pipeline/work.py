@@ -30,7 +30,7 @@ class Work:
         lm, players = self.models[role], self.players[role]
         assert lm is not None
         counters = lm.counters.since(self.before[role])
-        asked, remembered = (sum(getattr(player, name) for player in players) for name in ("asked", "remembered"))
+        asked, remembered = (sum(getattr(player, name) for player in players) for name in ("lookups", "hits"))
         return {
             "read": counters.encoded,
             "reused": counters.reused,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reflectrl.players.base import LiveEpisode, Player
-    from reflectrl.players.policy import Policy
-    from reflectrl.players.reflector import Reflector
+    from reflectrl.players.policy import Policy, Reflector
     from reflectrl.players.simple import (
         AnalystPlayer,
         BaselinePlayer,
@@ -40,7 +39,7 @@ _HOMES = {
     "Player": "base",
     "LiveEpisode": "base",
     "Policy": "policy",
-    "Reflector": "reflector",
+    "Reflector": "policy",
     "TargetReturnPlayer": "target_return",
 }
 

@@ -1,4 +1,4 @@
-"""What a player is: anything that takes a turn for each of the playing it is given."""
+"""What a player is: anything that takes a turn for each of the live episodes it is given."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reflectrl.types import Observation, Step, Task, Turn
 
 @dataclass(eq=False)
 class LiveEpisode:
-    """One live episode, as players see it. A player may keep things by live: it lives as long as the episode.
+    """An episode that is being played, as players see it. It lives as long as the episode: a key for their caches.
 
     Attributes:
-        observation: what is on the table now.
+        observation: the current one.
         rng: the episode's own generator for the players' randomness.
         turns: turns already taken on this observation.
         steps: the steps so far.
@@ -35,7 +35,7 @@ class LiveEpisode:
 
     @property
     def reflection(self) -> str | None:
-        """What was written on this observation before the choice, if anything."""
+        """What a reflector wrote on this observation, if anything."""
         return next((turn.text for turn in self.turns if turn.choice is None), None)
 
 
@@ -45,6 +45,6 @@ class Player(Protocol):
     A turn with a `choice` acts; a turn without one is a reflection.
     """
 
-    def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
-        """One turn per live, in the same order. Randomness comes from `live.rng` only."""
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """One turn per episode, in the same order. Randomness comes from each episode's `rng` only."""
         ...

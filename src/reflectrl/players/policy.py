@@ -1,45 +1,122 @@
-"""The policy: one forward pass over state, reflection and the numbered actions gives the probability of each action.
+"""The players that are language models: the policy, which chooses, and the reflector, which writes.
 
-Single-prompt action enumeration (Reflect-RL, section on techniques), or the actions' own texts. Only legal actions are
-scored, so an illegal one cannot be sampled.
+The policy reads state, reflection and the numbered actions, and one forward pass gives the probability of each action:
+single-prompt action enumeration (Reflect-RL, section on techniques), or the actions' own texts. Only legal actions are
+scored, so an illegal one cannot be sampled. The reflector writes a short analysis of the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.choices import Scoring, Texts, action_texts, cached_text_logits, text_logits
-from reflectrl.models.engine import choice_logits, last_hidden, tokenize
-from reflectrl.models.labels import Labels, find_labels
+from reflectrl.models.backend import Answers, Scoring, Written
+from reflectrl.models.generation import DraftModel
+from reflectrl.models.kv_cache import CACHE, KVCache, KVCachePool
+from reflectrl.models.labels import Labels, all_labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart, pack, portions
-from reflectrl.models.prefix import CACHE, Prefix, PrefixPool
+from reflectrl.models.packing import Ids
+from reflectrl.models.precision import is_mixed
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts import Prompt, policy_prompt, words_prompt
+from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
-CHUNK = 256
-"""Prompts per forward pass."""
-
 Actions = tuple[str, ...]
-Asked = tuple[Ids, Actions]
+Question = tuple[Ids, Actions]
 """A prompt, and the actions among which it asks to choose."""
 
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 
-class Policy:
+
+class LanguagePlayer(Generic[Key, Result]):
+    """What both share: equal prompts are computed once; results are kept, and so are KV caches of live episodes.
+
+    Args:
+        memory: how many results are kept (the least recently used go first); 0 computes even equal prompts of a batch
+            one by one. Call `clear_cache` whenever the weights change.
+        cache: most bytes of KV caches of histories that are kept between steps; 0 reads all anew each time.
+
+    Attributes:
+        lookups: prompts so far.
+        hits: those that were answered from memory, or by an equal prompt of the same batch.
+        pool: the KV caches (the packed backend's; the plain one keeps none).
+    """
+
+    packs = False
+    """Whether prompts without a history are packed together, rather than read each with a KV cache of its own."""
+
+    def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
+        self.lm, self.sampling, self.memory = lm, sampling, memory
+        self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache)
+        self.lookups = self.hits = 0
+        self._mixed = is_mixed(lm.device, lm.mixed_play)
+        self._results: OrderedDict[Key, Result] = OrderedDict()
+
+    def clear_cache(self) -> None:
+        """Drop all that was computed, because the weights have changed."""
+        self._results.clear()
+        self.pool.clear()
+
+    def recall(
+        self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int], remember: bool
+    ) -> list[Result]:
+        """The result of each key, from memory where it is known, computed where it is not.
+
+        Args:
+            tokens: how many tokens each may come to hold in its KV cache.
+            remember: whether equal keys have equal results; otherwise each is computed for its own episode.
+        """
+        self.lookups += len(keys)
+        asked, playing, needed = list(keys), list(episodes), list(tokens)
+        found: dict[Key, Result] = {}
+        if remember:
+            for key in keys:
+                if key in self._results:
+                    self._results.move_to_end(key)
+                    found[key] = self._results[key]
+            new = {key: i for i, key in enumerate(keys) if key not in found}
+            self.hits += len(keys) - len(new)
+            asked = list(new)
+            playing, needed = [episodes[i] for i in new.values()], [tokens[i] for i in new.values()]
+        packed, results = self.lm.shortcuts.packed, list[Result]()
+        growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
+        with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
+            if not packed or (self.packs and not any(growing)):
+                results = self._compute(asked, playing, None) if asked else []
+            else:
+                for rows, caches in self.pool.lend(playing, needed, growing):
+                    results += self._compute(asked[rows], playing[rows], caches)
+        if not remember:
+            return results
+        found.update(zip(asked, results, strict=True))
+        if any(growing):
+            self.pool.share_equal(keys, episodes, dict(zip(asked, playing, strict=True)))
+        self._results.update(zip(asked, results, strict=True))
+        while len(self._results) > self.memory:
+            self._results.popitem(last=False)
+        return [found[key] for key in keys]
+
+    def _compute(
+        self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[Result]:
+        """What the model makes of some keys."""
+        raise NotImplementedError
+
+
+class Policy(LanguagePlayer[Question, np.ndarray]):
     """Chooses among the legal actions.
 
     Args:
         sampling: temperature 0 takes the most probable action.
         shuffle_labels: list the actions in a random order at every step (enumeration only).
-        memory: how many prompts' logits are kept; 0 computes even equal prompts of a batch one by one. Call
-            `clear_cache` whenever the weights change.
-        cache: most bytes of keys and values of histories that are kept between steps; 0 encodes all anew each time.
-        scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `models/choices.py`).
+        memory, cache: see `LanguagePlayer`.
+        scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
     """
 
     def __init__(
@@ -51,14 +128,11 @@ class Policy:
         cache: int = CACHE,
         scoring: Scoring = "enumeration",
     ) -> None:
-        self.lm, self.sampling, self.memory, self.scoring = lm, sampling, memory, scoring
-        self.shuffle_labels = shuffle_labels and scoring == "enumeration"
-        self.pool = PrefixPool(lm.token_bytes, cache)
-        self.asked = 0
-        self.remembered = 0
-        self._labels: Labels | None = None
-        self._texts: dict[Actions, Texts] = {}
-        self._known: dict[Asked, np.ndarray] = {}
+        super().__init__(lm, sampling, memory, cache)
+        self.scoring, self.packs = scoring, scoring == "enumeration"
+        self.shuffle_labels = shuffle_labels and self.packs
+        self._labels = all_labels(lm.tokenizer) if self.packs else Labels((), (), "")
+        self._answers: dict[Actions | int, Answers] = {}
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """The same player with another way of drawing, and memories of its own."""
@@ -66,134 +140,132 @@ class Policy:
 
     def labels(self, count: int) -> Labels:
         """The tokenizer's choice labels for that many actions (UserError if it has too few)."""
-        if self._labels is None or len(self._labels.texts) < count:
-            self._labels = find_labels(self.lm.tokenizer, count)
-        return self._labels
+        return find_labels(self.lm.tokenizer, count)
 
-    def texts(self, actions: Actions) -> Texts:
-        """The tokens of the actions' texts."""
-        if actions not in self._texts:
-            if len(self._texts) >= self.memory:
-                self._texts.clear()
-            self._texts[actions] = action_texts(self.lm, actions)
-        return self._texts[actions]
+    def answers(self, actions: Actions) -> Answers:
+        """The tokens that take each of the actions: their labels', in the order of listing, or their texts'."""
+        key = len(actions) if self.scoring == "enumeration" else actions
+        if key not in self._answers:
+            if self.scoring == "enumeration":
+                enough = len(actions) <= len(self._labels.token_ids)
+                labels = self._labels if enough else self.labels(len(actions))  # which says what is wrong
+                made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
+            else:
+                end = self.lm.tokenizer.eos_token_id
+                ids = tuple((*self.lm.encode(f" {action}"), end) for action in actions)
+                made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
+            if len(self._answers) >= max(1, self.memory):
+                self._answers.clear()
+            self._answers[key] = made
+        return self._answers[key]
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
         """Token ids of the prompt that the choice follows."""
+        answers = self.answers(observation.actions)
         if self.scoring != "enumeration":
-            longest = max(map(len, self.texts(observation.actions).ids))
-            return tokenize(self.lm, words_prompt(observation, reflection), reserve=longest)
-        labels = self.labels(len(observation.actions))
-        text = policy_prompt(observation, reflection, labels.texts, order)
-        return tokenize(self.lm, Prompt(text.history, text.rest + labels.gap))
+            return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
+        history, rest = policy_prompt(observation, reflection, self._labels.texts, order)
+        return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
         """The tokens that take an action, listed under the label of that number."""
-        if self.scoring != "enumeration":
-            return self.texts(actions).ids[action]
-        return (self.labels(len(actions)).token_ids[label],)
+        return self.answers(actions).ids[label if self.scoring == "enumeration" else action]
 
-    def clear_cache(self) -> None:
-        """Drop all that was computed, because the weights have changed."""
-        self._known.clear()
-        self.pool.clear()
-
-    def logits(self, packing: Packing, actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
-        """Logits (P, A) of the actions of each packed prompt, and hidden states (P, D) after it; gradients flow.
+    def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
+        """Logits (P, A) of the actions of each prompt, and hidden states (P, D) after it; gradients flow.
 
         Rows with fewer than A actions end in arbitrary numbers.
         """
-        if self.scoring != "enumeration":
-            return text_logits(self.lm, packing, [self.texts(one) for one in actions], self.scoring)
-        most = max(map(len, actions))
-        hidden_PD = last_hidden(self.lm, packing)
-        rows = torch.tensor(self.labels(most).token_ids[:most], device=self.lm.device)
-        return self.lm.logits(hidden_PD, rows).float(), hidden_PD
+        return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        orders = [self._order(episode) for episode in episodes]
-        asked = [
-            (self.prompt(episode.observation, episode.reflection, order), episode.observation.actions)
-            for episode, order in zip(episodes, orders, strict=True)
-        ]
-        logits = self._logits(asked, episodes) if self.memory else self._scored(asked, episodes)
-        return [self._turn(episode, order, row) for episode, order, row in zip(episodes, orders, logits, strict=True)]
+        """Draw a label for each; one number of its generator is used even when greedy, so both replay alike."""
+        orders, questions, tokens = [], list[Question](), []
+        for episode in episodes:
+            actions = episode.observation.actions
+            order = tuple(episode.rng.permutation(len(actions)).tolist()) if self.shuffle_labels else ()
+            reflection = next((turn.text for turn in episode.turns if turn.choice is None), None)
+            ids = self.prompt(episode.observation, reflection, order)
+            orders.append(order)
+            questions.append((ids, actions))
+            tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
+        turns = []
+        found = self.recall(questions, episodes, tokens, remember=self.memory > 0)
+        for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
+            scaled = logits / (self.sampling.temperature or 1.0)
+            logp = scaled - np.logaddexp.reduce(scaled)
+            probs = np.exp(logp)
+            uniform = episode.rng.random() * probs.sum()
+            sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
+            label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
+            choice, listed = order[label] if order else label, probs
+            if order:
+                listed = np.empty_like(probs)
+                listed[list(order)] = probs
+            turn = Turn(
+                "policy",
+                actions[choice],
+                choice=choice,
+                order=order,
+                probs=tuple(round(float(p), 6) for p in listed),
+                token_ids=self.answers(actions).ids[label if self.packs else choice],
+                logprobs=(float(logp[label]),),
+                entropy=float(-(probs * logp).sum()),
+                sampling=self.sampling,
+            )
+            turns.append(turn)
+        return turns
 
-    def _order(self, episode: LiveEpisode) -> tuple[int, ...]:
-        count = len(episode.observation.actions)
-        return tuple(int(i) for i in episode.rng.permutation(count)) if self.shuffle_labels else ()
-
-    def _logits(self, asked: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
-        """Logits of the listed actions; identical prompts are computed once."""
-        found = {key: self._known[key] for key in asked if key in self._known}
-        new = {key: episode for key, episode in zip(asked, episodes, strict=True) if key not in found}
-        self.asked += len(asked)
-        self.remembered += len(asked) - len(new)
-        found.update(zip(new, self._scored(list(new), list(new.values())), strict=True))
-        self.pool.share_equal(asked, episodes, new)
-        if len(self._known) + len(new) <= self.memory:
-            self._known.update((key, found[key]) for key in new)
-        return [found[key] for key in asked]
-
-    def _scored(self, asked: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
-        starts = range(0, len(asked), CHUNK)
-        return [row for i in starts for row in self._score(asked[i : i + CHUNK], episodes[i : i + CHUNK])]
-
-    def _score(self, part: Sequence[Asked], episodes: Sequence[LiveEpisode]) -> list[np.ndarray]:
-        prompts, actions = [ids for ids, _ in part], [listed for _, listed in part]
-        growing = [self.pool.limit > 0 and bool(episode.observation.history) for episode in episodes]
-        with self.lm.playing():
-            if any(growing) or self.scoring != "enumeration":
-                needed = [len(ids) + sum(map(len, self._spelled(one))) for ids, one in part]
-                parts = self.pool.parts(episodes, needed, growing)
-                found = [row for rows, prefixes in parts for row in self._read(prompts[rows], actions[rows], prefixes)]
-            else:
-                found = self._glance(prompts, actions)
-        if not all(row[: len(one)].isfinite().all() for row, one in zip(found, actions, strict=True)):
+    def _compute(
+        self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[np.ndarray]:
+        """Logits of the listed actions."""
+        prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
+        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
+        if not all(row.isfinite().all() for row in rows):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
-        return [row[: len(one)].cpu().double().numpy() for row, one in zip(found, actions, strict=True)]
+        return [row.double().numpy() for row in rows]
 
-    def _glance(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> list[Tensor]:
-        """Logits of prompts of which nothing is kept; what those of one pass have in common is encoded once."""
-        order = sorted(range(len(prompts)), key=lambda i: prompts[i])
-        found: dict[int, Tensor] = {}
-        for rows in portions([len(prompts[i]) for i in order], self.lm.pass_tokens):
-            together = [prompts[i] for i in order[rows]]
-            packing = pack(together) if self.memory else apart(together)
-            found.update(zip(order[rows], self.logits(packing, [actions[i] for i in order[rows]])[0], strict=True))
-        return [found[i] for i in range(len(prompts))]
 
-    def _spelled(self, actions: Actions) -> tuple[Ids, ...]:
-        """What is encoded behind a prompt to score its actions."""
-        return () if self.scoring == "enumeration" else self.texts(actions).ids
+class Reflector(LanguagePlayer[Ids, Written]):
+    """Writes an analysis of the state, until end-of-text.
 
-    def _read(self, prompts: Sequence[Ids], actions: Sequence[Actions], prefixes: Sequence[Prefix]) -> Tensor:
-        """Logits (P, A) of prompts that continue what their prefixes hold."""
-        if self.scoring != "enumeration":
-            return cached_text_logits(self.lm, prompts, [self.texts(one) for one in actions], self.scoring, prefixes)
-        most = max(map(len, actions))
-        return choice_logits(self.lm, prompts, self.labels(most).token_ids[:most], prefixes)
+    Args:
+        max_new_tokens: longest reflection.
+        sampling: greedy reflections are remembered, since the model is frozen: an identical prompt is written once.
+        memory, cache: see `LanguagePlayer`.
+        speculative: whether what was written before helps to write (faster, with the same result).
+    """
 
-    def _turn(self, episode: LiveEpisode, order: tuple[int, ...], logits: np.ndarray) -> Turn:
-        """Draw a label; one number of the episode's generator is used even when greedy, so both replay alike."""
-        scaled = logits / (self.sampling.temperature or 1.0)
-        logp = scaled - np.logaddexp.reduce(scaled)
-        probs = np.exp(logp)
-        uniform = episode.rng.random() * probs.sum()
-        sampled = int(np.searchsorted(np.cumsum(probs), uniform, side="right"))
-        label = int(np.argmax(logp)) if self.sampling.greedy else min(sampled, len(probs) - 1)
-        listed = np.asarray(order or range(len(probs)))
-        aligned = np.empty_like(probs)
-        aligned[listed] = probs
-        choice = int(listed[label])
-        return Turn(
-            "policy",
-            episode.observation.actions[choice],
-            choice=choice,
-            order=order,
-            probs=tuple(round(float(p), 6) for p in aligned),
-            token_ids=self.answer(episode.observation.actions, choice, label),
-            logprobs=(float(logp[label]),),
-            entropy=float(-(probs * logp).sum()),
-            sampling=self.sampling,
-        )
+    def __init__(
+        self,
+        lm: LanguageModel,
+        max_new_tokens: int = 100,
+        sampling: Sampling = Sampling(temperature=0.0),  # noqa: B008  (frozen)
+        memory: int = 50_000,
+        cache: int = CACHE,
+        speculative: bool = True,
+    ) -> None:
+        super().__init__(lm, sampling, memory, cache)
+        self.max_new_tokens = max_new_tokens
+        self.draft_model = DraftModel() if speculative else None
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        room, copies = self.max_new_tokens, 1 if self.lm.device.type == "cpu" else 2  # writing copies caches elsewhere
+        prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
+        remember = self.memory > 0 and self.sampling.temperature == 0
+        written = self.recall(prompts, episodes, [copies * (len(ids) + room) for ids in prompts], remember)
+        texts = [self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids, _ in written]
+        return [
+            Turn("reflector", text, token_ids=ids, logprobs=logprobs, sampling=self.sampling)
+            for text, (ids, logprobs) in zip(texts, written, strict=True)
+        ]
+
+    def _compute(
+        self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
+    ) -> list[Written]:
+        """A continuation of each prompt, by each episode's own generator (from which greedy decoding draws nothing)."""
+        generators = [episode.rng for episode in episodes]
+        room = self.max_new_tokens
+        return self.backend.write(keys, room, self.sampling, generators, caches, self.draft_model)

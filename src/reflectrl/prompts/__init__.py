@@ -1,4 +1,4 @@
-"""Every word that a model sees: the templates in this folder and the functions that render them.
+"""Every word that a model sees: the templates in this folder, and the functions that render and tokenise them.
 
 Teaching, play and learning render through these functions and no others, so a model never meets a format that it was
 not trained on.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from reflectrl.types import Observation
+from reflectrl.prompts.incremental_tokens import encode_lines
+from reflectrl.types import Observation, UserError
+
+CUT = 4
+"""A history that does not fit is cut by multiples of a quarter of the context."""
 
 
 class Prompt(NamedTuple):
@@ -78,3 +82,37 @@ def target_return(value: float) -> str:
 def reflection_completion(reflection: str) -> str:
     """What the reflector is trained to continue with (end-of-text follows as a token)."""
     return " " + reflection
+
+
+class Reader(Protocol):
+    """What tokenising asks of a language model: its tokenizer, and the longest sequence that it reads, in tokens."""
+
+    tokenizer: Any
+    context: int
+
+
+def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...]:
+    """Token ids of a prompt, with room for `reserve` more in the context.
+
+    The two parts are encoded apart, so that the history's tokens do not depend on what follows. A prompt that is too
+    long loses the oldest part of its history, in pieces of a quarter of the context: were it cut to measure, every
+    step would shift all that follows, and no KV cache could be used again. The state, the reflection and the actions
+    are never cut.
+
+    Raises:
+        UserError: what may not be cut is already longer than the context.
+    """
+    tokenizer, context = reader.tokenizer, reader.context
+    bos = getattr(tokenizer, "bos_token_id", None)
+    start = [bos] if bos is not None and bos != tokenizer.eos_token_id else []
+    history = encode_lines(tokenizer, prompt.history) if prompt.history else []
+    rest = tokenizer.encode(prompt.rest, add_special_tokens=False)
+    room = context - reserve - len(start) - len(rest)
+    if room < 0:
+        raise UserError(
+            f"{len(rest)} tokens of observation and {reserve} to be written do not fit the model's context of"
+            f" {context} (raise model.context, or shorten the environment's state)"
+        )
+    piece = max(1, context // CUT)
+    excess = max(0, len(history) - room)
+    return tuple(start + history[-(-excess // piece) * piece :] + rest)

@@ -11,7 +11,6 @@ import numpy as np
 
 from reflectrl.learn.examples import Example
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.writing import generate
 from reflectrl.types import Sampling
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
@@ -50,7 +49,7 @@ def write(
     """
     starts = [prompt_ids(lm, sample, prompt_tokens, most_tokens) for sample in prompts]
     with lm.playing():
-        drawn = generate(lm, starts, most_tokens, sampling, generators)
+        drawn = lm.backend.write(starts, most_tokens, sampling, generators)
     found = []
     for sample, start, (ids, logprobs) in zip(prompts, starts, drawn, strict=True):
         text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.models import choices
-from reflectrl.models.choices import Scoring, Texts, action_texts, cached_text_logits, text_logits
-from reflectrl.models.engine import last_hidden
+from reflectrl.models import text_scoring
+from reflectrl.models.backend import Answers, Scoring
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids, apart, pack
-from reflectrl.models.prefix import Prefix
+from tests.models.calls import action_texts, cached_text_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -36,7 +36,7 @@ def prompts_of(shape: Sequence[tuple[int, int]], seed: int = 0) -> list[Ids]:
     return found
 
 
-def naive(lm: LanguageModel, prompt: Ids, texts: Texts, scoring: Scoring) -> Tensor:
+def naive(lm: LanguageModel, prompt: Ids, texts: Answers, scoring: Scoring) -> Tensor:
     """Logits (A,): Hugging Face's forward pass over prompt and text for each action; tries token by token."""
     lm.activate()
     found = []
@@ -79,12 +79,12 @@ def test_one_pass_gives_what_a_pass_per_action_gives(
     with torch.no_grad():
         expected = [naive(lm, *one, scoring) for one in zip(prompts, texts, strict=True)]
         for packing in (pack(prompts), apart(prompts)):
-            logits_PA, hidden_PD = text_logits(lm, packing, texts, scoring)
+            logits_PA, hidden_PD = lm.backend.score(packing, texts, scoring)
             check_rows(logits_PA, expected)
-            torch.testing.assert_close(hidden_PD, last_hidden(lm, apart(prompts)), atol=1e-4, rtol=0)
-    prefixes = [Prefix() for _ in prompts]
-    check_rows(cached_text_logits(lm, prompts, texts, scoring, prefixes), expected)
-    one = Prefix()  # the same as one episode, step by step
+            torch.testing.assert_close(hidden_PD, lm.backend.read(apart(prompts)), atol=1e-4, rtol=0)
+    caches = [KVCache() for _ in prompts]
+    check_rows(cached_text_logits(lm, prompts, texts, scoring, caches), expected)
+    one = KVCache()  # the same as one episode, step by step
     for prompt, text, wanted in zip(prompts, texts, expected, strict=True):
         check_rows(cached_text_logits(lm, [prompt], [text], scoring, [one]), [wanted])
         assert one.ids == prompt, "it holds the prompt and no action"
@@ -100,7 +100,7 @@ def test_gradients_are_those_of_a_pass_per_action(pair: Pair, family: str, scori
     for adapters in (False, True):
         lm, prompts = pair(family, adapters)[0], prompts_of([(30, 5), (20, 9), (3, 1)])
         texts = [action_texts(lm, one) for one in listed]
-        found = _gradients(lm, [*text_logits(lm, pack(prompts), texts, scoring)[0]])
+        found = _gradients(lm, [*lm.backend.score(pack(prompts), texts, scoring)[0]])
         expected = _gradients(lm, [naive(lm, *one, scoring) for one in zip(prompts, texts, strict=True)])
         difference = sum(float((a - b).square().sum()) for a, b in zip(found, expected, strict=True))
         assert difference**0.5 < 1e-4 * sum(float(grad.square().sum()) for grad in expected) ** 0.5
@@ -119,14 +119,14 @@ def _gradients(lm: LanguageModel, rows: Sequence[Tensor]) -> list[Tensor]:
 def test_texts_of_one_token_and_a_single_action(pair: Pair, scoring: Scoring) -> None:
     """End-of-text alone branches nowhere; who has no choice takes it."""
     lm, prompts = pair("gpt2")[0], prompts_of([(5, 3), (20, 2)])
-    texts = [Texts(((0,), (7,)), (1, 1)), Texts(((5, 6, 0),), (2,))]
+    texts = [Answers(((0,), (7,)), (1, 1)), Answers(((5, 6, 0),), (2,))]
     with torch.no_grad():
         expected = [naive(lm, *one, scoring) for one in zip(prompts, texts, strict=True)]
-        check_rows(text_logits(lm, pack(prompts), texts, scoring)[0], expected)
-        check_rows(cached_text_logits(lm, prompts, texts, scoring, [Prefix(), Prefix()]), expected)
+        check_rows(lm.backend.score(pack(prompts), texts, scoring)[0], expected)
+        check_rows(cached_text_logits(lm, prompts, texts, scoring, [KVCache(), KVCache()]), expected)
         for prompt, text, wanted in zip(prompts, texts, expected, strict=True):
-            check_rows(text_logits(lm, apart([prompt]), [text], scoring)[0], [wanted])
-            check_rows(cached_text_logits(lm, [prompt], [text], scoring, [Prefix()]), [wanted])
+            check_rows(lm.backend.score(apart([prompt]), [text], scoring)[0], [wanted])
+            check_rows(cached_text_logits(lm, [prompt], [text], scoring, [KVCache()]), [wanted])
     if scoring == "trie":
         assert float(expected[1]) == 0
 
@@ -140,7 +140,7 @@ def test_a_bias_of_the_head_counts(pair: Pair, scoring: Scoring) -> None:
     head.bias = torch.nn.Parameter(torch.linspace(-3, 3, len(head.weight)) - 150)
     try:
         with torch.no_grad():
-            found = text_logits(lm, pack(prompts), texts, scoring)[0]
+            found = lm.backend.score(pack(prompts), texts, scoring)[0]
             check_rows(found, [naive(lm, prompts[0], texts[0], scoring)])
     finally:
         head.bias = None
@@ -149,9 +149,9 @@ def test_a_bias_of_the_head_counts(pair: Pair, scoring: Scoring) -> None:
 def test_the_vocabulary_is_held_for_a_few_positions_at_a_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     lm, prompts = pair("llama")[0], prompts_of([(20, 5), (20, 5)])
     texts = [action_texts(lm, NAMES)] * 2
-    expected = text_logits(lm, pack(prompts), texts, "sum")[0]
-    monkeypatch.setattr(choices, "ROWS", 3)
-    found = text_logits(lm, pack(prompts), texts, "sum")[0]
+    expected = lm.backend.score(pack(prompts), texts, "sum")[0]
+    monkeypatch.setattr(text_scoring, "ROWS", 3)
+    found = lm.backend.score(pack(prompts), texts, "sum")[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     ours, theirs = (_gradients(lm, [*one]) for one in (found, expected))
     for a, b in zip(ours, theirs, strict=True):
@@ -163,7 +163,7 @@ def test_a_constrained_choice_computes_only_the_tokens_that_are_allowed(pair: Pa
     texts = [action_texts(lm, ["go", "go north", "wait"])]
     edges = {(text[:t], text[t]) for text in texts[0].ids for t in range(len(text))}
     before = lm.counters.copy()
-    cached_text_logits(lm, prompts, texts, "trie", [Prefix()])
+    cached_text_logits(lm, prompts, texts, "trie", [KVCache()])
     assert lm.counters.since(before).logits == len(edges)
 
 
@@ -177,13 +177,13 @@ def test_texts_end_and_their_words_are_counted(pair: Pair) -> None:
 
 @scorings
 def test_the_prompt_is_encoded_once_and_kept(pair: Pair, scoring: Scoring) -> None:
-    lm, prefix = pair("gpt2")[0], Prefix()
+    lm, cache = pair("gpt2")[0], KVCache()
     first, second = prompts_of([(40, 6), (9, 8)], seed=1)
     texts = action_texts(lm, ["go", "go north", "wait"])
     branches = len({text[:n] for text in texts.ids for n in range(1, len(text))})
     for prompt, kept in ((first, 0), (second, 40)):
         before = lm.counters.copy()
-        cached_text_logits(lm, [prompt], [texts], scoring, [prefix])
+        cached_text_logits(lm, [prompt], [texts], scoring, [cache])
         counted = lm.counters.since(before)
         assert (counted.passes, counted.encoded) == (1, len(prompt) - kept + branches)
         assert counted.reused == kept
@@ -193,8 +193,8 @@ def test_an_update_counts_the_prompt_tokens_that_were_shared(pair: Pair) -> None
     lm, prompts = pair("gpt2")[0], prompts_of([(40, 6), (30, 8)], seed=1)
     texts = [action_texts(lm, ["go", "go north", "look at the sea"])] * 2
     before = lm.counters.copy()
-    text_logits(lm, pack(prompts), texts, "sum")
+    lm.backend.score(pack(prompts), texts, "sum")
     assert lm.counters.since(before).reused == 40
     before = lm.counters.copy()
-    text_logits(lm, apart(prompts), texts, "sum")
+    lm.backend.score(apart(prompts), texts, "sum")
     assert lm.counters.since(before).reused == 0

@@ -1,4 +1,4 @@
-"""Keys and values that are kept: what a player has already read of an episode need not be encoded again."""
+"""KV caches: the keys and values of what a player has already read of an episode, so that it is not computed again."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ ROUNDING = 64
 """Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
 
 SLACK = 4
-"""Buffers of growing prefixes take a quarter more than they need, lest they be copied at every step of an episode."""
+"""Buffers of growing caches take a quarter more than they need, lest they be copied at every step of an episode."""
+
+REUSE = 16
+"""Fewer cached tokens than this are not worth continuing from."""
 
 CACHE = 4 * 2**30
-"""Most bytes of keys and values that a player keeps, unless told otherwise."""
+"""Most bytes of keys and values that a player keeps between steps, unless told otherwise."""
 
 WORKING = 2 * 2**30
 """Most bytes of keys and values that a call takes beside what is kept; larger batches go in parts."""
 
 
-class Prefix:
+class KVCache:
     """The keys and values of one growing sequence of tokens, in every layer.
 
-    What is kept is the longest part that the next prompt shares with the tokens written last, so it needs no telling
-    where the history ends: state, reflection and actions are written over by what comes next.
+    What stays is the longest part that the next prompt shares with the last one, so nobody has to say where the history
+    ends: state, reflection and actions are written over by what comes next.
 
     Args:
         growing: whether longer prompts of the same episode are going to follow.
@@ -36,38 +39,30 @@ class Prefix:
     Attributes:
         ids: the tokens whose keys and values are held.
         reserved: the number of tokens for which the next buffers have room at least.
+        nbytes: memory of the buffers.
     """
 
     def __init__(self, growing: bool = False) -> None:
         self.growing = growing
         self.ids: Ids = ()
-        self.reserved = 0
+        self.reserved = self.nbytes = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._filled: list[int] = []
 
     def match(self, prompt: Ids, least: int = 1) -> int:
-        """Cut back to what `prompt` shares (at least one of its tokens stays to be computed); returns its length.
+        """Cut back to what `prompt` shares with the tokens held; returns how many those are.
 
-        Fewer than `least` shared tokens are not worth keeping.
+        At least one token of the prompt stays to be computed, and fewer than `least` shared ones are not worth keeping.
         """
-        shared = min(shared_length(self.ids, prompt), len(prompt) - 1)
+        shared = min(shared_length(self.ids, prompt), len(prompt) - 1) if self.ids else 0
         self.crop(shared if shared >= least else 0)
         return len(self.ids)
 
-    def crop(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
-        self.ids = self.ids[:length]
+    def crop(self, length: int, ids: Ids | None = None) -> None:
+        """Drop all but the first `length` tokens; `ids` says which these are, where some have been appended."""
+        self.ids = self.ids[:length] if ids is None else ids
         self._filled = [length] * len(self._filled)
-
-    def hold(self, prompt: Ids) -> None:
-        """Say which tokens have been appended; whatever was appended after them is forgotten."""
-        self.ids = prompt
-        self.crop(len(prompt))
-
-    def reserve(self, tokens: int) -> None:
-        """Make room for so many tokens in all: buffers that must grow take that size at once."""
-        self.reserved = tokens
 
     def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
         """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
@@ -80,19 +75,22 @@ class Prefix:
         end = start + key_TGD.shape[0]
         if end > self._keys[layer].shape[2]:
             needed = max(self.reserved, end)
-            size = _rounded(needed + needed // SLACK if self.growing else needed)
-            self._keys[layer] = _grown(self._keys[layer], start, size)
-            self._values[layer] = _grown(self._values[layer], start, size)
+            size = -(-(needed + needed // SLACK if self.growing else needed) // ROUNDING) * ROUNDING
+            for buffers in (self._keys, self._values):
+                old = buffers[layer]
+                buffers[layer] = old.new_empty(*old.shape[:2], size, old.shape[3])
+                buffers[layer][:, :, :start] = old[:, :, :start]
+                self.nbytes += buffers[layer].nbytes - old.nbytes
         key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
         key[0, :, start:] = key_TGD.transpose(0, 1)
         value[0, :, start:] = value_TGD.transpose(0, 1)
         self._filled[layer] = end
         return key, value
 
-    def copy(self) -> Prefix:
-        """A prefix of its own with the same content."""
-        twin = Prefix(self.growing)
-        twin.ids, twin._filled = self.ids, list(self._filled)
+    def copy(self) -> KVCache:
+        """A cache of its own with the same content."""
+        twin = KVCache(self.growing)
+        twin.ids, twin._filled, twin.nbytes = self.ids, list(self._filled), self.nbytes
         twin._keys, twin._values = [key.clone() for key in self._keys], [value.clone() for value in self._values]
         return twin
 
@@ -101,31 +99,16 @@ class Prefix:
         end = self._filled[layer]
         return self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the buffers, in bytes."""
-        return sum(t.nbytes for t in (*self._keys, *self._values))
-
     def clear(self) -> None:
-        """Forget everything and give the memory back."""
+        """Drop everything and give the memory back."""
         self.__init__(self.growing)  # type: ignore[misc]
 
 
-def _rounded(tokens: int) -> int:
-    return -(-tokens // ROUNDING) * ROUNDING
+class KVCachePool:
+    """The KV caches of live episodes, within a bound on their memory.
 
-
-def _grown(old: Tensor, filled: int, size: int) -> Tensor:
-    new = old.new_empty(*old.shape[:2], size, old.shape[3])
-    new[:, :, :filled] = old[:, :, :filled]
-    return new
-
-
-class PrefixPool:
-    """The prefixes of the episodes that are being played, within a bound on their memory.
-
-    An episode's prefix goes when the episode does. When there is no more room, the episodes that came first keep
-    theirs, and those that came later are encoded anew at each step: slower, with the same result.
+    An episode's cache goes when the episode does. When there is no more room, the episodes that came first keep theirs,
+    and those that came later are computed anew at each step: slower, with the same result.
 
     Args:
         token_bytes: memory of one token's keys and values in all layers.
@@ -133,18 +116,18 @@ class PrefixPool:
         working: most bytes that a call takes beside them (a single row may need more).
 
     Attributes:
-        peak: the most that prefixes took at a time so far, in bytes (copies made while writing not counted).
+        peak: the most that caches took at a time so far, in bytes (copies made while writing not counted).
     """
 
     def __init__(self, token_bytes: int, limit: int, working: int = WORKING) -> None:
         self.token_bytes, self.limit, self.working = token_bytes, limit, working
         self.peak = 0
-        self._of: WeakKeyDictionary[object, Prefix] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[object, KVCache] = WeakKeyDictionary()
 
-    def parts(
+    def lend(
         self, episodes: Sequence[object], tokens: Sequence[int], growing: Sequence[bool]
-    ) -> Iterator[tuple[slice, list[Prefix]]]:
-        """The prefixes of some episodes, as many at a time as fit the bound: (which of them, their prefixes).
+    ) -> Iterator[tuple[slice, list[KVCache]]]:
+        """The caches of some episodes, as many at a time as fit the bound: (which of them, their caches).
 
         Args:
             episodes: objects that live as long as the episodes.
@@ -154,18 +137,19 @@ class PrefixPool:
         needs = [(count + count // SLACK + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
             chosen = zip(episodes[rows], growing[rows], strict=True)
-            prefixes = [self._of.setdefault(e, Prefix(growing=True)) if wanted else Prefix() for e, wanted in chosen]
-            yield rows, prefixes
-            passing = (p.nbytes for p, kept in zip(prefixes, growing[rows], strict=True) if not kept)
-            self.peak = max(self.peak, self.nbytes + sum(passing))
-            self._trim()
+            caches = [self._of.setdefault(e, KVCache(growing=True)) if kept else KVCache() for e, kept in chosen]
+            yield rows, caches
+            passing = sum(c.nbytes for c, kept in zip(caches, growing[rows], strict=True) if not kept)
+            self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
+            if self._of:
+                self._trim()
 
     def share_equal(self, asked: Sequence[Hashable], episodes: Sequence[object], read: Mapping[Any, object]) -> None:
         """Give the episodes whose prompt was read for another episode a copy of what that one holds.
 
         Args:
-            asked: what each episode asked.
-            read: what was computed, and for which episode.
+            asked: each episode's prompt.
+            read: the prompts that were computed, and for which episode.
         """
         for prompt, episode in zip(asked, episodes, strict=True):
             reader = read.get(prompt, episode)
@@ -175,26 +159,26 @@ class PrefixPool:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the prefixes that are kept, in bytes."""
-        return sum(prefix.nbytes for prefix in self._of.values())
+        """Memory of the caches that are kept."""
+        return sum(cache.nbytes for cache in self._of.values())
 
     def _trim(self) -> None:
-        """Drop the prefixes of the youngest episodes until the rest is within the limit."""
+        """Empty the caches of the youngest episodes until the rest is within the limit."""
         total = 0
-        for prefix in self._of.values():  # in the order in which the episodes began
-            total += prefix.nbytes
+        for cache in self._of.values():  # in the order in which the episodes began
+            total += cache.nbytes
             if total > self.limit:
-                total -= prefix.nbytes
-                prefix.clear()
+                total -= cache.nbytes
+                cache.clear()
 
     def clear(self) -> None:
-        """Drop all prefixes, because the weights have changed."""
+        """Drop all caches, because the weights have changed."""
         self._of.clear()
 
 
-def gather(prefixes: Sequence[Prefix], layer: int, room: int) -> tuple[Tensor, Tensor]:
-    """A layer's keys and values of several prefixes in one buffer each, (B, G, longest + room, D), copied."""
-    held = [prefix.layer(layer) for prefix in prefixes]
+def gather(caches: Sequence[KVCache], layer: int, room: int) -> tuple[Tensor, Tensor]:
+    """A layer's keys and values of several caches in one buffer each, (B, G, longest + room, D), copied."""
+    held = [cache.layer(layer) for cache in caches]
     longest = max(key.shape[2] for key, _ in held)
     _, heads, _, width = held[0][0].shape
     keys = held[0][0].new_zeros(len(held), heads, longest + room, width)

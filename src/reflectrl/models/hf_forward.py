@@ -12,7 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.plain import body_of
+from reflectrl.models.hf_model import body_of
 from reflectrl.types import UserError
 
 ATTENTION = "reflectrl"
@@ -22,8 +22,8 @@ _attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
 """What replaces attention in the forward pass that is under way."""
 
 
-def through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-    """Hidden states of the last layer, (N, D), as `forward.hidden_states` has them.
+def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
+    """Hidden states of the last layer, (N, D), by Hugging Face's layers and our attention (`forward.hidden_states`).
 
     Raises:
         UserError: the model's code does not use the library's attention interface.
@@ -46,7 +46,7 @@ def through_transformers(core: Any, ids_N: Tensor, positions_N: Tensor, attend: 
         _attend.reset(token)
     if layers != list(
         range(core.config.get_text_config().num_hidden_layers)
-    ):  # the library warns only, and goes on with its own
+    ):  # the library only warns, and uses its own
         raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
 

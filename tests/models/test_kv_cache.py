@@ -1,4 +1,4 @@
-"""Kept keys and values: what a prefix holds, and how long and how much a pool keeps."""
+"""Kept keys and values: what a cache holds, and how long and how much a pool keeps."""
 
 import gc
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from reflectrl.models.kv_cache import ROUNDING, SLACK, KVCache, KVCachePool, gather
 from reflectrl.models.packing import Ids, shared_length
-from reflectrl.models.prefix import ROUNDING, SLACK, Prefix, PrefixPool, gather
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
@@ -24,22 +24,22 @@ def keys_of(ids: Ids, layer: int, start: int = 0) -> Tensor:
     return torch.tensor(rows).view(len(ids), HEADS, WIDTH)
 
 
-def extend(prefix: Prefix, prompt: Ids, least: int = 1, more: Ids = ()) -> int:
+def extend(cache: KVCache, prompt: Ids, least: int = 1, more: Ids = ()) -> int:
     """What the engine does with a prompt, and then with tokens that are forgotten; returns how many were kept."""
-    kept = prefix.match(prompt, least)
-    prefix.reserve(len(prompt) + len(more))
+    kept = cache.match(prompt, least)
+    cache.reserved = len(prompt) + len(more)
     for layer in range(LAYERS):
         new_TGD = keys_of((*prompt, *more)[kept:], layer, kept)
-        key, value = prefix.append(layer, new_TGD, -new_TGD)
+        key, value = cache.append(layer, new_TGD, -new_TGD)
         assert torch.equal(key[0].transpose(0, 1), keys_of((*prompt, *more), layer)) and torch.equal(value, -key)
-    prefix.hold(prompt)
+    cache.crop(len(prompt), prompt)
     return kept
 
 
-def holds(prefix: Prefix, ids: Ids) -> bool:
+def holds(cache: KVCache, ids: Ids) -> bool:
     wanted = [keys_of(ids, layer).transpose(0, 1)[None] for layer in range(LAYERS)]
-    return prefix.ids == ids and all(
-        torch.equal(prefix.layer(i)[0], key) and torch.equal(prefix.layer(i)[1], -key) for i, key in enumerate(wanted)
+    return cache.ids == ids and all(
+        torch.equal(cache.layer(i)[0], key) and torch.equal(cache.layer(i)[1], -key) for i, key in enumerate(wanted)
     )
 
 
@@ -49,64 +49,64 @@ ids = st.lists(st.integers(0, 2), min_size=1, max_size=100).map(tuple)
 @settings(max_examples=60, deadline=None)
 @given(prompts=st.lists(ids, min_size=1, max_size=6), least=st.sampled_from([1, 3, 16]), more=st.integers(0, 80))
 def test_a_prefix_holds_the_latest_prompt_and_keeps_what_it_shares(prompts: list[Ids], least: int, more: int) -> None:
-    prefix, before = Prefix(), ()
+    cache, before = KVCache(), ()
     for prompt in prompts:
         shared = min(shared_length(before, prompt), len(prompt) - 1)
-        assert extend(prefix, prompt, least, (7,) * more) == (shared if shared >= least else 0)
-        assert holds(prefix, prompt)
+        assert extend(cache, prompt, least, (7,) * more) == (shared if shared >= least else 0)
+        assert holds(cache, prompt)
         before = prompt
-    prefix.crop(1)
-    assert holds(prefix, before[:1])
+    cache.crop(1)
+    assert holds(cache, before[:1])
 
 
 def test_buffers_grow_by_steps_and_are_given_back() -> None:
-    prefix = Prefix()
-    assert prefix.nbytes == 0
-    extend(prefix, (1,) * 5)
-    assert prefix.nbytes == ROUNDING * TOKEN
-    extend(prefix, (1,) * ROUNDING)
-    assert prefix.nbytes == ROUNDING * TOKEN
-    extend(prefix, (1,) * (ROUNDING + 1))
-    assert prefix.nbytes == 2 * ROUNDING * TOKEN
-    prefix.clear()
-    assert (prefix.nbytes, prefix.ids) == (0, ())
-    assert extend(prefix, (1, 2)) == 0 and holds(prefix, (1, 2))
+    cache = KVCache()
+    assert cache.nbytes == 0
+    extend(cache, (1,) * 5)
+    assert cache.nbytes == ROUNDING * TOKEN
+    extend(cache, (1,) * ROUNDING)
+    assert cache.nbytes == ROUNDING * TOKEN
+    extend(cache, (1,) * (ROUNDING + 1))
+    assert cache.nbytes == 2 * ROUNDING * TOKEN
+    cache.clear()
+    assert (cache.nbytes, cache.ids) == (0, ())
+    assert extend(cache, (1, 2)) == 0 and holds(cache, (1, 2))
 
 
 def test_a_growing_prefix_has_room_for_some_more_steps() -> None:
-    prefix = Prefix(growing=True)
-    extend(prefix, (1,) * 4 * ROUNDING)
-    before = prefix.nbytes
+    cache = KVCache(growing=True)
+    extend(cache, (1,) * 4 * ROUNDING)
+    before = cache.nbytes
     assert before == 5 * ROUNDING * TOKEN and SLACK == 4
-    extend(prefix, (1,) * 5 * ROUNDING)
-    assert prefix.nbytes == before
-    extend(prefix, (1,) * (5 * ROUNDING + 1))
-    assert prefix.nbytes > before and holds(prefix, (1,) * (5 * ROUNDING + 1))
-    prefix.clear()
-    assert prefix.growing
+    extend(cache, (1,) * 5 * ROUNDING)
+    assert cache.nbytes == before
+    extend(cache, (1,) * (5 * ROUNDING + 1))
+    assert cache.nbytes > before and holds(cache, (1,) * (5 * ROUNDING + 1))
+    cache.clear()
+    assert cache.growing
 
 
 def test_a_pass_that_was_interrupted_leaves_nothing_behind() -> None:
-    prefix = Prefix()
-    extend(prefix, (1, 2, 3))
-    prefix.match((1, 2, 5, 6))
-    prefix.append(0, keys_of((5, 6), 0, 2), keys_of((5, 6), 0, 2))  # and the second layer is never reached
-    assert extend(prefix, (1, 2, 4)) == 2
-    assert holds(prefix, (1, 2, 4))
+    cache = KVCache()
+    extend(cache, (1, 2, 3))
+    cache.match((1, 2, 5, 6))
+    cache.append(0, keys_of((5, 6), 0, 2), keys_of((5, 6), 0, 2))  # and the second layer is never reached
+    assert extend(cache, (1, 2, 4)) == 2
+    assert holds(cache, (1, 2, 4))
 
 
 def test_gathered_prefixes_are_copies_side_by_side() -> None:
     prompts = [(1, 2, 3), (4,)]
-    prefixes = [Prefix(), Prefix()]
-    for prefix, prompt in zip(prefixes, prompts, strict=True):
-        extend(prefix, prompt)
-    keys, values = gather(prefixes, 1, room=2)
+    caches = [KVCache(), KVCache()]
+    for cache, prompt in zip(caches, prompts, strict=True):
+        extend(cache, prompt)
+    keys, values = gather(caches, 1, room=2)
     assert keys.shape == (2, HEADS, 5, WIDTH)
     for row, prompt in enumerate(prompts):
         assert torch.equal(keys[row, :, : len(prompt)], keys_of(prompt, 1).transpose(0, 1))
         assert torch.equal(values[row], -keys[row])
     keys.zero_()
-    assert holds(prefixes[0], prompts[0])
+    assert holds(caches[0], prompts[0])
 
 
 # ---- the pool --------------------------------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ class Game:
     """Whatever lives as long as an episode."""
 
 
-def play(pool: PrefixPool, games: Sequence[Game], prompts: Sequence[Ids], growing: bool = True) -> list[int]:
+def play(pool: KVCachePool, games: Sequence[Game], prompts: Sequence[Ids], growing: bool = True) -> list[int]:
     """One step of all games; how many tokens of each were kept."""
     kept = []
-    parts = pool.parts(games, [len(prompt) for prompt in prompts], [growing] * len(games))
-    for rows, prefixes in parts:
-        kept += [extend(prefix, prompt) for prefix, prompt in zip(prefixes, prompts[rows], strict=True)]
+    parts = pool.lend(games, [len(prompt) for prompt in prompts], [growing] * len(games))
+    for rows, caches in parts:
+        kept += [extend(cache, prompt) for cache, prompt in zip(caches, prompts[rows], strict=True)]
     assert len(kept) == len(games)
     return kept
 
@@ -131,7 +131,7 @@ def histories(count: int, length: int) -> list[Ids]:
 
 
 def test_an_episode_finds_what_it_kept_and_takes_it_along_when_it_ends() -> None:
-    pool, games = PrefixPool(TOKEN, 10**6), [Game() for _ in range(3)]
+    pool, games = KVCachePool(TOKEN, 10**6), [Game() for _ in range(3)]
     assert play(pool, games, histories(3, 10)) == [0, 0, 0]
     assert play(pool, games[::-1], histories(3, 20)[::-1]) == [10, 10, 10]
     assert pool.nbytes == pool.peak == 3 * ROUNDING * TOKEN
@@ -145,7 +145,7 @@ def test_an_episode_finds_what_it_kept_and_takes_it_along_when_it_ends() -> None
 
 
 def test_an_episode_without_history_keeps_nothing() -> None:
-    pool, games = PrefixPool(TOKEN, 10**6), [Game()]
+    pool, games = KVCachePool(TOKEN, 10**6), [Game()]
     assert play(pool, games, histories(1, 10), growing=False) == play(pool, games, histories(1, 10)) == [0]
 
 
@@ -164,7 +164,7 @@ def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
     lengths: list[int], limit: int, grown: int
 ) -> None:
     limit *= ROUNDING * TOKEN
-    pool, games = PrefixPool(TOKEN, limit), [Game() for _ in lengths]
+    pool, games = KVCachePool(TOKEN, limit), [Game() for _ in lengths]
     prompts = [(i, *[9] * (length - 1)) for i, length in enumerate(lengths)]
     play(pool, games, prompts)
     assert pool.nbytes <= limit
@@ -177,8 +177,8 @@ def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
 @pytest.mark.parametrize("limit", [0, 1, 3, 100])
 def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) -> None:
     games = [Game() for _ in range(7)]
-    pool = PrefixPool(TOKEN, limit=0, working=limit * (10 + 10 // SLACK + ROUNDING) * TOKEN)
-    parts = [rows for rows, _ in pool.parts(games, [10] * 7, [True] * 7)]
+    pool = KVCachePool(TOKEN, limit=0, working=limit * (10 + 10 // SLACK + ROUNDING) * TOKEN)
+    parts = [rows for rows, _ in pool.lend(games, [10] * 7, [True] * 7)]
     assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
     assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)
     assert len(parts) == (7 if limit <= 1 else 3 if limit == 3 else 1)
@@ -188,14 +188,14 @@ def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) ->
 @given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=8), limit=st.integers(0, 12), steps=st.integers(1, 3))
 def test_within_a_call_it_takes_no_more_than_a_call_may_take_beside(lengths: list[int], limit: int, steps: int) -> None:
     room = (200 + 2 * ROUNDING) * TOKEN
-    pool, games = PrefixPool(TOKEN, limit * ROUNDING * TOKEN, working=room), [Game() for _ in lengths]
+    pool, games = KVCachePool(TOKEN, limit * ROUNDING * TOKEN, working=room), [Game() for _ in lengths]
     for step in range(steps):
         play(pool, games, [(i, *[step] * (length - 1)) for i, length in enumerate(lengths)])
     assert 0 < pool.peak <= pool.limit + room
 
 
 def test_episodes_whose_prompts_were_equal_all_keep_them() -> None:
-    pool, games = PrefixPool(TOKEN, 10**6), [Game() for _ in range(3)]
+    pool, games = KVCachePool(TOKEN, 10**6), [Game() for _ in range(3)]
     prompt, other = (1,) * 30, (2,) * 20
     play(pool, games[:2], [prompt, other])
     pool.share_equal([prompt, other, prompt], games, {prompt: games[0], other: games[1]})

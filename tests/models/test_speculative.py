@@ -1,4 +1,4 @@
-"""Drafts: whatever is guessed, what is written stays the same; texts that repeat themselves take few passes."""
+"""DraftModel: whatever is guessed, what is written stays the same; texts that repeat themselves take few passes."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.models.drafts import CONTEXTS, END, MOST, Drafts, spelled
+from reflectrl.models.backend import Written
+from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
+from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.packing import Ids
-from reflectrl.models.prefix import Prefix
-from reflectrl.models.writing import Written, generate
 from reflectrl.types import Sampling
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -20,26 +20,31 @@ both = pytest.mark.parametrize(
 )
 
 
-class Oracle(Drafts):
+class Oracle(DraftModel):
     """Guesses from a list of answers, some of them spoilt."""
 
     def __init__(self, answers: Sequence[Ids], spoil: float, seed: int) -> None:
         super().__init__()
-        self.answers, self.spoil, self.rng = list(map(spelled, answers)), spoil, np.random.default_rng(seed)
+        self.answers, self.spoil, self.rng = (
+            ["".join(map(chr, answer)) for answer in answers],
+            spoil,
+            np.random.default_rng(seed),
+        )
 
-    def _guesses(self, prompt: str, text: str):  # type: ignore[no-untyped-def]
+    def _guess(self, prompt: str, text: str) -> tuple[float, str, Evidence]:
         written = text[1:]
         for answer in self.answers:
             if answer.startswith(written) and len(answer) > len(written):
                 wrong = self.rng.random() < self.spoil
-                yield 1.0, chr(7) if wrong else answer[len(written)], ("prompt", 2, 0)
+                return 1.0, chr(7) if wrong else answer[len(written)], ("prompt", 2, 0)
+        return 0.0, END, ("", 0, 0)
 
 
-def write(lm: LanguageModel, prompts: Sequence[Ids], temperature: float, drafts: Drafts | None) -> list[Written]:
+def write(lm: LanguageModel, prompts: Sequence[Ids], temperature: float, drafts: DraftModel | None) -> list[Written]:
     generators = [np.random.default_rng([3, i]) for i in range(len(prompts))]
-    prefixes = [Prefix() for _ in prompts]
-    written = generate(lm, prompts, 12, Sampling(temperature), generators, prefixes, drafts)
-    assert [prefix.ids for prefix in prefixes] == list(prompts), "they hold the prompts, and nothing that is written"
+    caches = [KVCache() for _ in prompts]
+    written = lm.backend.write(prompts, 12, Sampling(temperature), generators, caches, drafts)
+    assert [prefix.ids for prefix in caches] == list(prompts), "they hold the prompts, and nothing that is written"
     for i, (generator, (ids, _)) in enumerate(zip(generators, written, strict=True)):
         expected = np.random.default_rng([3, i])
         if temperature:
@@ -87,16 +92,16 @@ def test_guesses_right_and_wrong_change_nothing_but_the_number_of_passes(
 def test_a_draft_is_never_longer_than_allowed_and_never_goes_beyond_the_end(
     texts: list[str], prompt: str, written: str, most: int
 ) -> None:
-    drafts = Drafts()
+    drafts = DraftModel()
     for text in texts:
-        drafts.learn(text + END)
+        drafts.learn(Draft(), 0, text + END)
     draft = drafts.draft(prompt, written, most)
-    assert len(draft.tokens) == len(draft.evidence) <= min(most, MOST)
+    assert len(draft.tokens) == len(draft.evidence) <= min(most, LONGEST_DRAFT)
     assert END not in draft.tokens
-    drafts.check(draft, min(1, len(draft.tokens)))
+    drafts.learn(draft, min(1, len(draft.tokens)))
 
 
-def rehearse(drafts: Drafts, prompt: str, text: str) -> int:
+def rehearse(drafts: DraftModel, prompt: str, text: str) -> int:
     """How many passes a text takes to write."""
     whole, written, passes = text + END, 0, 0
     while written < len(whole):
@@ -104,14 +109,14 @@ def rehearse(drafts: Drafts, prompt: str, text: str) -> int:
         held = 0
         while held < len(draft.tokens) and draft.tokens[held] == text[written + held]:
             held += 1
-        drafts.check(draft, held)
+        drafts.learn(draft, held)
         written, passes = written + held + 1, passes + 1
-    drafts.learn(whole)
+    drafts.learn(Draft(), 0, whole)
     return passes
 
 
 def test_a_text_that_comes_again_is_guessed_and_noise_is_left_alone() -> None:
-    rng, drafts = np.random.default_rng(0), Drafts()
+    rng, drafts = np.random.default_rng(0), DraftModel()
     phrases = [f"the taxi stands in row {i % 5} and column {i % 3}, go on to the north" for i in range(40)]
     passes = [rehearse(drafts, "", phrase) for phrase in phrases]
     assert passes[0] > 30
@@ -123,7 +128,7 @@ def test_a_text_that_comes_again_is_guessed_and_noise_is_left_alone() -> None:
 
 
 def test_what_stands_in_the_prompt_is_guessed_without_having_been_written_before() -> None:
-    drafts = Drafts()
+    drafts = DraftModel()
     for word in ("cupboard 3 of the kitchen", "drawer 12 in the bedroom", "shelf 4 beside the window"):
         rehearse(drafts, f"Task: put it in {word}.", f"I put it in {word}.")
     draft = drafts.draft("Task: put it in basket 7 under the table.", "I put it in basket 7", 20)
@@ -132,7 +137,7 @@ def test_what_stands_in_the_prompt_is_guessed_without_having_been_written_before
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    drafts, rng = Drafts(limit=500), np.random.default_rng(0)
+    drafts, rng = DraftModel(limit=500), np.random.default_rng(0)
     for _ in range(50):
-        drafts.learn("".join(map(chr, rng.integers(300, 1300, size=30))))
+        drafts.learn(Draft(), 0, "".join(map(chr, rng.integers(300, 1300, size=30))))
         assert len(drafts._next) < 500 + 30 * len(CONTEXTS)

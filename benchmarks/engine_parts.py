@@ -1,0 +1,163 @@
+"""What each part of the engine brings: the same work with one part switched off, in turns with all of them on.
+
+    python -m benchmarks.engine_parts --sizes 4x256 --batches 1 16 --repetitions 5
+
+Rows are parts, columns are cells (play, play of equal episodes, the RL update, SFT, by workload and batch); a number is
+the time without the part divided by the time with it, so 1.10 is a part that saves a tenth. The last line is the loader
+of small models against the library's, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torch import nn
+
+from reflectrl import prompts
+from reflectrl.models import forward, generation, kv_cache, memory, packed
+from reflectrl.models.attention import SteppingAttention
+from reflectrl.models.forward import hidden_states
+
+from .measure import interleaved, timed
+from .play import Cell
+from .settings import Settings, main, note
+from .sft import engine_sft, examples_of
+from .update import clean, consecutive, engine_gradients
+from .workloads import bench_model, workload
+
+SMALL = 128 * 2**10
+"""Bytes: glibc's own thresholds."""
+
+
+def whole_last_layer(*given: Any) -> Any:
+    """Hidden states of all tokens, of which those that are asked for are taken."""
+    core, ids_N, positions_N, attend, wanted, walk = given
+    hidden_ND = hidden_states(core, ids_N, positions_N, attend, None, walk)
+    return hidden_ND if wanted is None else hidden_ND[wanted]
+
+
+def by_the_library(*given: Any) -> Any:
+    """Through the library's layers, with our attention."""
+    return hidden_states(*given[:5], None)
+
+
+@contextlib.contextmanager
+def allocator_as_it_is() -> Iterator[None]:
+    """Let glibc give freed memory back, as it does unless told otherwise."""
+    if (set_option := memory._of_glibc("mallopt")) is not None:
+        set_option(memory.MMAP_THRESHOLD, SMALL)
+        set_option(memory.TRIM_THRESHOLD, SMALL)
+    try:
+        yield
+    finally:
+        memory.keep_memory()
+
+
+def whole_text(tokenizer: Any, text: str) -> list[int]:
+    """A history's tokens, all of it encoded anew."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+    "speculative decoding": lambda: mock.patch.object(generation, "LONGEST_DRAFT", 0),
+    "last-layer cut": lambda: mock.patch.object(packed, "hidden_states", whole_last_layer),
+    "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
+    "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
+    "copies for equal episodes": lambda: mock.patch.object(kv_cache.KVCachePool, "share_equal", lambda *_: None),
+    "room in growing caches": lambda: mock.patch.object(kv_cache, "SLACK", 2**40),
+    "decoding in place": lambda: mock.patch.object(packed, "InPlaceAttention", SteppingAttention),
+    "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
+    "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),
+    "MLP in parts": lambda: mock.patch.object(forward, "MLP_TOKENS", 2**40),
+    "GELU by a sigmoid": lambda: mock.patch.object(forward.TanhGELU, "forward", nn.GELU.forward),
+    "freed memory kept": allocator_as_it_is,
+}
+"""What switches each part off."""
+
+
+def play(size: str, name: str, batch: int, settings: Settings, equal: bool) -> Callable[[], float]:
+    """Seconds of some steps of play; the policy remembers next to nothing, but shares what prompts have in common."""
+    cell = Cell(size, name, batch, True, settings.shares, device=settings.device, dtype=settings.dtype)
+    if equal:
+        cell.episodes = cell.episodes[:1] * batch
+    cell.engine.policy.memory = 1
+    return partial(cell.engine_ticks, timed)
+
+
+def update(size: str, name: str, batch: int, settings: Settings) -> Callable[[], float]:
+    """Seconds of the gradient of some steps."""
+    lm, steps = (
+        bench_model(size, workload(name), device=settings.device, dtype=settings.dtype),
+        consecutive(name, batch),
+    )
+    return partial(timed, partial(clean, lm, partial(engine_gradients, lm, steps)))
+
+
+def sft(size: str, name: str, batch: int, settings: Settings) -> Callable[[], float]:
+    """Seconds of a short training."""
+    lm = bench_model(size, workload(name), mixed_precision="off", device=settings.device)
+    return partial(engine_sft, lm, examples_of(lm, name, 8 * batch), batch, 8)
+
+
+def without(part: str, work: Callable[[], float]) -> float:
+    """Seconds of some work with a part switched off."""
+    with PARTS[part]():
+        return work()
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per part."""
+    found: dict[str, dict[str, Any]] = {part: {"part": part} for part in PARTS}
+    for size, name, batch in settings.cells():
+        kinds = {
+            "play": partial(play, equal=False),
+            **({"play, equal": partial(play, equal=True)} if batch > 1 else {}),
+            "update": update,
+            "sft": sft,
+        }
+        for kind, make in kinds.items():
+            work = make(size, name, batch, settings)
+            runs = {"on": work} | {part: partial(without, part, work) for part in PARTS}
+            seconds = {key: statistics.median(each) for key, each in interleaved(runs, settings.repetitions).items()}
+            cell = f"{kind}, {size}, {name}, {batch}"
+            note({"cell": cell} | {part: seconds[part] / seconds["on"] for part in PARTS})
+            for part in PARTS:
+                found[part][cell] = seconds[part] / seconds["on"]
+    return [*found.values(), loader(settings)]
+
+
+LOADERS = {
+    "on": "from pathlib import Path; from reflectrl.models.light import load_light; assert load_light(Path({!r}), 256)",
+    "off": "from reflectrl.config import ModelConfig; from reflectrl.models.load import load_model;"
+    " load_model({!r}, ModelConfig(context=256))",
+}
+
+
+def loader(settings: Settings) -> dict[str, Any]:
+    """The loader of small models: start-up of a process with it and without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        lm = bench_model("4x256", workload("taxi"), family="llama")
+        lm.model.save_pretrained(Path(folder))
+        lm.tokenizer.save_pretrained(folder)
+
+        def start(program: str) -> None:
+            subprocess.run([sys.executable, "-c", program.format(folder)], check=True, capture_output=True)
+
+        runs = {key: partial(timed, partial(start, program)) for key, program in LOADERS.items()}
+        seconds = {key: statistics.median(each) for key, each in interleaved(runs, settings.repetitions).items()}
+    return {"part": "loader of small models", "start-up": seconds["off"] / seconds["on"]}
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,250 @@
+"""The packed backend: the fast engine. Tokens of all rows lie one behind another, so nothing is padded.
+
+What prompts have in common is computed once: within a call by packing them (`packing.py`), between the steps of an
+episode by KV caches (`kv_cache.py`). Labels take a few rows of the head only, and texts are written by speculative
+decoding (`generation.py`). A row's result does not depend on the company it is computed in, but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from reflectrl.models.attention import (
+    CachedAttention,
+    DecodingAttention,
+    InPlaceAttention,
+    PackedAttention,
+    SteppingAttention,
+)
+from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.forward import head_logits, hidden_states, walk_of
+from reflectrl.models.generation import END, Draft, DraftModel, draw
+from reflectrl.models.hf_model import own_logits
+from reflectrl.models.kv_cache import REUSE, KVCache
+from reflectrl.models.packing import Block, Ids, Packing, apart, pack, portions
+from reflectrl.models.text_scoring import cached_text_logits, text_logits
+from reflectrl.types import Sampling
+
+if TYPE_CHECKING:
+    from reflectrl.models.lm import LanguageModel
+
+
+@dataclass
+class _Row:
+    """A text that is being written.
+
+    Attributes:
+        prompt: the prompt's tokens as characters, for the draft model.
+        ids, logprobs: what is written.
+        pending: the tokens that the latest pass has read: the latest one that was written, and a draft.
+        kept: how many of them are written by now.
+    """
+
+    limit: int
+    generator: np.random.Generator
+    prompt: str
+    pending: list[int]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    draft: Draft = field(default_factory=Draft)
+    kept: int = 0
+    ended: bool = False
+    done: bool = False
+
+
+class PackedBackend:
+    """See `backend.Backend` for what the calls mean.
+
+    Args:
+        lm: the player's model; `lm.shortcuts` says which parts of the engine give its own numbers.
+    """
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm, self.core, self.device = lm, lm.core, lm.device
+        self.walk = walk_of(lm.core) if lm.shortcuts.blocks else None
+        self.pass_tokens = lm.pass_tokens
+
+    def encode(
+        self,
+        blocks: Sequence[Block],
+        attend: PackedAttention | CachedAttention,
+        at: Sequence[int] | Literal["all"],
+    ) -> Tensor:
+        """Hidden states (M, D) of tokens of some blocks, in one forward pass: of all, or of those `at` some indices."""
+        lm, device = self.lm, self.device
+        if lm.adapter is not None:
+            lm.activate()
+        ids_N = torch.tensor([token for block in blocks for token in block.ids], device=device)
+        runs = (np.arange(b.start, b.start + len(b.ids)) if b.trie is None else b.places() for b in blocks)
+        positions_N = torch.from_numpy(np.concatenate(list(runs))).to(device)
+        wanted, order = (None, None) if at == "all" else torch.tensor(at).unique(return_inverse=True)
+        if wanted is not None:
+            wanted = wanted.to(device)
+        hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
+        lm.counters.passes += 1
+        lm.counters.encoded += len(ids_N)
+        lm.counters.pairs += attend.pairs
+        return hidden_WD if order is None else hidden_WD[order.to(device)]
+
+    def read(
+        self,
+        prompts: Sequence[Ids],
+        at: Sequence[int] | Literal["ends", "all"] = "ends",
+        caches: Sequence[KVCache] | None = None,
+        room: int = 0,
+    ) -> Tensor:
+        """Hidden states (M, D): of a packing in one pass; of prompts with caches from where these leave off."""
+        counters = self.lm.counters
+        if caches is None:
+            packing = prompts if isinstance(prompts, Packing) else pack(prompts)
+            alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
+            counters.reused += sum(n for path in packing.paths for _, n in path) - alone
+            return self.encode(packing.blocks, PackedAttention(packing), packing.ends() if at == "ends" else at)
+        kept = [cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
+        counters.reused += sum(kept)
+        for cache, prompt in zip(caches, prompts, strict=True):
+            cache.reserved = len(prompt) + room
+        found = []
+        for rows in portions([len(p) - start for p, start in zip(prompts, kept, strict=True)], self.pass_tokens):
+            blocks = [Block(prompt[start:], start) for prompt, start in zip(prompts[rows], kept[rows], strict=True)]
+            lengths = [len(block.ids) for block in blocks]
+            ends = [end - 1 for end in accumulate(lengths)]
+            with torch.no_grad():
+                found.append(self.encode(blocks, CachedAttention(caches[rows], lengths), ends))
+            for cache, prompt in zip(caches[rows], prompts[rows], strict=True):
+                cache.crop(len(prompt), prompt)
+        return torch.cat(found)
+
+    def score(
+        self,
+        prompts: Sequence[Ids],
+        answers: Sequence[Answers],
+        scoring: Scoring = "enumeration",
+        caches: Sequence[KVCache] | None = None,
+        share: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (P, A) of the actions and hidden states (P, D) at the prompts' ends.
+
+        While learning, all is one pass. While playing (in inference mode), prompts without caches go in several, of
+        about `pass_tokens` each, in which those that begin alike stand together.
+        """
+        if caches is None and not isinstance(prompts, Packing):
+            if not torch.is_inference_mode_enabled():
+                return self.score(pack(prompts) if share else apart(prompts), answers, scoring)
+            order = sorted(range(len(prompts)), key=lambda i: prompts[i])
+            rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
+            for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
+                together = [prompts[i] for i in order[part]]
+                packing = pack(together) if share else apart(together)
+                logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
+                for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
+                    rows[i], ends[i] = row_A, end_D
+            return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
+        if scoring != "enumeration":
+            if caches is not None:
+                return cached_text_logits(self, prompts, answers, scoring, caches)
+            assert isinstance(prompts, Packing)
+            return text_logits(self, prompts, answers, scoring)
+        hidden_PD = self.read(prompts, caches=caches)
+        labels = max(answers, key=lambda one: len(one.ids)).ids  # those of fewer actions are the first of these
+        return self.logits(hidden_PD, torch.tensor([ids[0] for ids in labels], device=self.device)).float(), hidden_PD
+
+    @torch.no_grad()
+    def write(
+        self,
+        prompts: Sequence[Ids],
+        max_new_tokens: int | Sequence[int],
+        sampling: Sampling,
+        generators: Sequence[np.random.Generator],
+        caches: Sequence[KVCache] | None = None,
+        draft_model: DraftModel | None = None,
+        draw: Draw = draw,
+    ) -> list[Written]:
+        """Continue all prompts together, each until its own end."""
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+        caches = [KVCache() for _ in prompts] if caches is None else caches
+        rows = [
+            _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
+            for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
+        ]
+        hidden_ND = self.read(prompts, caches=caches, room=max(limits, default=0))
+        attention = InPlaceAttention if self.device.type == "cpu" else SteppingAttention
+        attend: DecodingAttention = attention(caches, max(limits, default=0), self.device)
+        writing = rows
+        while writing:
+            self._draw(self.logits(hidden_ND).float(), writing, sampling, draw)
+            stay = [slot for slot, row in enumerate(writing) if not row.done]
+            attend.keep([row.kept for row in writing], stay)
+            if draft_model is not None:
+                for row in writing:
+                    text = "".join(map(chr, row.ids)) + END * row.ended if row.done else None
+                    draft_model.learn(row.draft, row.kept - 1, text)
+            writing = [writing[slot] for slot in stay]
+            if not writing:
+                break
+            for row in writing:
+                if draft_model is not None:
+                    written, most = "".join(map(chr, row.ids)), row.limit - len(row.ids) - 1
+                    row.draft = draft_model.draft(row.prompt, written, most)
+                row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
+            positions_N = attend.advance([len(row.pending) for row in writing])
+            ids_N = torch.tensor([token for row in writing for token in row.pending], device=self.device)
+            hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
+            counters = self.lm.counters
+            counters.passes += 1
+            counters.decoded += len(ids_N)
+            counters.drafted += len(ids_N) - len(writing)
+            counters.pairs += attend.pairs
+        return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
+
+    def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], sampling: Sampling, draw: Draw) -> None:
+        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
+        end = self.lm.tokenizer.eos_token_id
+        starts = [0, *accumulate(len(row.pending) for row in rows)]
+        going, depth = list(range(len(rows))), 0
+        while going:
+            at = [starts[slot] + depth for slot in going]
+            logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
+            tokens_B, logp_B = draw(logits_BV, sampling, [rows[slot].generator for slot in going])
+            agreeing = []
+            for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
+                row = rows[slot]
+                row.kept += 1
+                row.ended = token == end
+                if not row.ended:
+                    row.ids.append(token)
+                    row.logprobs.append(logprob)
+                row.done = row.ended or len(row.ids) >= row.limit
+                if not row.done and row.kept < len(row.pending) and row.pending[row.kept] == token:
+                    agreeing.append(slot)
+            going, depth = agreeing, depth + 1
+
+    def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Logits (N, V), or only those of some tokens, (N, A); the head's other rows are computed only if they must."""
+        if self.lm.shortcuts.rows:
+            logits = head_logits(self.core, hidden_ND, rows)
+            self.lm.counters.logits += logits.numel()
+            return logits
+        logits_NV = self._own_logits(hidden_ND)
+        return logits_NV if rows is None else logits_NV[:, rows]
+
+    def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
+        """Logits (E,), in float32, of single tokens: of `tokens_E` after the hidden states `hidden_RD[where_E]`."""
+        if not self.lm.shortcuts.rows:
+            return self._own_logits(hidden_RD).float()[where_E, tokens_E]
+        self.lm.counters.logits += len(tokens_E)
+        return head_logits(self.core, hidden_RD[where_E], tokens_E, each=True)
+
+    def _own_logits(self, hidden_ND: Tensor) -> Tensor:
+        self.lm.activate()
+        logits_NV = own_logits(self.core, hidden_ND)
+        self.lm.counters.logits += logits_NV.numel()
+        return logits_NV

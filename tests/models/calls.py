@@ -1,0 +1,36 @@
+"""Short forms of the backend's calls, for tests."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from reflectrl.models.backend import Answers, Scoring
+from reflectrl.models.kv_cache import KVCache
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.packing import Ids, apart
+from reflectrl.players import Policy
+
+
+def action_texts(lm: LanguageModel, actions: Sequence[str]) -> Answers:
+    """What a policy would write to take each of the actions."""
+    return Policy(lm, scoring="sum").answers(tuple(actions))
+
+
+def choice_logits(
+    lm: LanguageModel, prompts: Sequence[Ids], label_ids: Sequence[int], caches: Sequence[KVCache] | None = None
+) -> Tensor:
+    """Logits (P, A) of the same labels after each prompt; gradients flow where there are no caches."""
+    labels = Answers(tuple((token,) for token in label_ids), (1,) * len(label_ids))
+    asked = apart(prompts) if caches is None else prompts
+    return lm.backend.score(asked, [labels] * len(prompts), "enumeration", caches)[0]
+
+
+def cached_text_logits(
+    lm: LanguageModel,
+    prompts: Sequence[Ids],
+    texts: Sequence[Answers],
+    scoring: Scoring,
+    caches: Sequence[KVCache],
+) -> Tensor:
+    """Logits (P, A) of the actions' texts, each prompt continued from what its cache holds."""
+    return lm.backend.score(prompts, texts, scoring, caches)[0]
