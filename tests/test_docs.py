@@ -1,8 +1,8 @@
 """The documentation: every command of it is run, or at least read; what is made from the code is in step with it.
 
-A block of `bash` on a page is run from the page's top to its bottom in a folder of its own. Two markers, comments on the line
-before a block, change that: after `<!-- slow -->` a line is run only if SMALL makes it quick, and after `<!-- needs: ... -->` it
-is not run. What is not run is read: its verb, recipe, options and keys have to exist.
+The commands of a page (its blocks of `bash`) are run from top to bottom, in a folder of their own. Two markers, comments
+on the line before a block, change that: after `<!-- slow -->` a line is run only if SMALL makes it quick, and after
+`<!-- needs: ... -->` it is not run. What is not run is read: its verb, recipe, options and keys have to exist.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ FILE = re.compile(r"```toml\n# (\S+\.toml)\n(.*?)```", re.DOTALL)
 
 TINY = shlex.split(
     "--processes 1 --seeds 0 --model.layers 1 --model.width 16 --model.heads 2 --model.mixed_precision off "
-    "--play.reflection_tokens 4 --teach.tasks 4 --teach.negatives 1 --sft.steps 2 --sft.policy_steps 1 --sft.batch_size 4 "
-    "--sft.eval_rows 4 --rl.updates 3 --rl.episodes 2 --rl.eval_episodes 2 --eval.splits test --eval.episodes 2"
+    "--play.reflection_tokens 4 --teach.tasks 4 --teach.negatives 1 --sft.steps 2 --sft.policy_steps 1 "
+    "--sft.batch_size 4 --sft.eval_rows 4 --rl.updates 3 --rl.episodes 2 --rl.eval_episodes 2 "
+    "--eval.splits test --eval.episodes 2"
 )
 OFFLINE = shlex.split(
     "--offline.steps 2 --offline.reference_steps 2 --offline.eval_episodes 2 --offline.log_episodes 1 "
