@@ -18,8 +18,8 @@ from reflectrl.plugins import names, resolve
 
 HEAD = """# Verbs
 
-`reflectrl VERB ...` does one thing and says in one line what is wrong, if something is. `reflectrl VERB --help` prints what
-stands here; `reflectrl --version` prints the version. This page is made from the code by `make docs`.
+`reflectrl VERB ...` does one thing and says in one line what is wrong, if something is. `reflectrl VERB --help` prints
+what stands here; `reflectrl --version` prints the version. This page is made from the code by `make docs`.
 """
 
 

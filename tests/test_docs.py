@@ -1,7 +1,7 @@
 """The documentation: every command of it is run, or at least read; what is made from the code is in step with it.
 
-The commands of a page (its blocks of `bash`) are run from top to bottom, in a folder of their own. Two markers, comments
-on the line before a block, change that: after `<!-- slow -->` a line is run only if SMALL makes it quick, and after
+A page's commands (its blocks of `bash`) are run from top to bottom, in a folder of their own. Two markers, comments on
+the line before a block, change that: after `<!-- slow -->` a line is run only if SMALL makes it quick, and after
 `<!-- needs: ... -->` it is not run. What is not run is read: its verb, recipe, options and keys have to exist.
 """
 
@@ -135,6 +135,7 @@ def test_commands_of_a_page_can_be_read(page: Path, workplace: Path, capsys: pyt
     write_recipes(page, workplace)
     for command in commands(page):
         if not is_run(command):
+            assert command.marker, f"neither run nor marked: {command.line}"
             require_readable(command.words, command.line)
     for line in INLINE.findall(page.read_text(encoding="utf-8")):
         if not re.search(r"\.\.\.|\||my_|\b[A-Z]{3,}\b", line):
