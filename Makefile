@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test lint check docs clean
+.PHONY: help setup demo test lint check docs site clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +30,13 @@ lint: setup ## formatting, lint, types
 
 check: lint test ## all that has to pass before a commit lands
 
-docs: setup ## write docs/recipes.md again from the recipe's dataclasses
+docs: setup ## write the pages that are made from the code: recipe keys and verbs
 	$(BIN)/python -m reflectrl.config.reference > docs/recipes.md.new && mv docs/recipes.md.new docs/recipes.md
+	$(BIN)/python docs/make_verbs.py > docs/verbs.md.new && mv docs/verbs.md.new docs/verbs.md
+
+site: setup ## build the documentation into build/site; a warning is an error
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 clean: ## remove caches and builds; runs/ and .venv stay
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,209 @@
+"""The documentation: every command of it is run, or at least read; what is made from the code is in step with it.
+
+A page's commands (its blocks of `bash`) are run from top to bottom, in a folder of their own. Two markers, comments on
+the line before a block, change that: after `<!-- slow -->` a line is run only if SMALL makes it quick, and after
+`<!-- needs: ... -->` it is not run. What is not run is read: its verb, recipe, options and keys have to exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from reflectrl.cli import main
+from reflectrl.cli.arguments import parse
+from reflectrl.cli.verbs import CheckEnv, Play, Run, all_verbs
+from reflectrl.config.reference import keys, reference
+from reflectrl.plugins import look_here, resolve
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- (needs: [\w ,]+|slow) -->\n+)?```bash\n(.*?)```", re.DOTALL)
+INLINE = re.compile(r"`(reflectrl [a-z][^`]*)`")
+FILE = re.compile(r"```toml\n# (\S+\.toml)\n(.*?)```", re.DOTALL)
+
+TINY = shlex.split(
+    "--processes 1 --seeds 0 --model.layers 1 --model.width 16 --model.heads 2 --model.mixed_precision off "
+    "--play.reflection_tokens 4 --teach.tasks 4 --teach.negatives 1 --sft.steps 2 --sft.policy_steps 1 "
+    "--sft.batch_size 4 --sft.eval_rows 4 --rl.updates 3 --rl.episodes 2 --rl.eval_episodes 2 "
+    "--eval.splits test --eval.episodes 2"
+)
+OFFLINE = shlex.split(
+    "--offline.steps 2 --offline.reference_steps 2 --offline.eval_episodes 2 --offline.log_episodes 1 "
+    "--offline.value_episodes 1 --offline.value_epochs 1"
+)
+SMALL = {
+    "run taxi": TINY,
+    "run guess.toml": TINY,
+    "teach taxi": TINY,
+    "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
+    "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
+    "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
+    "run orders": [*TINY, *OFFLINE, "--arms", "a_lol", "--text.prompts", "12", "--text.eval_prompts", "2"],
+}
+"""What makes commands quick that begin so; the longest beginning counts."""
+
+
+class Command(NamedTuple):
+    """A line of a block, its words, and the marker of the block."""
+
+    line: str
+    words: list[str]
+    marker: str
+
+
+def commands(page: Path) -> list[Command]:
+    """Every command in the blocks of a page."""
+    found = []
+    for marker, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                found.append(Command(" ".join(line.split()), words, marker))
+    return found
+
+
+def small(words: Sequence[str]) -> list[str] | None:
+    """What makes a command quick, the words being those after `reflectrl`; None where nothing does."""
+    line = f"{' '.join(words)} "
+    return next((SMALL[start] for start in sorted(SMALL, key=len, reverse=True) if line.startswith(f"{start} ")), None)
+
+
+def is_run(command: Command) -> bool:
+    """Whether a command is run, not only read."""
+    if command.words[0] != "reflectrl" or command.marker.startswith("needs"):
+        return False
+    return command.marker != "slow" or small(command.words[1:]) is not None
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+RUN = [page for page in PAGES if any(map(is_run, commands(page)))]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[[str], Path]) -> Path:
+    """A folder with what the pages speak of: the examples, a model, a file of answers with rewards."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(tiny_folder("llama"), tmp_path / "my-model")
+    rows = [
+        {"prompt": f"Go to place {n}.\n", "completion": f" {answer}", "reward": reward}
+        for n in range(12)
+        for answer, reward in (("went to see", 1.0), ("no", 0.0))
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def write_recipes(page: Path, folder: Path) -> None:
+    """The recipes that a page shows under a name, as files."""
+    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_commands_of_a_page_run_from_its_top_to_its_bottom(
+    page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recipes(page, workplace)
+    for command in filter(is_run, commands(page)):
+        words = command.words[1:]
+        code = main([*words, *(small(words) or [])])
+        said = capsys.readouterr()
+        assert code == 0, f"{name_of(page)}: {command.line}: {said.err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_a_page_can_be_read(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_recipes(page, workplace)
+    for command in commands(page):
+        if not is_run(command):
+            assert command.marker, f"neither run nor marked: {command.line}"
+            require_readable(command.words, command.line)
+    for line in INLINE.findall(page.read_text(encoding="utf-8")):
+        if not re.search(r"\.\.\.|\||my_|\b[A-Z]{3,}\b", line):
+            require_readable(shlex.split(line), line)
+
+
+def require_readable(words: Sequence[str], line: str) -> None:
+    """What a command names exists: verb, recipe, options and keys; a target of make; a module; an extra."""
+    match [Path(words[0]).name, *words[1:]]:
+        case ["reflectrl", *rest] if rest not in (["--version"], ["--help"]) and rest[1:] not in (["--help"], []):
+            require_verb(rest, line)
+        case ["reflectrl", verb, *_]:
+            assert verb in (*all_verbs(), "--version", "--help"), line
+        case ["make", target, *_]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
+        case ["python", "-m", "pytest", *paths]:
+            assert all((ROOT / path).exists() for path in paths), line
+        case ["python", "-m", module, *rest]:
+            require_program(module, rest, line)
+        case ["pip", "install", *packages]:
+            require_extras(packages, line)
+        case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
+            require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
+        case [program, *_]:
+            assert program in ("hf", "pre-commit", "source"), f"nothing is known of: {line}"
+
+
+def require_verb(words: Sequence[str], line: str) -> None:
+    """The verb reads its words, and every setting is a key, or an argument of the environment."""
+    verb, settings = parse(words, all_verbs(), "reflectrl", "")
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in settings if word.startswith("--")}
+    if isinstance(verb, Run):
+        dataclasses.replace(verb, dry_run=True)(settings)
+    elif isinstance(verb, Play | CheckEnv):
+        look_here()
+        assert given <= set(inspect.signature(resolve("envs", verb.env)).parameters), line
+    else:
+        assert given <= {key.dotted for key in keys()}, line
+
+
+def require_program(module: str, words: Sequence[str], line: str) -> None:
+    """The module exists, and each option is somewhere in it."""
+    inside = ("src", ".") if module.startswith("reflectrl") else (".",)
+    [path] = [found for base in inside if (found := ROOT / base / f"{module.replace('.', '/')}.py").exists()]
+    text = path.read_text(encoding="utf-8")
+    for option in (word.lstrip("-") for word in words if word.startswith("--")):
+        assert re.search(option.replace("-", "[-_]"), text), f"{option}: {line}"
+
+
+def require_extras(packages: Sequence[str], line: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extras in re.findall(r"reflectrl\[([\w,]+)\]", " ".join(packages)):
+        assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
+
+
+def test_pages_that_are_made_from_the_code_are_in_step_with_it() -> None:
+    verbs = subprocess.run(
+        [sys.executable, DOCS / "make_verbs.py"], text=True, capture_output=True, check=True, cwd=ROOT
+    ).stdout
+    assert (DOCS / "recipes.md").read_text(encoding="utf-8") == reference(), "make docs"
+    assert (DOCS / "verbs.md").read_text(encoding="utf-8") == verbs, "make docs"
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    missing = [name for page in DOCS.rglob("*.md") if (name := page.relative_to(DOCS).as_posix()) not in listed]
+    assert not missing
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 80
