@@ -7,7 +7,7 @@ from typing import Any
 
 from reflectrl.config import checked
 from reflectrl.envs.base import TextEnv
-from reflectrl.plugins import one_line, resolve_class
+from reflectrl.plugins import names, one_line, resolve_class
 from reflectrl.types import UserError
 
 
@@ -24,7 +24,9 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise UserError('the env section names no environment; write name = "taxi", or "package.module:Class"')
+        raise UserError(
+            'write name = "..." in the env section: what `reflectrl list envs` shows, or "package.module:Class"'
+        )
     made = resolve_class("envs", name, TextEnv)
     arguments = checked(made, arguments, f"environment {name!r}", "env")
     try:
