@@ -24,9 +24,8 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise UserError(
-            'write name = "..." in the env section: what `reflectrl list envs` shows, or "package.module:Class"'
-        )
+        known = ", ".join(names("envs"))
+        raise UserError(f'the env section names no environment; write name = "package.module:Class", or one of {known}')
     made = resolve_class("envs", name, TextEnv)
     arguments = checked(made, arguments, f"environment {name!r}", "env")
     try:
