@@ -49,7 +49,7 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
     resumed = made(tmp_path / "learner")
     again = resumed[2]
-    assert (again.step, again.stale, again.best) == (3, 1, [0.5, 2.0])
+    assert (again.step, again.stale, again.best) == (3, 1, (0.5, 2.0))
     assert again.resumed is not None and again.resumed["scale"] == [1, 2]
     for _ in range(3):
         step(*resumed)
