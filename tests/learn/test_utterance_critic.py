@@ -163,7 +163,7 @@ def test_transitions_follow_the_log(logged: Any) -> None:
     found = transitions(data, [replace(episodes[0], steps=()), *episodes])  # an episode without steps is passed over
     ends = data.completions.steps.ends
     assert found.next_N.tolist() == [-1 if i + 1 in ends else i + 1 for i in range(len(data))]
-    assert found.cut_N.nonzero()[:, 0].tolist() == [ends[1] - 1]
+    assert found.truncated_N.nonzero()[:, 0].tolist() == [ends[1] - 1]
     rewards = [step.reward for episode in episodes for step in episode.steps]
     assert found.rewards_N.tolist() == pytest.approx([data.affine.scale * reward for reward in rewards])
 

@@ -201,13 +201,16 @@ def ppo_loss(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, clip_coef
     return loss, outside_N.to(loss.dtype).mean()
 
 
+def _ppo(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, config: RLConfig) -> dict[str, Tensor]:
+    loss, clip_fraction = ppo_loss(logp_N, old_logp_N, advantages_N, config.clip_coef)
+    return {"policy_loss": loss, "clip_fraction": clip_fraction}
+
+
 PolicyLoss = Callable[[Tensor, Tensor, Tensor, RLConfig], dict[str, Tensor]]
 
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "reinforce": lambda logp_N, old_logp_N, advantages_N, config: {"policy_loss": reinforce_loss(logp_N, advantages_N)},
-    "ppo": lambda logp_N, old_logp_N, advantages_N, config: dict(
-        zip(("policy_loss", "clip_fraction"), ppo_loss(logp_N, old_logp_N, advantages_N, config.clip_coef), strict=True)
-    ),
+    "ppo": _ppo,
 }
 """What `rl.algorithm` may be. Each takes log-probabilities [N] of what was chosen, with gradient, the same when it was
 sampled, advantages [N] and the recipe's [rl], and gives "policy_loss" (a mean over N) and whatever else is to be noted.

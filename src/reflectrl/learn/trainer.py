@@ -75,7 +75,7 @@ class Trainer:
             for i, optimizer in enumerate(optimizers):
                 restore_optimizer(optimizer, tensors[f"optimizer{i}"])
             self.best_weights = tensors["best"] if keep_best else None
-            self.step, self.stale, self.best = (self.resumed[name] for name in ("step", "stale", "best"))
+            self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
         """One step of every optimiser along the gradients gathered so far, which are then dropped.
@@ -120,7 +120,7 @@ class Trainer:
             score: what matters most comes first, and more is better.
         """
         self.stale += 1
-        if tuple(score) > tuple(self.best):
+        if tuple(score) > self.best:
             self.best, self.stale, self.best_weights = tuple(score), 0, weights_of(self.model)
 
     def save(self, logged: int, **more: Any) -> None:

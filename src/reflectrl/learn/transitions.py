@@ -74,14 +74,14 @@ class Transitions:
         rewards_N: what the step itself earned.
         returns_N: what the log earned from there on, discounted.
         next_N: index of the step after it; -1 where the episode ended.
-        cut_N: whether the horizon ended the episode with this step: something would have followed, but the log does not
-            hold the state, so nothing is learned from the step.
+        truncated_N: whether the horizon ended the episode with this step: something would have followed, but the log
+            does not hold the state, so nothing is learned from the step.
     """
 
     rewards_N: Tensor
     returns_N: Tensor
     next_N: Tensor
-    cut_N: Tensor
+    truncated_N: Tensor
 
     def fingerprint(self) -> str:
         """Identifies what followed what."""
@@ -94,6 +94,6 @@ def transitions(data: Dataset, episodes: Sequence[Episode]) -> Transitions:
     lasts = torch.tensor(steps.ends) - 1
     next_N = torch.arange(1, len(steps) + 1)
     next_N[lasts] = -1
-    cut_N = torch.zeros(len(steps), dtype=torch.bool)
-    cut_N[lasts] = torch.tensor([episode.truncated for episode in episodes if episode.steps])
-    return Transitions(steps.rewards_N * scale, steps.returns_N * scale, next_N, cut_N)
+    truncated_N = torch.zeros(len(steps), dtype=torch.bool)
+    truncated_N[lasts] = torch.tensor([episode.truncated for episode in episodes if episode.steps])
+    return Transitions(steps.rewards_N * scale, steps.returns_N * scale, next_N, truncated_N)

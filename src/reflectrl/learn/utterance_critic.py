@@ -7,10 +7,10 @@ all episodes that came there, and good halves of two lost episodes make a way to
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), in
 its offline form: implicit Q-learning (Kostrikov et al. 2022) for the critic, advantage-weighted regression (Peng et al.
-2019) for the policy. As there, Q reads the state's and the action's features side by side, and learning follows slow
-copies of the heads. Departures: features are hidden states of the frozen reference, read once, where the source trains
-an encoder of the critic's own; the two Q share one V, which follows the lower of them; the copies that were best on
-held-out tasks are kept.
+2019) for the policy. As there, Q reads the state's and the action's features side by side, and learning follows a
+target network, a slow copy of the heads. Departures: features are hidden states of the frozen reference, read once,
+where the source trains an encoder of the critic's own; the two Q share one V, which follows the lower of them; the
+target network that was best on held-out tasks is kept.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _head(width: int, mean: float) -> nn.Module:
 def fit_critic(
     features: StepFeatures, steps: Transitions, units: Sequence[str], config: OfflineConfig, seed: int, log: Log
 ) -> UtteranceCritic:
-    """Learn Q and V from transitions; the slow copies that are best on held-out tasks are returned.
+    """Learn Q and V from transitions; the target network that is best on held-out tasks is returned.
 
     Args:
         units: the task of each step.
@@ -89,33 +89,33 @@ def fit_critic(
     Raises:
         UserError: fewer than two tasks have a step after which it is known what followed.
     """
-    known = (~steps.cut_N).nonzero()[:, 0]
+    known = (~steps.truncated_N).nonzero()[:, 0]
     train, held_out = (known[rows] for rows in split([units[i] for i in known.tolist()], config.held_out, seed))
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "critic"))
         critic = UtteranceCritic(features.states_ND.shape[1], float(steps.returns_N[train].mean()))
     critic = critic.to(features.states_ND.device)
-    slow = deepcopy(critic).requires_grad_(False)
+    target = deepcopy(critic).requires_grad_(False)
     optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
     trainer = Trainer(critic, [optimizer], keep_best=False)
     drawn = batches("none", torch.ones(len(train)), config.critic_batch, seed)
     every, checks = max(1, config.critic_steps // CHECKS), list[tuple[int, float, UtteranceCritic]]()
     while trainer.step < config.critic_steps:
-        loss = critic_losses(critic, slow, features, steps, train[next(drawn)], config).mean()
+        loss = critic_losses(critic, target, features, steps, train[next(drawn)], config).mean()
         loss.backward()
         trainer.update({"loss": float(loss.detach())})
         trainer.step += 1
-        for slow_parameter, parameter in zip(slow.parameters(), critic.parameters(), strict=True):
-            slow_parameter.lerp_(parameter.detach(), config.polyak)
+        for target_parameter, parameter in zip(target.parameters(), critic.parameters(), strict=True):
+            target_parameter.lerp_(parameter.detach(), config.polyak)
         if trainer.is_due(every, config.critic_steps):
-            checks.append((trainer.step, trainer.means()["loss"], deepcopy(slow)))
+            checks.append((trainer.step, trainer.means()["loss"], deepcopy(target)))
 
     # All are compared by the targets of the last: by its own, the first would be best, since a critic that has not yet
     # carried any reward back agrees with itself.
-    best_loss, best = float("inf"), slow
+    best_loss, best = float("inf"), target
     with torch.no_grad():
         for step, train_loss, check in checks:
-            held_loss = float(critic_losses(check, slow, features, steps, held_out, config).mean())
+            held_loss = float(critic_losses(check, target, features, steps, held_out, config).mean())
             lower_N = check.q_values(features.states_ND[held_out], features.actions_ND[held_out]).amin(0).cpu()
             explained = explained_variance(lower_N, steps.returns_N[held_out])
             losses = {"critic_loss": train_loss, "critic_eval_loss": held_loss}
@@ -127,7 +127,7 @@ def fit_critic(
 
 def critic_losses(
     critic: UtteranceCritic,
-    slow: UtteranceCritic,
+    target: UtteranceCritic,
     features: StepFeatures,
     steps: Transitions,
     rows_N: Tensor,
@@ -136,16 +136,16 @@ def critic_losses(
     """The loss of some steps, (N,): Q towards r + gamma · V of the next state, V towards an expectile of the lower Q.
 
     Args:
-        slow: whose values are aimed at, without gradient. Nothing follows an episode's last step.
+        target: the target network, whose values are learned, without gradient. Nothing follows an episode's last step.
         rows_N: which steps.
     """
     states_ND, actions_ND = features.states_ND[rows_N], features.actions_ND[rows_N]
     with torch.no_grad():
         next_N = steps.next_N[rows_N]
-        following_N = slow.values(features.states_ND[next_N.clamp_min(0)])
-        aims_N = torch.where(next_N >= 0, config.gamma * following_N.cpu(), 0.0) + steps.rewards_N[rows_N]
-        lower_N = slow.q_values(states_ND, actions_ND).amin(0)
-    errors_2N = critic.q_values(states_ND, actions_ND) - aims_N.to(states_ND.device)
+        following_N = target.values(features.states_ND[next_N.clamp_min(0)])
+        targets_N = torch.where(next_N >= 0, config.gamma * following_N.cpu(), 0.0) + steps.rewards_N[rows_N]
+        lower_N = target.q_values(states_ND, actions_ND).amin(0)
+    errors_2N = critic.q_values(states_ND, actions_ND) - targets_N.to(states_ND.device)
     return errors_2N.square().sum(0) + expectile(lower_N - critic.values(states_ND), config.expectile)
 
 

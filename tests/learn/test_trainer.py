@@ -1,0 +1,92 @@
+"""The trainer under all loops: what a step does, which weights are kept, and that a state brings everything back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from reflectrl.learn.checkpoint import load_meta, load_state
+from reflectrl.learn.trainer import Trainer
+
+
+def made(folder: Path | None = None, clip: float | None = None) -> tuple[nn.Linear, nn.Linear, Trainer]:
+    """A model and a critic, always with the same weights, and their trainer."""
+    torch.manual_seed(0)
+    model, critic = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizers = [torch.optim.AdamW(part.parameters(), lr=0.1) for part in (model, critic)]
+    return model, critic, Trainer(model, optimizers, clip, folder, {"critic": critic})
+
+
+def step(model: nn.Linear, critic: nn.Linear, trainer: Trainer, scale: float = 1.0) -> dict[str, float]:
+    x = torch.arange(6.0).view(2, 3) + trainer.step
+    loss = model(x).square().mean()
+    (loss + scale * critic(x).square().mean()).backward()
+    trainer.step += 1
+    return trainer.update({"loss": float(loss.detach())})
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_saved_state_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    model, critic, trainer = made()
+    for _ in range(6):
+        step(model, critic, trainer)
+    first = made(tmp_path / "learner")
+    for _ in range(3):
+        step(*first)
+    first[2].keep_if_best((0.5, 2.0))
+    best = {name: tensor.clone() for name, tensor in first[0].state_dict().items()}
+    first[2].keep_if_best((0.4, 9.0))
+    first[2].save(logged=3, scale=[1, 2])
+    assert load_meta(tmp_path / "learner") == {"step": 3, "stale": 1, "best": [0.5, 2.0], "logged": 3, "scale": [1, 2]}
+    saved = load_state(tmp_path / "learner")
+    assert saved is not None and set(saved[0]) == {"weights", "critic", "best", "optimizer0", "optimizer1"}
+
+    resumed = made(tmp_path / "learner")
+    again = resumed[2]
+    assert (again.step, again.stale, again.best) == (3, 1, (0.5, 2.0))
+    assert again.resumed is not None and again.resumed["scale"] == [1, 2]
+    for _ in range(3):
+        step(*resumed)
+    assert same(resumed[0], model) and same(resumed[1], critic)
+    again.finish()
+    assert all(torch.equal(tensor, best[name]) for name, tensor in resumed[0].state_dict().items())
+
+
+def test_without_a_state_it_begins(tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "absent"):
+        trainer = made(folder)[2]
+        assert (trainer.step, trainer.resumed) == (0, None)
+    made()[2].save(logged=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_equal_scores_is_kept_and_nan_is_none() -> None:
+    model, critic, trainer = made()
+    kept = []
+    for score in (float("nan"), 0.3, 0.3, 0.2):
+        step(model, critic, trainer)
+        kept.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        trainer.keep_if_best((score,))
+    assert (trainer.best, trainer.stale) == ((0.3,), 2)
+    trainer.finish()
+    assert torch.equal(model.weight, kept[1]["weight"])
+
+
+def test_a_critic_that_is_far_off_does_not_starve_the_policy() -> None:
+    norms = [step(*made(clip=1e-3), scale=scale)["grad_norm"] for scale in (1.0, 1e6)]
+    assert norms[0] == norms[1] > 1e-3
+    assert "grad_norm" not in step(*made())
+
+
+def test_what_was_noted_is_averaged_since_the_last_time() -> None:
+    model, critic, trainer = made()
+    losses = [step(model, critic, trainer)["loss"] for _ in range(5)]
+    assert trainer.means() == {"loss": pytest.approx(sum(losses) / 5)}
+    last = step(model, critic, trainer)["loss"]
+    assert trainer.means() == {"loss": last}
