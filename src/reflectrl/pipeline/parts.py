@@ -20,6 +20,7 @@ from reflectrl.episodes import EpisodeLog, read_episodes, sft, sft_policy, sft_r
 from reflectrl.learn.checkpoint import drop_state, write_folder
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.learn.online import train_online
+from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
@@ -138,6 +139,8 @@ def rl_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) ->
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             logged = replayed_log(recipe, run, seed, arm)
-            train_online(policy, reflector, envs, recipe.rl, named_seed(seed, part), note, learner, logged)
+            rl_seed = named_seed(seed, part)
+            rollouts = EpisodeRollouts(policy, reflector, envs, recipe.rl, rl_seed, logged)
+            train_online(rollouts, recipe.rl, rl_seed, note, learner)
     write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
     drop_state(learner)

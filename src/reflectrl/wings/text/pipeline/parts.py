@@ -202,7 +202,7 @@ def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
             name = {"eval_reward": "validation reward", "return": "reward"}[kind]
             tick(int(metrics["step"]), total, f"{name} {metrics[kind]:.3f}")
 
-        (_learn_online if arm == PPO else _learn_offline)(text, lm, seed, arm, note)
+        (_train_online if arm == PPO else _learn_offline)(text, lm, seed, arm, note)
     _save(text, lm, seed, arm)
     saved = load_state(learner)
     if saved is not None:
@@ -218,7 +218,7 @@ def _learn_offline(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: 
     train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), evaluate)
 
 
-def _learn_online(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
+def _train_online(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
     evaluate, learner = partial(_evaluate, text, lm, seed, arm), text.run.learner(seed, arm)
     settings, lengths = text.recipe.rl, text.recipe.offline
     prompts = text.prompts("train")
