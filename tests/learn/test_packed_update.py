@@ -26,7 +26,7 @@ from reflectrl.learn.value import ValueHead
 from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import apart, pack
+from reflectrl.models.sharing import apart, pack
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task

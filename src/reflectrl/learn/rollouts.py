@@ -21,7 +21,7 @@ from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_s
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout
