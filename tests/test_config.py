@@ -272,7 +272,7 @@ RECIPES = st.builds(
     processes=COUNTS,
     env=st.dictionaries(TEXT, PLAIN, max_size=4),
     model=st.builds(ModelConfig, source=TEXT, width=COUNTS.map(lambda n: 4 * n), dtype=st.just("bfloat16")),
-    play=st.builds(PlayConfig, reflection_temperature=RATES, memory=COUNTS),
+    play=st.builds(PlayConfig, reflection_temperature=RATES, result_cache=COUNTS),
     teach=st.builds(TeachConfig, noise=st.lists(SHARES, min_size=1, max_size=3).map(tuple), unsafe_noise=st.booleans()),
     sft=st.builds(SFTConfig, lr=RATES, warmup=SHARES, steps=COUNTS, negatives=st.booleans()),
     rl=st.builds(RLConfig, lr=RATES, gate=SHARES, algorithm=st.sampled_from(["ppo", "reinforce"])),

@@ -1,4 +1,4 @@
-"""Parts of a run made one by one: what a model made from scratch starts with."""
+"""Artifacts made one by one: what a model made from scratch starts with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from reflectrl.episodes import EpisodeLog
-from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.parts import TOKENIZER_ROWS, base_part
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.graph import EnvironmentPipeline
+from reflectrl.pipeline.training import TOKENIZER_ROWS, base
 from reflectrl.types import Episode, Observation, Step, Task, Turn
 from tests.pipeline.conftest import LIKE
 
@@ -28,6 +29,8 @@ def test_a_tokenizer_made_here_knows_words_of_the_whole_log_and_not_of_its_first
     with EpisodeLog(run.teach(0, "train")) as log:
         log.append(_episode(words[0], TOKENIZER_ROWS + 1))
         log.append(_episode(words[1], TOKENIZER_ROWS // 2))
-    base_part(like("model.vocab=330"), run, 0, "base", lambda *_: None)
+    recipe = like("model.vocab=330")
+    artifact = EnvironmentPipeline.graph(recipe)["base model (seed 0)"]
+    base(Context(recipe, run), artifact, lambda *_: None)
     tokenizer = AutoTokenizer.from_pretrained(run.checkpoint(0, "base"))
     assert [len(tokenizer.tokenize(f" {word}")) for word in words] == [1, 1]
