@@ -273,9 +273,9 @@ class Recipe:
     threads: Natural = 0
     """Threads of a process; 0 leaves it to torch."""
     processes: Count = 1
-    """Arms and seeds trained side by side."""
+    """Artifacts (of arms and seeds) made side by side."""
     env_workers: Natural = 0
-    """Worker processes per part that step the environments; 0 steps them in the part's own process."""
+    """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
     env: Mapping[str, Any] = field(default_factory=lambda: {"name": "taxi"})
     """`name` of the environment and the keyword arguments of its class."""
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.config import Recipe
-from reflectrl.pipeline.arms import BASE, MODELS, SFT, Arm, Offline, chosen
-from reflectrl.pipeline.artifacts import Artifact, Graph, graph_of
+from reflectrl.pipeline.arms import BASE, MODELS, SFT, Arm, chosen
+from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
 from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
 
 PLAYED = ("env", "model", "play")
 """Sections on which everything depends for which a model plays."""
+OFFLINE = (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
+"""What offline learning depends on."""
+REMAINING = {
+    "teach": "training:remaining_lessons",
+    "log": "offline:remaining_log",
+    "eval": "evaluation:remaining_tasks",
+}
+"""Kinds of artifacts that grow line by line → what tells whether something of one is left to be made."""
 EXTENT = ("eval.splits", "eval.stages", "eval.sampling", "eval.episodes")
 
 
@@ -61,7 +69,7 @@ class EnvironmentPipeline:
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
             raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
         kinds = ("teach", "base", "sft", "log", "offline", "rl", "eval")
-        made = [artifact for seed in recipe.seeds for artifact in _Artifacts(recipe, seed, arms)]
+        made = [artifact for seed in recipe.seeds for artifact in _artifacts(recipe, seed, arms)]
         return graph_of([*(one for kind in kinds for one in made if one.kind == kind), *ends(recipe, made)])
 
     @staticmethod
@@ -96,110 +104,61 @@ def ends(recipe: Recipe, made: list[Artifact], room: str = "reflectrl.pipeline.r
     return [results, shown]
 
 
-@dataclass
-class _Artifacts:
-    """The artifacts of one seed, each after its inputs."""
+def _artifacts(recipe: Recipe, seed: int, arms: Mapping[str, Arm]) -> Collection[Artifact]:
+    """What the arms need for one seed, each artifact after its inputs."""
+    made: dict[str, Artifact] = {}
+    checkpoints, trained = f"checkpoints/seed{seed}", [arm for arm in arms.values() if arm.player == "policy"]
 
-    recipe: Recipe
-    seed: int
-    arms: dict[str, Arm]
+    def add(kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str], *settings: str) -> str:
+        build = f"reflectrl.pipeline.{build}"
+        artifact = Artifact(kind, name, seed, stage, build, (output,), tuple(inputs), settings)
+        remaining = REMAINING.get(kind)
+        if remaining:
+            artifact = replace(artifact, remaining=f"reflectrl.pipeline.{remaining}")
+        if output.endswith("/reflectrl.json"):
+            artifact = replace(artifact, training=f"{output.removesuffix('/reflectrl.json')}.learner")
+        made.setdefault(artifact.key, artifact)
+        return artifact.key
 
-    def __iter__(self) -> Iterator[Artifact]:
-        trained = {name: arm for name, arm in self.arms.items() if arm.player == "policy"}
-        if trained:
-            yield self.teaching("train")
-            yield self.teaching("validation")
-            if self.recipe.model.source == "scratch":
-                yield self.base()
-        for arm in trained.values():
-            for model in filter(None, (arm.reflector, arm.policy)):
-                yield from self.model(model)
-        if self.recipe.rl.replay_log and any(arm.rl is not None for arm in trained.values()):
-            yield from self.log()
-        for name, arm in trained.items():
-            if arm.rl is not None:
-                yield self.online(name, arm)
-        for name, arm in self.arms.items():
-            yield self.evaluation(name, arm)
+    def teaching(split: str) -> str:
+        return add("teach", split, "teach", "training:teaching", f"episodes/teach-seed{seed}-{split}.jsonl", (), "env",
+                   "teach")  # fmt: skip
 
-    def teaching(self, split: str) -> Artifact:
-        path = f"episodes/teach-seed{self.seed}-{split}.jsonl"
-        room = "reflectrl.pipeline.training"
-        return Artifact("teach", split, self.seed, "teach", f"{room}:teaching", (path,), (), ("env", "teach"),
-                        remaining=f"{room}:remaining_lessons")  # fmt: skip
-
-    def base(self) -> Artifact:
-        path = f"checkpoints/seed{self.seed}/{BASE}/config.json"
-        return Artifact("base", "model", self.seed, "sft", "reflectrl.pipeline.training:base", (path,),
-                        (self.key("teach", "train"),), ("model",))  # fmt: skip
-
-    def model(self, name: str) -> Iterator[Artifact]:
-        """A trained model, after the models and the log that it needs."""
+    def model(name: str) -> list[str]:
+        """What makes a model; nothing does where the base model is that of a hub or a folder."""
+        output = f"{checkpoints}/{name}/reflectrl.json"
         if name == BASE:
-            return
-        model = MODELS[name]
-        if isinstance(model, SFT):
-            start = model.reflector if self.recipe.sft.policy_from == "reflector" else ""
-            yield from self.model(start or BASE)
-            inputs = (*self.from_model(start or BASE), self.key("teach", "train"), self.key("teach", "validation"))
-            yield self.trained("sft", name, "sft", "reflectrl.pipeline.training:sft", inputs, (*PLAYED, "sft"))
-        else:
-            yield from self.log()
-            yield from self.model(model.start)
-            yield from self.offline(name, model)
+            base, inputs = f"{checkpoints}/{BASE}/config.json", [teaching("train")]
+            scratch = recipe.model.source == "scratch"
+            return [add("base", "model", "sft", "training:base", base, inputs, "model")] if scratch else []
+        row = MODELS[name]
+        if isinstance(row, SFT):
+            start = row.reflector if recipe.sft.policy_from == "reflector" else ""
+            inputs = [*model(start or BASE), teaching("train"), teaching("validation")]
+            return [add("sft", name, "sft", "training:sft", output, inputs, *PLAYED, "sft")]
+        inputs = [log(), *model(row.start)]
+        if row.value:
+            value = f"{checkpoints}/offline-value/appraisal.json"
+            inputs += [add("offline", "offline-value", "rl", "offline:value", value, inputs, *OFFLINE)]
+        return [add("offline", name, "rl", "offline:policy", output, inputs, *OFFLINE)]
 
-    def log(self) -> Iterator[Artifact]:
-        """The log of episodes from which offline arms learn, after the policy that plays some of them."""
-        players = ("plain",) if self.recipe.offline.log_episodes else ()
-        for name in players:
-            yield from self.model(name)
-        room = "reflectrl.pipeline.offline"
-        inputs = (self.key("teach", "train"), *(key for name in players for key in self.from_model(name)))
+    def log() -> str:
+        inputs = [teaching("train"), *(model("plain") if recipe.offline.log_episodes else ())]
         settings = (*PLAYED, "offline.log_episodes", "rl.temperature")
-        yield Artifact("log", "episodes", self.seed, "rl", f"{room}:log", (f"episodes/offline-seed{self.seed}.jsonl",),
-                       inputs, settings, remaining=f"{room}:remaining_log")  # fmt: skip
+        return add("log", "episodes", "rl", "offline:log", f"episodes/offline-seed{seed}.jsonl", inputs, *settings)
 
-    def offline(self, name: str, model: Offline) -> Iterator[Artifact]:
-        """A policy that learns from the log, after the value of what it starts from, if it needs that."""
-        room, settings = "reflectrl.pipeline.offline", (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
-        inputs = (self.key("log", "episodes"), *self.from_model(model.start))
-        if model.value:
-            path = f"checkpoints/seed{self.seed}/offline-value/appraisal.json"
-            value = Artifact("offline", "offline-value", self.seed, "rl", f"{room}:value", (path,), inputs, settings)
-            yield value
-            inputs = (*inputs, value.key)
-        yield self.trained("offline", name, "rl", f"{room}:policy", inputs, settings)
-
-    def online(self, name: str, arm: Arm) -> Artifact:
-        models = filter(None, (arm.policy, arm.reflector))
-        log = (self.key("log", "episodes"),) if self.recipe.rl.replay_log else ()
-        inputs = (*(key for model in models for key in self.from_model(model)), *log)
-        path, build = f"rl-{name}", "reflectrl.pipeline.training:online"
-        return self.trained("rl", name, "rl", build, inputs, (*PLAYED, "rl"), path)
-
-    def evaluation(self, name: str, arm: Arm) -> Artifact:
-        models = filter(None, () if arm.rl is not None else (arm.policy, arm.reflector))
-        inputs = [key for model in models for key in self.from_model(model)]
-        inputs += [self.key("rl", name)] if arm.rl is not None else []
-        settings = ("env",) if arm.player != "policy" else (*PLAYED, "offline.target_return")
-        room, path = "reflectrl.pipeline.evaluation", f"episodes/eval-{name}-seed{self.seed}-*.jsonl"
-        return Artifact("eval", name, self.seed, "eval", f"{room}:evaluation", (path,), tuple(inputs), settings, EXTENT,
-                        remaining=f"{room}:remaining_tasks")  # fmt: skip
-
-    def trained(
-        self, kind: str, name: str, stage: Any, build: str, inputs: tuple[str, ...], settings: tuple[str, ...],
-        checkpoint: str = "",
-    ) -> Artifact:  # fmt: skip
-        """A training that ends with a checkpoint."""
-        path = f"checkpoints/seed{self.seed}/{checkpoint or name}"
-        return Artifact(kind, name, self.seed, stage, build, (f"{path}/reflectrl.json",), inputs, settings,
-                        training=f"{path}.learner")  # fmt: skip
-
-    def from_model(self, name: str) -> tuple[str, ...]:
-        """The key of what makes a model; the base model of a hub or a folder is made by nobody."""
-        if name == BASE:
-            return (self.key("base", "model"),) if self.recipe.model.source == "scratch" else ()
-        return (self.key("sft" if isinstance(MODELS[name], SFT) else "offline", name),)
-
-    def key(self, kind: str, name: str) -> str:
-        return f"{kind} {name} (seed {self.seed})"
+    if trained:
+        for split in ("train", "validation"):
+            teaching(split)
+        model(BASE)
+    for name, arm in arms.items():
+        inputs = [key for one in (arm.reflector, arm.policy) if one for key in model(one)]
+        if arm.rl is not None:
+            inputs += [log()] if recipe.rl.replay_log else []
+            output = f"{checkpoints}/rl-{name}/reflectrl.json"
+            inputs = [add("rl", name, "rl", "training:online", output, inputs, *PLAYED, "rl")]
+        settings = (*PLAYED, "offline.target_return") if arm.player == "policy" else ("env",)
+        output = f"episodes/eval-{name}-seed{seed}-*.jsonl"
+        key = add("eval", name, "eval", "evaluation:evaluation", output, inputs, *settings)
+        made[key] = replace(made[key], extent=EXTENT)
+    return made.values()
