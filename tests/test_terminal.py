@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reflectrl.cli import main
 from reflectrl.pipeline.progress import Board
 from reflectrl.terminal import console, printable, printable_line
-from reflectrl.wings.text.pipeline.show import show
+from reflectrl.wings.text.pipeline.results import show
 from tests.hostile import NASTY, SHOWN, WORLD, commands
 
 CODER = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}"
