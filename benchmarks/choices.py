@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from reflectrl.models.backend import Answers
-from reflectrl.models.kv_cache import KVCache
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids, KVCache
 
 from .measure import interleaved, timed
 from .plain import score_actions

@@ -52,7 +52,7 @@ eval = {sampling = ["greedy", "sampled"], batch = 3}
 
 SERVER = """
 import json, os, sys
-import reflectrl.pipeline.stages  # what is slow to import is imported once
+import reflectrl.pipeline.runner  # what is slow to import is imported once
 from reflectrl.cli import main
 
 for line in sys.stdin:

@@ -32,9 +32,8 @@ from torch import Tensor
 from reflectrl.models.backend import Written
 from reflectrl.models.counters import Counters
 from reflectrl.models.generation import END, Draft, DraftModel, draw
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, shared_length
+from reflectrl.models.sharing import Ids, KVCache, shared_length
 from reflectrl.players.base import LiveEpisode
 from reflectrl.players.policy import Policy, Reflector
 from reflectrl.prompts import reflector_prompt, tokenize

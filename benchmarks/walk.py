@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import reflectrl
 from reflectrl.config import RLConfig
 from reflectrl.learn.online import train_online
+from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.players import Policy, Reflector
 from reflectrl.types import Task
 from reflectrl.wings.taxi.env import TaxiEnv
@@ -95,7 +96,8 @@ def walked(plain: bool) -> Walk:
     config = RLConfig(updates=1, episodes=4, eval_episodes=1, curriculum="none")
     hook = register_optimizer_step_post_hook(lambda *_: sys.setprofile(None))
     try:
-        train_online(policy, reflector, lambda: FirstRide(horizon=4), config, 0, lambda _: None)
+        rollouts = EpisodeRollouts(policy, reflector, lambda: FirstRide(horizon=4), config, 0)
+        train_online(rollouts, config, 0, lambda _: None)
     finally:
         hook.remove()
         sys.setprofile(None)

@@ -18,8 +18,8 @@ from reflectrl.config import ModelConfig
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.models.packing import Ids
 from reflectrl.models.scratch import make_model, train_tokenizer
+from reflectrl.models.sharing import Ids
 from reflectrl.prompts import policy_prompt, reflection_completion
 from reflectrl.teach import Demonstration, teach
 from reflectrl.types import Episode, Task, UserError, named_seed

@@ -328,6 +328,6 @@ def test_a_reader_that_leaves_early_hears_nothing_more(tmp_path: Path) -> None:
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
     """A recipe's file vanishes between looking and reading only by a bug or a race: nothing is hidden."""
-    monkeypatch.setattr("reflectrl.cli.verbs.to_toml", lambda recipe: 1 / 0)
+    monkeypatch.setattr("reflectrl.cli.run.to_toml", lambda recipe: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["run", "tiny", "--dry-run"])

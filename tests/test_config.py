@@ -24,6 +24,7 @@ from reflectrl.config import (
     to_toml,
 )
 from reflectrl.config.reference import keys, reference
+from reflectrl.config.renamed import KEYS
 from reflectrl.types import UserError
 
 
@@ -253,6 +254,68 @@ class TestRefusals:
         assert len(refusal(write(f"[rl]\nlr = '{'x' * 10_000}'"))) < 400
 
 
+class TestRenamed:
+    @pytest.mark.parametrize(("old", "new"), KEYS.items())
+    def test_an_old_key_is_refused_with_the_new_one(self, write: Any, old: str, new: str) -> None:
+        section, key = old.split(".")
+        assert f"unknown key {old!r}; it is called {new!r} now" in refusal(write(f"[{section}]\n{key} = 1"))
+        assert f"it is called {new!r} now" in refusal(write(""), f"--{old}=1")
+        assert new in {key.dotted for key in keys()}
+
+    def test_an_old_value_is_refused_with_the_new_one(self, write: Any) -> None:
+        assert "'rl.curriculum' is 'thirds'; it is called 'equal' now" in refusal(write(""), "--rl.curriculum=thirds")
+
+
+STRANGER = """
+from dataclasses import dataclass
+from reflectrl.config import FreeSection
+from reflectrl.config.rules import Count
+
+
+@dataclass(frozen=True)
+class Garden:
+    \"\"\"Keys of a stranger.\"\"\"
+
+    beds: Count = 2
+    \"\"\"How many beds.\"\"\"
+
+
+class Tools(FreeSection):
+    \"\"\"Tools by name.\"\"\"
+"""
+
+
+class TestBroughtSections:
+    @pytest.fixture(autouse=True)
+    def _announced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An installed package that brings two sections."""
+        (tmp_path / "strange_garden.py").write_text(STRANGER, encoding="utf-8")
+        info = tmp_path / "garden-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: garden\nVersion: 1.0\n")
+        points = "[reflectrl.recipe_sections]\ngarden = strange_garden:Garden\ntools = strange_garden:Tools\n"
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    def test_they_are_read_checked_and_written(self, write: Any) -> None:
+        recipe = read_recipe(write("[garden]\nbeds = 3\n[tools]\nspade = 1"), ["--garden.beds=4", "--tools.rake=2"])
+        assert recipe.sections["garden"].beds == 4 and recipe.sections["tools"] == {"spade": 1, "rake": 2}
+        assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), where="x") == recipe
+        assert read_recipe(write("")).sections["garden"].beds == 2
+        line = refusal(write("[garden]\nbeds = 0"))
+        assert "'garden.beds' is 0; it must be at least 1" in line
+        assert "'garden.bed'" in refusal(write("[garden]\nbed = 1")) and "'beds'" in refusal(write("garden.bed = 1"))
+
+    def test_their_keys_are_listed(self) -> None:
+        keys.cache_clear()
+        found = {key.dotted: key for key in keys()}
+        keys.cache_clear()
+        assert found["garden.beds"].description == "How many beds." and found["tools"].type == "table"
+
+    def test_code_that_a_free_section_names_is_not_run_unasked(self, write: Any) -> None:
+        assert "tools.x.use = stranger:Spade" in refusal(write('[tools]\nx.use = "stranger:Spade"'))
+
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 COUNTS = st.integers(1, 10**6)
@@ -272,7 +335,7 @@ RECIPES = st.builds(
     processes=COUNTS,
     env=st.dictionaries(TEXT, PLAIN, max_size=4),
     model=st.builds(ModelConfig, source=TEXT, width=COUNTS.map(lambda n: 4 * n), dtype=st.just("bfloat16")),
-    play=st.builds(PlayConfig, reflection_temperature=RATES, memory=COUNTS),
+    play=st.builds(PlayConfig, reflection_temperature=RATES, result_cache=COUNTS),
     teach=st.builds(TeachConfig, noise=st.lists(SHARES, min_size=1, max_size=3).map(tuple), unsafe_noise=st.booleans()),
     sft=st.builds(SFTConfig, lr=RATES, warmup=SHARES, steps=COUNTS, negatives=st.booleans()),
     rl=st.builds(RLConfig, lr=RATES, gate=SHARES, algorithm=st.sampled_from(["ppo", "reinforce"])),

@@ -14,7 +14,7 @@ import pytest
 
 import reflectrl
 from reflectrl.cli import main
-from reflectrl.cli.find import recipes
+from reflectrl.cli.run import recipes
 from reflectrl.config import load_recipe, read_recipe
 from reflectrl.models.lm import CARD
 from reflectrl.types import UserError

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.offline_order import Difference, differences, main
 from reflectrl.episodes import EpisodeLog
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.folder import RunFolder
 from reflectrl.types import Episode, Task
 
 

@@ -16,7 +16,7 @@ from reflectrl.learn.checkpoint import load_meta
 from reflectrl.learn.curriculum import Curriculum, draw_tasks
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.online import train_online, update
-from reflectrl.learn.rollouts import Steps, flatten, prepare
+from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, prepare
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -35,7 +35,8 @@ Metrics = list[dict[str, Any]]
 
 def train(lm: LanguageModel, make_env: Any, config: RLConfig, seed: int = 0, **more: Any) -> Metrics:
     log: Metrics = []
-    train_online(Policy(lm), None, make_env, config, seed, more.pop("log", log.append), **more)
+    rollouts = EpisodeRollouts(Policy(lm), None, make_env, config, seed, more.pop("logged", ()))
+    train_online(rollouts, config, seed, more.pop("log", log.append), **more)
     return log
 
 
@@ -58,7 +59,7 @@ class TestLearning:
     def test_the_reflector_is_part_of_the_environment(self, tiny: Tiny, make_rooms: Any) -> None:
         lm, log = tiny(), []
         config = replace(QUICK, reflect_probability=0.5)
-        train_online(Policy(lm), AnalystPlayer(), make_rooms, config, 0, log.append)
+        train_online(EpisodeRollouts(Policy(lm), AnalystPlayer(), make_rooms, config, 0), config, 0, log.append)
         assert [line["step"] for line in log] == [0, 1, 2, 3, 4]
 
     def test_it_ends_with_the_weights_that_did_best_on_validation(self, tiny: Tiny, make_rooms: Any) -> None:

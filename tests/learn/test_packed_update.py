@@ -19,14 +19,14 @@ from reflectrl.learn import rollouts
 from reflectrl.learn.examples import choice_examples, evaluate_loss
 from reflectrl.learn.losses import entropy
 from reflectrl.learn.online import train_online, update
-from reflectrl.learn.rollouts import Steps, flatten, policy_pass, prepare
+from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, policy_pass, prepare
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import apart, pack
+from reflectrl.models.sharing import apart, pack
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task
@@ -306,7 +306,7 @@ def test_a_policy_learns_by_sft_and_by_rl_however_it_scores(pair: Pair, scoring:
         config = RLConfig(updates=8, episodes=8, lr=3e-3, max_grad_norm=1.0, eval_every=8, eval_episodes=2, kl_coef=0.0)
         policy.clear_cache()
         unlearned, log = _probability(policy), []
-        train_online(policy, AnalystPlayer(), lambda: Diary(3), config, 0, log.append)
+        train_online(EpisodeRollouts(policy, AnalystPlayer(), lambda: Diary(3), config, 0), config, 0, log.append)
         assert len(log) == 9 and all(math.isfinite(line["loss"]) for line in log[:-1])  # type: ignore[arg-type]
         assert _probability(Policy(lm, scoring=scoring)) > unlearned + 0.3
     finally:

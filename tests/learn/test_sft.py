@@ -16,7 +16,7 @@ from reflectrl.learn.examples import Example, Examples, choice_examples, evaluat
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import cosine
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import pack
+from reflectrl.models.sharing import pack
 from reflectrl.players import Policy
 from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
 from reflectrl.types import Observation, UserError

@@ -20,7 +20,7 @@ from reflectrl.learn.offline_algorithms import items_of
 from reflectrl.learn.reference_cache import reference_logprobs
 from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
 from reflectrl.learn.utterance_critic import cached_critic, fit_critic
-from reflectrl.models.packing import apart
+from reflectrl.models.sharing import apart
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, apart
+from reflectrl.models.sharing import Ids, KVCache, apart
 from reflectrl.players import Policy
 
 

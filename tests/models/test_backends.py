@@ -15,8 +15,8 @@ from scipy.stats import chisquare
 from reflectrl.config import ModelConfig
 from reflectrl.models.generation import draw, nucleus
 from reflectrl.models.load import LanguageModel, load_model
-from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.sharing import apart
 from reflectrl.types import Sampling
 from tests.models.calls import choice_logits
 

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.models.packing import Ids, pack
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
+from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model

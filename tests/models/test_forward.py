@@ -25,9 +25,9 @@ from reflectrl.models.attention import (
 )
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Block, Ids, Packing, apart, make_trie, pack
+from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, pack
+from reflectrl.models.text_scoring import make_trie
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.models.kv_cache import ROUNDING, SLACK, KVCache, KVCachePool, gather
-from reflectrl.models.packing import Ids, shared_length
+from reflectrl.models.sharing import ROUNDING, SLACK, Ids, KVCache, KVCachePool, gather, shared_length
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN = LAYERS * 2 * HEADS * WIDTH * 4

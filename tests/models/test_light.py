@@ -14,8 +14,8 @@ from reflectrl.models.labels import find_labels
 from reflectrl.models.light import load_light
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.models.packing import pack
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.sharing import pack
 from reflectrl.prompts import Prompt, tokenize
 from reflectrl.types import Sampling, UserError
 

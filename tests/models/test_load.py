@@ -22,8 +22,8 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
-from reflectrl.models.packing import apart
 from reflectrl.models.scratch import save_scratch
+from reflectrl.models.sharing import apart
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.models.packing import LEAST, Ids, Packing, Span, apart, make_trie, pack, shared_length
+from reflectrl.models.sharing import LEAST, Ids, Packing, Span, apart, pack, shared_length
+from reflectrl.models.text_scoring import make_trie
 
 
 @st.composite

@@ -17,9 +17,9 @@ from reflectrl.models.generation import draw
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.packing import Ids, pack
 from reflectrl.models.plain import PlainBackend
 from reflectrl.models.scratch import train_tokenizer
+from reflectrl.models.sharing import Ids, pack
 from reflectrl.players import Policy, Reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError

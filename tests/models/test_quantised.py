@@ -8,7 +8,7 @@ import torch
 from reflectrl.config import ModelConfig, SFTConfig, from_dict
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.models.load import load_model
-from reflectrl.models.packing import apart
+from reflectrl.models.sharing import apart
 from reflectrl.types import UserError
 
 HERE = importlib.util.find_spec("bitsandbytes") is not None

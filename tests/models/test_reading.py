@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.kv_cache import REUSE, ROUNDING, KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, apart, pack, shared_length
+from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, apart, pack, shared_length
 from reflectrl.prompts import CUT, Prompt, tokenize
 from reflectrl.types import Sampling, UserError
 from tests.models.calls import choice_logits

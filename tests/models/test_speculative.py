@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from reflectrl.models.backend import Written
 from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids, KVCache
 from reflectrl.types import Sampling
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

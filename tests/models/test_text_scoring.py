@@ -12,9 +12,8 @@ from torch import Tensor
 
 from reflectrl.models import text_scoring
 from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, apart, pack
+from reflectrl.models.sharing import Ids, KVCache, apart, pack
 from tests.models.calls import action_texts, cached_text_logits
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

@@ -63,7 +63,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_model(finished: Path, tmp_path: Path, like: LIKE) -> Path:
     """A language model in Hugging Face's format in a folder."""
-    from reflectrl.pipeline.parts import _corpus
+    from reflectrl.pipeline.training import _corpus
 
     texts, choices = _corpus(finished / "episodes" / "teach-seed0-train.jsonl")
     folder = tmp_path / "model"

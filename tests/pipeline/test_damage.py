@@ -15,7 +15,7 @@ import pytest
 from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.pipeline import load_players
-from reflectrl.pipeline.layout import unusable
+from reflectrl.pipeline.folder import unusable
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.types import UserError
 

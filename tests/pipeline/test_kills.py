@@ -20,7 +20,7 @@ Said = Callable[[Path], dict[str, str]]
 
 SERVER = """
 import json, os, sys
-import reflectrl.pipeline.stages  # what is slow to import is imported once
+import reflectrl.pipeline.runner  # what is slow to import is imported once
 from reflectrl.cli import main
 
 for line in sys.stdin:

@@ -10,7 +10,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.config import ModelConfig, OfflineConfig
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.pipeline.claim import alone
+from reflectrl.pipeline.folder import alone
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.questions import write_questions
 from reflectrl.wings.text.pipeline.from_samples import train_on_samples

@@ -16,8 +16,9 @@ from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.episodes import read_episodes, with_reflections, with_target_returns, without_reflections
 from reflectrl.learn.reference_cache import CARD
-from reflectrl.pipeline.arms import ARMS
-from reflectrl.pipeline.plan import Unit, rounds
+from reflectrl.pipeline.arms import ARMS, MODELS
+from reflectrl.pipeline.artifacts import Graph
+from reflectrl.pipeline.graph import EnvironmentPipeline
 from reflectrl.prompts import target_return
 from reflectrl.types import UserError
 
@@ -78,7 +79,7 @@ def test_a_second_call_makes_nothing_and_a_lost_part_is_made_again_the_same(
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_stale_cache_is_refused_by_name(learned: Path, tmp_path: Path, like: Like) -> None:
+def test_a_stale_reference_cache_is_refused_by_name(learned: Path, tmp_path: Path, like: Like) -> None:
     copy = Path(shutil.copytree(learned, tmp_path / "copy"))
     card = copy / "checkpoints/seed0/offline-value" / CARD
     card.write_text(json.dumps(json.loads(card.read_text()) | {"code": "0" * 16}), encoding="utf-8")
@@ -121,21 +122,35 @@ def test_return_conditioned_play_is_told_what_is_still_to_come(learned: Path) ->
             target -= step.reward
 
 
-def test_parts_wait_for_what_they_need(like: Like) -> None:
-    names = ("offline-a_lol", "offline-value", "offline-reference", "offline-rvs")
-    units = [Unit("offline", seed, name) for seed in (0, 1) for name in names]
-    made = [{(unit.name, unit.seed) for unit in one} for one in rounds(like(), units)]
-    assert made[:2] == [{(name, 0), (name, 1)} for name in ("offline-reference", "offline-value")]
-    assert made[2] == {(name, seed) for name in ("offline-a_lol", "offline-rvs") for seed in (0, 1)}
+def ancestors(graph: Graph, key: str) -> set[str]:
+    return {key}.union(*(ancestors(graph, name) for name in graph[key].inputs))
 
 
-def test_every_offline_arm_says_what_it_needs() -> None:
-    needed = {name: arm.offline_parts for name, arm in ARMS.items() if arm.offline}
-    assert needed["offline-rvs"] == ("offline-rvs",)
-    assert needed["offline-expert-iteration"] == ("offline-reference", "offline-expert-iteration")
-    assert needed["offline-archer"] == ("offline-reference", "offline-archer")
-    assert needed["offline-online"] == ("offline-reference", "offline-value", "offline-a_lol")
-    assert all(arm.sft_parts == () and arm.policy_part for arm in ARMS.values() if arm.offline)
+def test_artifacts_wait_for_what_they_need(like: Like) -> None:
+    arms = "arms=offline-a_lol,offline-reference,offline-rvs,offline-expert-iteration,offline-archer,offline-online"
+    graph = EnvironmentPipeline.graph(like(arms, "seeds=0,1"))
+    keys = list(graph)
+    assert all(keys.index(name) < keys.index(key) for key in keys for name in graph[key].inputs)
+    for seed in (0, 1):
+        needed = {
+            name: {
+                key.split()[1] for key in ancestors(graph, f"eval {name} (seed {seed})") if "offline" in key.split()[0]
+            }
+            for name in like(arms).arms
+        }
+        assert needed["offline-rvs"] == {"offline-rvs"}
+        assert needed["offline-reference"] == {"offline-reference"}
+        assert needed["offline-expert-iteration"] == {"offline-reference", "offline-expert-iteration"}
+        assert needed["offline-archer"] == {"offline-reference", "offline-archer"}
+        assert needed["offline-online"] == {"offline-reference", "offline-value", "offline-a_lol"}
+        for key in ancestors(graph, f"eval offline-a_lol (seed {seed})"):
+            assert graph[key].seed == seed
+
+
+def test_offline_arms_need_no_sft_of_their_own(like: Like) -> None:
+    graph = EnvironmentPipeline.graph(like("arms=offline-a_lol", "offline.log_episodes=0"))
+    assert not [key for key in graph if key.startswith("sft")]
+    assert all(ARMS[name].policy in MODELS for name in ARMS if name.startswith("offline-"))
 
 
 def test_the_log_is_replayed_online(tmp_path: Path, like: Like) -> None:

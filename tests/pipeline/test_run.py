@@ -18,7 +18,7 @@ from reflectrl.config import load_recipe
 from reflectrl.digests import DIGESTS
 from reflectrl.episodes import read_episodes
 from reflectrl.pipeline import ARMS
-from reflectrl.pipeline.claim import alone
+from reflectrl.pipeline.folder import alone
 from reflectrl.report.data import read_run
 from reflectrl.types import UserError
 
@@ -47,8 +47,11 @@ class TestFolder:
         }  # fmt: skip
         weights = [path for path in (finished / "checkpoints").rglob("*") if path.suffix in (".bin", ".pt", ".pkl")]
         assert weights == [] and load_file(finished / "checkpoints/seed0/rl-reflect-rl/model.safetensors")
-        stages = ["teach", "base", "sft", "log", "offline", "rl", "eval", "report"]
-        assert json.loads((finished / "state.json").read_text()) == {"complete": stages}
+        state = json.loads((finished / "state.json").read_text())
+        assert state["complete"] == ["teach", "sft", "rl", "eval", "report"]
+        names = {"teach train", "teach validation", "base model", "sft reflector", "sft policy", "rl reflect-rl"}
+        names |= {"eval random", "eval sft", "eval reflect-rl"}
+        assert set(state) == {"complete", "artifacts"} and set(state["artifacts"]) == {f"{x} (seed 0)" for x in names}
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
     def test_episodes_of_every_arm_split_and_sampling(self, finished: Path) -> None:
@@ -125,8 +128,7 @@ class TestSecondCall:
             (arm, 2) for arm in ("random", "sft", "rl-only")
         }
         state = json.loads((copy / "state.json").read_text())["complete"]
-        # The report speaks of what was there before.
-        assert state == ["teach", "base", "sft", "log", "offline", "rl", "eval"]
+        assert state == ["teach", "sft", "rl", "eval"]  # the report speaks of what was there before
 
     def test_more_episodes_keep_those_that_were_played(self, copy: Path, like: Like) -> None:
         log = copy / "episodes/eval-random-seed0-train-full-greedy.jsonl"

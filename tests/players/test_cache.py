@@ -14,9 +14,9 @@ from corridor import CorridorEnv
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.backend import Scoring
 from reflectrl.models.counters import Counters
-from reflectrl.models.kv_cache import CACHE, ROUNDING
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import make_trie, shared_length
+from reflectrl.models.sharing import CACHE, ROUNDING, shared_length
+from reflectrl.models.text_scoring import make_trie
 from reflectrl.players import LiveEpisode, Player, Policy, Reflector
 from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout

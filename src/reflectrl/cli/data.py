@@ -45,9 +45,9 @@ def refuse_unknown(settings: Sequence[str], verb: type) -> None:
 
 
 @contextmanager
-def bar(part: str) -> Iterator[Tick]:
-    """Shows on a terminal how far a part is; elsewhere, a plain line now and then."""
+def bar(name: str) -> Iterator[Tick]:
+    """Shows on a terminal how far something is; elsewhere, a plain line now and then."""
     from reflectrl.pipeline.progress import Board
 
     with Board(console(120)) as board:
-        yield lambda done, total, note: board.tick(part, done, total or done, note)
+        yield lambda done, total, note: board.tick(name, done, total or done, note)

@@ -5,103 +5,25 @@ Whatever is slow to import (torch, gymnasium) is imported inside the calls, so t
 
 from __future__ import annotations
 
-import contextlib
 import difflib
+import functools
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.data import Data
-from reflectrl.cli.find import find_recipe, recipes, summary
-from reflectrl.config import Recipe, Word, load_recipe, parse_overrides, read_recipe, to_toml
-from reflectrl.config.folders import refuse_links, require_writable
+from reflectrl.cli.run import flags, recipes, run_verbs, summary
+from reflectrl.config import Word, parse_overrides
 from reflectrl.config.reference import keys
-from reflectrl.plugins import names, resolve, suggestion
+from reflectrl.pipeline import ARMS
+from reflectrl.plugins import names, one_line, resolve
 from reflectrl.types import UserError
 
-RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
 EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run every stage of a recipe that is not complete yet. Any key of the recipe is an option: --rl.lr 1e-4"""
-
-    recipe: RecipeName
-    """Name of a recipe (`reflectrl list recipes`), or path of a TOML file."""
-    dry_run: bool = False
-    """Print the whole recipe as it would be run, and run nothing."""
-    folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Run folder; runs/NAME if not given."""
-    repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
-    """AutoExplore: make questions about these repositories first, and train on those."""
-    trust: bool = False
-    """Let the recipe's file run code that it names (plug-ins, a model's own code), now and from now on."""
-
-    until: ClassVar[str] = "report"
-
-    def __call__(self, settings: Sequence[str]) -> None:
-        """Load, validate, and hand over to the pipeline."""
-        _refuse_unknown(settings, type(self))
-        path = find_recipe(self.recipe)
-        recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
-        if self.repos and recipe.env.get("name") != "autoexplore":
-            raise UserError(f"--repos is for AutoExplore; recipe {self.recipe} is about {recipe.env.get('name')}")
-        if self.dry_run:
-            print(to_toml(recipe), end="")
-            return
-        folder = self.folder or Path("runs") / recipe.name
-        refuse_links(folder)
-        require_writable(folder, f"run folder {folder}")
-        try:
-            if self.repos:
-                from reflectrl.wings.autoexplore.cli.own_repos import own_library
-
-                recipe = replace(recipe, env={**recipe.env, "library": str(own_library(self.repos, folder))})
-            from reflectrl import pipeline
-
-            pipeline.run(recipe, folder, until=self.until)
-        except UserError:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # nothing was begun in it
-            raise
-
-
-@dataclass(frozen=True)
-class Teach(Run):
-    """Make the teaching episodes of a recipe, and stop."""
-
-    until: ClassVar[str] = "teach"
-
-
-@dataclass(frozen=True)
-class SFT(Run):
-    """Go on until the supervised fine-tuning of both players, and stop."""
-
-    until: ClassVar[str] = "sft"
-
-
-@dataclass(frozen=True)
-class RL(Run):
-    """Go on until the online reinforcement learning of the policy, and stop."""
-
-    until: ClassVar[str] = "rl"
-
-
-@dataclass(frozen=True)
-class Eval(Run):
-    """Go on until every arm is evaluated, and stop."""
-
-    until: ClassVar[str] = "eval"
-
-
-@dataclass(frozen=True)
-class Report(Run):
-    """Go on until the report is written."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +66,7 @@ class CheckEnv:
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Check, and say in one line what was found."""
-        from reflectrl.cli.check import check
-
-        print(check(_section(self.env, settings)))
+        print(_checked(_section(self.env, settings)))
 
 
 @dataclass(frozen=True)
@@ -170,24 +90,18 @@ class List:
 
 
 OWN: dict[str, type] = {
-    "run": Run,
-    "teach": Teach,
-    "sft": SFT,
-    "rl": RL,
-    "eval": Eval,
-    "report": Report,
     "play": Play,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,
     "list": List,
 }
-"""The core's verbs."""
+"""The core's verbs, beside those of a run."""
 
 
 def all_verbs() -> dict[str, type]:
     """Name → verb: the core's, and those that installed packages announce (the wings among them)."""
-    return {**{name: resolve("verbs", name) for name in names("verbs")}, **OWN}
+    return {**run_verbs(), **{name: resolve("verbs", name) for name in names("verbs") if name not in OWN}, **OWN}
 
 
 def _listed(what: str) -> list[tuple[str, str]]:
@@ -197,29 +111,41 @@ def _listed(what: str) -> list[tuple[str, str]]:
         return [(name, summary(path) or str(path)) for name, path in recipes().items()]
     if what == "keys":
         return [(key.dotted, f"= {key.default}  {key.description}") for key in keys()]
-    from reflectrl.pipeline import ARMS
-
     return [(name, arm.about) for name, arm in ARMS.items()]
 
 
-def _refuse_unknown(settings: Sequence[str], verb: type) -> None:
-    """A setting that is no key of a recipe is refused with the nearest option or key."""
-    sections = list(Recipe.__dataclass_fields__)
-    dotted = [key.dotted for key in keys()]
-    for word in settings:
-        option = word.partition("=")[0]
-        key = option.removeprefix("--").replace("-", "_")
-        if word.startswith("--") and key.split(".")[0] not in sections:
-            whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
-            known = [f"--{name}" for name in (*_flags(verb), *sections, *dotted)]
-            near = f" (did you mean {' or '.join(whole)}?)" if whole else _near(option, known)
-            raise UserError(f"unknown option {option!r}{near}")
+def _checked(section: dict[str, Any]) -> str:
+    """Try the environment that an `env` section describes.
 
+    Returns:
+        What was found, the warnings of gymnasium's checker included.
 
-def _near(option: str, known: Sequence[str]) -> str:
-    """The nearest option; where none is near, where to look, for there are too many to list."""
-    near = suggestion(option, known)
-    return near if "did you mean" in near else "; `reflectrl list keys` says which there are"
+    Raises:
+        UserError: the first broken promise, or what the environment's own code raised.
+    """
+    from reflectrl.envs import make
+    from reflectrl.envs.base import SPLITS
+    from reflectrl.envs.check import EnvCheckError, check_text_env
+
+    name = section["name"]
+    env = make(section)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            abilities = check_text_env(functools.partial(make, section))
+        sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
+    except UserError:
+        raise
+    except EnvCheckError as error:
+        raise UserError(f"environment {name!r} breaks a promise: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the environment's own code raises
+        raise UserError(f"environment {name!r} raised {one_line(error)}") from error
+    notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
+    found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
+    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
+    return "\n".join([*notes, f"{name}: every promise is kept ({told})"])
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:
@@ -229,12 +155,8 @@ def _made(section: dict[str, Any], verb: type) -> Any:
     try:
         return make(section)
     except UserError as error:
-        near = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, _flags(verb), 1, 0.7)]
+        near = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, flags(verb), 1, 0.7)]
         raise UserError(f"{error}{f'; or did you mean {near[0]}?' if near else ''}") from error
-
-
-def _flags(verb: type) -> list[str]:
-    return [field.name.replace("_", "-") for field in fields(verb) if field.name not in ("recipe", "env")]
 
 
 def _section(name: str, settings: Sequence[str]) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 The resolved recipe is written into the run folder; reading it back gives an equal recipe.
 """
 
-from reflectrl.config.arguments import checked
 from reflectrl.config.files import load_recipe, parse_overrides, read_recipe, to_toml
-from reflectrl.config.offline import Algorithm, OfflineConfig, TextConfig
+from reflectrl.config.offline import Algorithm, OfflineConfig
 from reflectrl.config.recipe import (
     EvalConfig,
     ModelConfig,
@@ -15,11 +14,12 @@ from reflectrl.config.recipe import (
     SFTConfig,
     TeachConfig,
 )
-from reflectrl.config.values import Word, convert, from_dict
+from reflectrl.config.values import FreeSection, Word, checked, convert, from_dict
 
 __all__ = [
     "Algorithm",
     "EvalConfig",
+    "FreeSection",
     "ModelConfig",
     "OfflineConfig",
     "PlayConfig",
@@ -27,7 +27,6 @@ __all__ = [
     "Recipe",
     "SFTConfig",
     "TeachConfig",
-    "TextConfig",
     "Word",
     "checked",
     "convert",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import tomllib
@@ -82,7 +81,7 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML; `from_dict` of it gives an equal recipe."""
-    plain = dataclasses.asdict(recipe)
+    plain = recipe.plain()
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {to_toml_value(value)}" for key, value in plain.items() if key not in tables]
     for name, table in tables.items():

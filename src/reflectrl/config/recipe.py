@@ -1,15 +1,15 @@
 """The settings of a run as dataclasses. Each field: its type and range, its default, and one line that says what it is.
 
-`docs/recipes.md` is made from this file and `offline.py` (`make docs`).
+`docs/recipes.md` is made from this file, `offline.py` and the sections that packages bring (`make docs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from reflectrl.config.offline import OfflineConfig, TextConfig
+from reflectrl.config.offline import OfflineConfig
 from reflectrl.config.rules import (
     Count,
     Device,
@@ -22,6 +22,7 @@ from reflectrl.config.rules import (
     Share,
     keys_of,
 )
+from reflectrl.plugins import names, resolve
 
 if TYPE_CHECKING:
     PolicyLoss = str
@@ -209,7 +210,7 @@ class RLConfig:
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """How the policy plays them: "sampled" judges what RL optimises, "greedy" its most probable choices."""
+    """How the policy plays them: "sampled" measures what RL optimises, "greedy" its most probable choices."""
     reflect_probability: Share = 1.0
     """Probability that the reflector speaks at a step while the policy learns."""
 
@@ -224,7 +225,7 @@ class RLConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How arms are judged."""
+    """How arms are evaluated."""
 
     splits: Annotated[tuple[str, ...], Listed()] = ("train", "test")
     """Task splits."""
@@ -251,16 +252,21 @@ class PlayConfig:
     scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
     """How the policy chooses: by the labels of listed actions, or by the actions' texts: their probability ("sum"),
     that per "token" or "word", or free writing that only legal actions allow ("trie")."""
-    memory: Natural = 50_000
-    """Greedy reflections, and prompts of the policy, whose results are remembered."""
-    cache_mib: Natural = 4096
-    """Most memory (MiB) per player for keys and values of histories kept between steps; 0 encodes all anew. A call
-    takes up to 2048 more."""
-    drafts: bool = True
-    """Guess at reflections from those written before, and let the model check several tokens in one pass: faster, with
-    the same result but for rounding."""
+    result_cache: Natural = 50_000
+    """Greedy reflections, and prompts of the policy, whose results are kept, lest they be computed again."""
+    kv_cache_mib: Natural = 4096
+    """Most memory (MiB) per player for the KV cache of histories between steps; 0 encodes all anew. A call takes up to
+    2048 more."""
+    speculative: bool = True
+    """Speculative decoding of reflections: guess tokens from those written before, and let the model check several in
+    one pass. Faster, with the same result but for rounding."""
     shuffle_labels: bool = False
     """List the actions in a random order at every step, in SFT, RL and evaluation."""
+
+
+def brought() -> dict[str, type]:
+    """Name → type of the sections that installed packages bring: a dataclass, or a `FreeSection`."""
+    return {name: resolve("recipe_sections", name) for name in names("recipe_sections")}
 
 
 @dataclass(frozen=True)
@@ -276,9 +282,9 @@ class Recipe:
     threads: Natural = 0
     """Threads of a process; 0 leaves it to torch."""
     processes: Count = 1
-    """Arms and seeds trained side by side."""
+    """Artifacts (of arms and seeds) made side by side."""
     env_workers: Natural = 0
-    """Worker processes per part that step the environments; 0 steps them in the part's own process."""
+    """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
     env: Mapping[str, Any] = field(default_factory=lambda: {"name": "taxi"})
     """`name` of the environment and the keyword arguments of its class."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -288,11 +294,16 @@ class Recipe:
     rl: RLConfig = field(default_factory=RLConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
-    text: TextConfig = field(default_factory=TextConfig)
-    rewards: Mapping[str, Any] = field(default_factory=dict)
-    """Of text: components by name, each with its weight, or with `weight` and keyword arguments."""
-    test_rewards: Mapping[str, Any] = field(default_factory=dict)
-    """The same for the final evaluation, where another reward is to judge; empty means the same."""
+    sections: Mapping[str, Any] = field(default_factory=lambda: {name: kind() for name, kind in brought().items()})
+    """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file they stand beside the
+    others, as [text]."""
+
+    brought_sections = staticmethod(brought)
+
+    def plain(self) -> dict[str, Any]:
+        """The recipe as plain values, as a TOML file has them."""
+        plain = asdict(self)
+        return plain | plain.pop("sections")
 
     def sft_budget(self, kind: str) -> SFTConfig:
         """SFT settings of a player ("reflector", "policy", "plain"), with its own number of steps."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from reflectrl.config import files, recipe
 from reflectrl.config.rules import Matching
+from reflectrl.config.values import FreeSection
 
 HEAD = """# Recipe keys
 
@@ -20,7 +21,7 @@ A recipe is a TOML file; `reflectrl run RECIPE` fills the folder `runs/NAME`. Ev
 holds only what it changes. Any key can be set for one run on the command line:
 `reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run` it prints the whole recipe and runs nothing.
 
-This page is made from the dataclasses in `src/reflectrl/config/` by `make docs`.
+This page is made by `make docs` from the dataclasses in `src/reflectrl/config/`, and from those that wings bring.
 """
 
 
@@ -42,12 +43,15 @@ class Key:
 
 @functools.cache
 def keys() -> tuple[Key, ...]:
-    """Every key of a recipe, in order. `env` is one key: its own keys belong to the environment's class."""
+    """Every key of a recipe, with those of sections that packages bring. What stands in `env` belongs to its class."""
     found = _keys_of(recipe.Recipe, "")
-    for field in dataclasses.fields(recipe.Recipe):
-        kind = typing.get_type_hints(recipe.Recipe)[field.name]
+    hints = typing.get_type_hints(recipe.Recipe)
+    hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}
+    for name, kind in {**hints, **recipe.brought()}.items():
         if dataclasses.is_dataclass(kind):
-            found += _keys_of(typing.cast(type, kind), field.name)
+            found += _keys_of(typing.cast(type, kind), name)
+        elif inspect.isclass(kind) and issubclass(kind, FreeSection):
+            found.append(Key("", name, "table", "{}", inspect.getdoc(kind) or ""))
     return tuple(found)
 
 
@@ -79,7 +83,7 @@ def _keys_of(kind: type, section: str) -> list[Key]:
     return [
         Key(section, f.name, _words(hints[f.name]), files.to_toml_value(getattr(default, f.name)), documented[f.name])
         for f in dataclasses.fields(kind)
-        if not dataclasses.is_dataclass(hints[f.name])
+        if not dataclasses.is_dataclass(hints[f.name]) and f.name != "sections"
     ]
 
 

@@ -17,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.values import Word
+from reflectrl.config.recipe import brought
+from reflectrl.config.values import FreeSection, Word
 from reflectrl.types import UserError
 
-SECTIONS = ("env", "rewards", "test_rewards")
-"""Sections of a recipe that name plug-ins."""
 SLOTS = ("name", "id", "use")
 """Keys in them whose values are looked up: with any ":" in it, such a value is an import path."""
 IMPORT_PATH = re.compile(r"[^\s/\\:]+:(?!//|\\)\S+")
@@ -35,7 +34,8 @@ def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
     Names within reflectrl are no foreign code.
     """
     model = recipe.get("model", {})
-    found = {key: name for section in SECTIONS for key, name in _named(recipe.get(section, {}), section)}
+    free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection))]  # they name plug-ins
+    found = {key: name for section in free for key, name in _named(recipe.get(section, {}), section)}
     if model.get("trust_remote_code") and not isinstance(model["trust_remote_code"], Word):
         found[REMOTE_CODE] = f"true (the own code of model {str(model.get('source', 'scratch'))!r})"
     return found

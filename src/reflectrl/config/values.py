@@ -1,4 +1,4 @@
-"""Plain values (TOML, words of a command line) → the recipe's dataclasses, with every mistake named by its key."""
+"""Plain values (TOML, words of a command line) → dataclasses and arguments, with every mistake named by its key."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from reflectrl.plugins import suggestion
+from reflectrl.config.renamed import new_name
+from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import UserError
 
 T = TypeVar("T")
+
+
+CHECKED = (bool, int, float, str)
+"""Parameter types of plug-ins that are checked, beside `Literal` and tuples; any other type takes what it is given."""
 
 
 class Word(str):
@@ -23,11 +28,16 @@ class Word(str):
     """
 
 
+class FreeSection(dict[str, Any]):
+    """A section whose keys are free, such as [rewards]: names of plug-ins, each with a number or arguments."""
+
+
 def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:
     """Build a dataclass from plain values; a `Word` is read as what its field asks for.
 
     Args:
-        kind: a dataclass whose fields are of the types that recipes use.
+        kind: a dataclass whose fields are of the types that recipes use. Where it has `brought_sections()`, names of
+            sections with their types, those are keys too, and end up in its field `sections`.
         data: the values by field name; what is left out keeps its default.
         where: what the values come from (a file's name), for messages.
         prefix: dotted path of this section, for messages.
@@ -35,12 +45,16 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     Raises:
         UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
     """
-    hints = _hints(kind)
-    values = {}
+    brought: dict[str, type] = getattr(kind, "brought_sections", dict)()
+    hints = {key: hint for key, hint in _hints(kind).items() if key != "sections"} | brought
+    values: dict[str, Any] = {}
     for key, value in data.items():
         if key not in hints:
-            raise UserError(f"{where}: unknown key {prefix + key!r}{suggestion(key, hints)}")
+            near = new_name(prefix + key) or suggestion(key, hints)
+            raise UserError(f"{where}: unknown key {prefix + key!r}{near}")
         values[key] = convert(hints[key], value, where, prefix + key)
+    if brought:
+        values["sections"] = {name: values.pop(name, None) or section() for name, section in brought.items()}
     built = kind(**values)
     problem = built.problem() if hasattr(built, "problem") else None
     if problem:
@@ -65,6 +79,8 @@ def convert(hint: Any, value: Any, where: str, key: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), _section(value, where, key), where, key + ".")
+    if inspect.isclass(hint) and issubclass(hint, FreeSection):
+        return hint(convert(Mapping[str, Any], value, where, key))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return _one_of(arguments, value, where, key)
@@ -91,7 +107,8 @@ def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
 def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
     if isinstance(value, str) and value in known:
         return str(value)
-    raise UserError(f"{where}: {key!r} is {_show(value)}; it must be one of {', '.join(map(str, known))}")
+    near = new_name(key, value) or f"; it must be one of {', '.join(map(str, known))}"
+    raise UserError(f"{where}: {key!r} is {_show(value)}{near}")
 
 
 def _items(value: Any, where: str, key: str) -> list[Any]:
@@ -155,3 +172,46 @@ def read_word(word: Word) -> Any:
 def _show(value: Any) -> str:
     text = repr(str(value) if isinstance(value, str) else value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) -> dict[str, Any]:
+    """The arguments as the signature of `made` asks for them.
+
+    Args:
+        made: a class, or what else can be called.
+        what: what it is in words ("environment 'taxi'"), for messages.
+        section: where a recipe sets the arguments ("env"), for messages.
+
+    Raises:
+        UserError: an argument that it does not take, of the wrong type, or missing.
+    """
+    try:
+        parameters = inspect.signature(made).parameters
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} is no class: {one_line(error)}") from error
+    kinds = {parameter.kind for parameter in parameters.values()}
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = {key: parameter for key, parameter in parameters.items() if parameter.kind in named}
+    for key in arguments:
+        if key not in known and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UserError(f"{what} takes no {key!r}{suggestion(key, known)}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in arguments:
+            raise UserError(f"{what} needs {key!r}; set {section}.{key}")
+    hints = _parameter_types(made)
+    return {key: _typed(hints.get(key), value, what, key) for key, value in arguments.items()}
+
+
+def _parameter_types(made: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(made.__init__ if inspect.isclass(made) else made)
+    except Exception:  # annotations of a plug-in that do not evaluate are not checked
+        return {}
+
+
+def _typed(hint: Any, value: Any, where: str, key: str) -> Any:
+    if typing.get_origin(hint) is tuple and isinstance(value, str):
+        value = Word(value)  # "heat,cool" on the command line, which has passed through a section of plain values
+    if hint in CHECKED or typing.get_origin(hint) in (Literal, tuple):
+        return convert(hint, value, where, key)
+    return convert(Mapping[str, Any], {key: value}, where, key)[key] if isinstance(value, Word) else value

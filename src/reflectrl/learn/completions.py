@@ -18,7 +18,7 @@ from reflectrl.config import OfflineConfig
 from reflectrl.episodes import task_key
 from reflectrl.learn.rollouts import flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, portions
+from reflectrl.models.sharing import Ids, portions
 from reflectrl.players.policy import Policy
 from reflectrl.types import Episode, UserError
 

@@ -15,7 +15,7 @@ from reflectrl.config import SFTConfig
 from reflectrl.episodes import ChoiceRow, ReflectionRow
 from reflectrl.learn.losses import completion_nll
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, Packing, apart, pack, portions, shared_length
+from reflectrl.models.sharing import Ids, Packing, apart, pack, portions, shared_length
 from reflectrl.players.policy import Policy
 from reflectrl.prompts import tokenize
 from reflectrl.types import named_seed

@@ -1,7 +1,7 @@
 """Online reinforcement learning: REINFORCE, PPO, or any other loss of `losses.POLICY_LOSSES`. One linear loop.
 
-It serves agents, where a unit is an action (`train_online`), and text, where a unit is a token: what differs, namely
-how a batch is collected and read, is behind `batch.Rollouts`.
+It serves agents, where a unit is an action (`rollouts.EpisodeRollouts`), and text, where a unit is a token: what
+differs, namely how a batch is collected and read, is behind `batch.Rollouts`.
 
 Source: Reflect-RL, section on online RL. Departures from its released code: rewards are reported without the entropy
 bonus; the critic reads the hidden state of the whole prompt; dropout is off, so ratios are 1 before the first update;
@@ -10,45 +10,27 @@ illegal actions have probability 0; success is an event; everything needed to go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from reflectrl.config import RLConfig
-from reflectrl.envs.base import TextEnv
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.trainer import Metrics, Trainer
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.memory import release_memory
-from reflectrl.players.base import Player
-from reflectrl.players.policy import Policy
-from reflectrl.types import Episode
 
 Log = Callable[[dict[str, Any]], None]
 
 
-def train_online(
-    policy: Policy,
-    reflector: Player | None,
-    make_env: Callable[[], TextEnv],
-    config: RLConfig,
-    seed: int,
-    log: Log,
-    state_folder: Path | None = None,
-    logged: Sequence[Episode] = (),
-) -> None:
-    """Train a policy by playing; see `EpisodeRollouts` for the players, and `learn_online` for the rest."""
-    learn_online(EpisodeRollouts(policy, reflector, make_env, config, seed, logged), config, seed, log, state_folder)
-
-
-def learn_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
+def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
     """Train `rollouts.lm` in place; it ends with the weights that did best on validation tasks.
 
     Args:
+        rollouts: where batches come from, and who is trained.
         log: receives one flat dictionary per update, and one for the evaluation after the last.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
     """

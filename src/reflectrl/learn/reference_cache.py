@@ -25,7 +25,7 @@ from reflectrl.learn.checkpoint import recover, write_folder
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.reference_value import Log, fit_value, prompt_values
 from reflectrl.models.lm import LanguageModel, fingerprint
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids
 from reflectrl.types import UserError
 
 Cached = TypeVar("Cached")

@@ -18,7 +18,7 @@ from reflectrl.config import OfflineConfig
 from reflectrl.learn.losses import explained_variance, value_loss
 from reflectrl.learn.trainer import Trainer
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids, pack, portions
+from reflectrl.models.sharing import Ids, pack, portions
 from reflectrl.types import UserError, named_seed
 
 HEADS, DROPOUT = 8, 0.1

@@ -21,7 +21,7 @@ from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_s
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout
@@ -141,11 +141,11 @@ def flatten(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Steps:
     prompts, actions, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
     for episode in episodes:
         for step in episode.steps:
-            turn = step.choice
-            assert turn is not None and turn.choice is not None
-            prompts.append(policy.prompt(step.observation, step.reflection, turn.order))
+            reflections = [turn.text for turn in step.turns if turn.choice is None]
+            turn = next(turn for turn in step.turns if turn.choice is not None)
+            prompts.append(policy.prompt(step.observation, reflections[0] if reflections else None, turn.order))
             actions.append(step.observation.actions)
-            labels.append(turn.order.index(turn.choice) if turn.order else turn.choice)
+            labels.append(turn.order.index(step.action) if turn.order else step.action)
             old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
         rewards_T = torch.tensor([step.reward for step in episode.steps])
         rewards.append(rewards_T)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.learn.completions import Dataset, StepCompletions
-from reflectrl.models.packing import Ids, pack
+from reflectrl.models.sharing import Ids, pack
 from reflectrl.types import Episode, UserError
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reflectrl.models.kv_cache import KVCache, gather
-from reflectrl.models.packing import Packing, Trie
+from reflectrl.models.sharing import KVCache, Packing, gather
+
+if TYPE_CHECKING:
+    from reflectrl.models.text_scoring import Trie
 
 Attend = Callable[..., Tensor]
 """(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).

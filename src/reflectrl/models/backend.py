@@ -15,8 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.kv_cache import KVCache
-from reflectrl.models.packing import Ids
+from reflectrl.models.sharing import Ids, KVCache
 from reflectrl.types import Sampling
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]

@@ -5,6 +5,7 @@ Nothing is sent anywhere unless a recipe names an address; what is sent is then 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,11 @@ from reflectrl.types import UserError
 
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
+
+
+def without_thinking(answer: str) -> str:
+    """The answer without the <think> ... </think> part that some servers pass on; "" if the thinking never ended."""
+    return re.sub(r"<think>.*?(</think>|\Z)", "", answer, flags=re.DOTALL).rpartition("</think>")[2].strip()
 
 
 class Endpoint:

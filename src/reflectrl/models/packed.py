@@ -1,7 +1,7 @@
 """The packed backend: the fast engine. Tokens of all rows lie one behind another, so nothing is padded.
 
-What prompts have in common is computed once: within a call by packing them (`packing.py`), between the steps of an
-episode by KV caches (`kv_cache.py`). Labels take a few rows of the head only, and texts are written by speculative
+What prompts have in common is computed once: within a call by packing them (`sharing.py`), between the steps of an
+episode by KV caches (`sharing.py`). Labels take a few rows of the head only, and texts are written by speculative
 decoding (`generation.py`). A row's result does not depend on the company it is computed in, but for rounding.
 """
 
@@ -28,8 +28,7 @@ from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel, draw
 from reflectrl.models.hf_model import own_logits
-from reflectrl.models.kv_cache import REUSE, KVCache
-from reflectrl.models.packing import Block, Ids, Packing, apart, pack, portions
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions
 from reflectrl.models.text_scoring import cached_text_logits, text_logits
 from reflectrl.types import Sampling
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.generation import draw
 from reflectrl.models.hf_model import body_of, own_logits
-from reflectrl.models.packing import Ids, Packing
+from reflectrl.models.sharing import Ids, Packing
 from reflectrl.types import Sampling
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from reflectrl.models.counters import Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.hf_model import attention, own_logits
-from reflectrl.models.kv_cache import KVCache
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.packing import Ids, pack
 from reflectrl.models.plain import PlainBackend
+from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.plugins import one_line
 from reflectrl.types import Sampling, UserError, named_seed
 

@@ -9,7 +9,7 @@ exact, and take one forward pass: the prompt is encoded once, and the actions ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +19,55 @@ from torch.utils.checkpoint import checkpoint
 
 from reflectrl.models.attention import CachedAttention
 from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.kv_cache import REUSE, KVCache
-from reflectrl.models.packing import Block, Ids, Packing, Trie, make_trie
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing
 
 if TYPE_CHECKING:
     from reflectrl.models.packed import PackedBackend
 
 ROWS = 1024
 """Positions whose whole vocabulary is held at a time."""
+
+
+@dataclass(frozen=True)
+class Trie:
+    """Several short texts after one prompt, with their common beginnings merged; the last token of each is left out.
+
+    Attributes:
+        ids: token of each node; a parent stands before its children.
+        parents: index of each node's parent, -1 for those that follow the prompt at once.
+        depths: tokens between the prompt and the node.
+        paths: for each text its nodes.
+    """
+
+    ids: Ids
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    paths: tuple[tuple[int, ...], ...]
+
+    def ancestors(self) -> np.ndarray:
+        """(S, S): whether node j is node i or an ancestor of it."""
+        seen = np.eye(len(self.ids), dtype=bool)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                seen[node] |= seen[parent]
+        return seen
+
+
+def make_trie(texts: Sequence[Ids]) -> Trie:
+    """The trie of some texts' token ids."""
+    nodes: dict[tuple[int, int], int] = {}
+    parents, depths, paths = [], [], []
+    for text in texts:
+        path: list[int] = []
+        for depth, token in enumerate(text[:-1]):
+            parent = path[-1] if path else -1
+            if (parent, token) not in nodes:
+                nodes[parent, token] = len(nodes)
+                parents.append(parent)
+                depths.append(depth)
+            path.append(nodes[parent, token])
+        paths.append(tuple(path))
+    return Trie(tuple(token for _, token in nodes), tuple(parents), tuple(depths), tuple(paths))
 
 
 def text_logits(

@@ -1,4 +1,4 @@
-"""A recipe's stages in order, each skipped when its output is complete."""
+"""What a recipe makes: a graph of artifacts, each of which is kept in the run folder once it is complete."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.pipeline.arms import ARMS, Arm
+from reflectrl.pipeline.artifacts import STAGES, Artifact
 
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.players.base import Player
 
-STAGES = ("teach", "sft", "rl", "eval", "report")
-
-__all__ = ["ARMS", "STAGES", "Arm", "load_players", "run"]
+__all__ = ["ARMS", "STAGES", "Arm", "Artifact", "graph_lines", "load_players", "run"]
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
@@ -22,11 +21,17 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
     Raises:
         UserError: the folder belongs to another recipe, or something the user gave is wrong.
     """
-    if recipe.text.task == "none":  # torch is slow to import; lists and help do without
-        from reflectrl.pipeline.stages import run as run_stages
-    else:
-        from reflectrl.wings.text.pipeline.stages import run as run_stages
-    run_stages(recipe, folder, until)
+    from reflectrl.pipeline.runner import run_recipe  # torch is slow to import; lists and help do without
+
+    run_recipe(recipe, folder, until)
+
+
+def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
+    """A line per artifact of a recipe: what it is made from, and whether a run folder has it. Imports no torch."""
+    from reflectrl.pipeline.artifacts import State, listing
+    from reflectrl.pipeline.graph import pipeline_of
+
+    return listing(pipeline_of(recipe).graph(recipe), State.read(folder), recipe.plain())
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:

@@ -1,4 +1,4 @@
-"""The metrics of a run: a file per part while it trains, one file for all of them afterwards."""
+"""The metrics of a run: a file per training while it goes on, one file for all of them afterwards."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from reflectrl.digests import seal, unseal
 from reflectrl.episodes import drop_half_line
 from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_text
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.folder import RunFolder
 
 LOG = logging.getLogger(__name__)
 NOTED = ".sha256"
-"""The ending of the file that holds the digest of a part's metrics once the part has logged the last of them."""
+"""The ending of the file that holds the digest of a training's metrics once it has logged the last of them."""
 
 
 class MetricsFile:
-    """The metrics of one part, a JSON line each. What was logged after the learner's saved state is written anew.
+    """The metrics of one training, a JSON line each. What was logged after the learner's saved state is written anew.
 
-    Where what was logged before that state is not all there, the state is dropped, with a warning, and the part begins
-    anew: nothing finished depends on it, and it would end without some of its metrics otherwise.
+    Where what was logged before that state is not all there, the state is dropped, with a warning, and the training
+    begins anew: nothing finished depends on it, and it would end without some of its metrics otherwise.
 
     Args:
         learner: the folder of the learner's state, which says from where it goes on.
@@ -48,7 +48,7 @@ class MetricsFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the file; a part that has logged all that it will has the digest of it written beside it."""
+        """Close the file; a training that has logged all that it will has the digest of it written beside it."""
         self._file.close()
         if kind is None:
             path = Path(self._file.name)
@@ -56,7 +56,7 @@ class MetricsFile:
 
 
 def collect(run: RunFolder) -> None:
-    """All parts' metrics in one file, in a fixed order.
+    """All metrics in one file, in a fixed order.
 
     Nothing but curves depends on them: lines that are damaged are left out, with a warning that says what to do.
     """
@@ -66,14 +66,14 @@ def collect(run: RunFolder) -> None:
         lines = list(_lines(path))
         texts += [f"{text}\n" for _, text in lines if text]
         if not all(text for _, text in lines) or not _is_all_there(path):
-            seed, _, part = path.stem.partition("-")
-            made = run.path / "checkpoints" / seed / part
+            seed, _, name = path.stem.partition("-")
+            made = run.path / "checkpoints" / seed / name
             _warn_once(f"{path} is damaged, and curves lack lines; remove it and {made} to make them anew")
     write_text(run.path / "metrics.jsonl", "".join(texts))
 
 
 def _is_all_there(path: Path) -> bool:
-    """Whether a part's metrics are those with which it ended; True while nothing is known about its end."""
+    """Whether a training's metrics are those with which it ended; True while nothing is known about its end."""
     noted = path.with_suffix(NOTED)
     return not noted.is_file() or (path.is_file() and noted.read_bytes() == _digest(path))
 

@@ -1,9 +1,8 @@
-"""Parts of offline arms: the log of mixed quality, the reference that imitates it and its view of it, the policies."""
+"""Builders of offline learning: the log of mixed quality, the reference that imitates it, its value, the policies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from reflectrl.episodes import (
     read_episodes,
     task_key,
     to_line,
-    with_reflections,
     with_target_returns,
     without_reflections,
 )
@@ -33,73 +31,83 @@ from reflectrl.learn.rollouts import flatten
 from reflectrl.learn.utterance_critic import cached_critic
 from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.models.load import load_model
-from reflectrl.pipeline.arms import Arm
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.arms import BASE, MODELS, Offline
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
+from reflectrl.pipeline.training import finished_lines, planned_demonstrations
 from reflectrl.players import Policy, TargetReturnPlayer
-from reflectrl.types import Episode, Sampling, named_seed
-
-FROM_BASE = ("reference", "rvs")
-"""What begins with the base model; all else begins with the reference."""
+from reflectrl.types import Sampling, named_seed
 
 
-def log_part(recipe: Recipe, run: RunFolder, seed: int, name: str, tick: Tick) -> None:
+def log(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Write the log: the teacher's trajectories, steady and noisy, then episodes that the SFT policy plays."""
-    demonstrations = read_episodes(run.teach(seed, "train"))
-    episodes = [episode for episode in demonstrations if episode.provenance.get("kind") == "trajectory"]
+    recipe, run, seed = context.recipe, context.run, artifact.seed
+    taught = read_episodes(run.teach(seed, "train"))
+    episodes = [episode for episode in taught if episode.provenance.get("kind") == "trajectory"]
     if recipe.offline.log_episodes:
-        policy = _policy(recipe, run.checkpoint(seed, "plain"), seed)
+        player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             tasks = make(recipe.env).tasks("train")
-            played = play(policy, envs, tasks, recipe.offline.log_episodes, named_seed(seed, "log"))
+            played = play(player, envs, tasks, recipe.offline.log_episodes, named_seed(seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
     write_text(run.log(seed), "".join(to_line(episode) + "\n" for episode in episodes))
     tick(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
 
 
-def replayed_log(recipe: Recipe, run: RunFolder, seed: int, arm: Arm) -> list[Episode]:
-    """What online RL of an arm replays of the log, as the arm's policy would have seen it."""
-    if not recipe.rl.replay_log:
-        return []
-    seen = with_reflections if arm.reflection else without_reflections
-    return list(seen(read_episodes(run.log(seed))))
+def remaining_log(context: Context, artifact: Artifact) -> bool:
+    """Whether the log lacks episodes."""
+    recipe, env = context.recipe, make(context.recipe.env)
+    taught = sum(one.kind == "trajectory" for one in planned_demonstrations(recipe, env, artifact.seed, "train"))
+    planned = taught + recipe.offline.log_episodes * len(env.tasks("train"))
+    return finished_lines(context.run.log(artifact.seed)) < planned
 
 
-def offline_part(recipe: Recipe, run: RunFolder, seed: int, part: str, tick: Tick) -> None:
-    """Learn one part from the log: the reference, what it thinks of the log, or the policy of an arm."""
-    kind = part.removeprefix("offline-")
-    reference = run.checkpoint(seed, "offline-reference")
-    policy = _policy(recipe, base_source(recipe, run, seed) if kind in FROM_BASE else reference, seed)
-    config = settings_of(recipe, kind)
-    learner, learning_seed = run.learner(seed, part), named_seed(seed, part)
-    arm, name = (None, "offline_value") if kind == "value" else (part, "offline")
-    shared = {"part": name, "seed": seed, "arm": arm}
-    with ExitStack() as closing:
-        envs = closing.enter_context(EnvPool(partial(make, recipe.env), recipe.env_workers))
-        file = closing.enter_context(MetricsFile(run.part_metrics(seed, part), learner, shared))
+def value(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Learn the value of the reference, and note what it thinks of every step of the log."""
+    recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
+    reference = _policy(recipe, run.checkpoint(seed, "offline-reference"), seed)
+    shared = {"part": "offline_value", "seed": seed, "arm": None}
+    with (
+        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file,
+    ):
+        _reference_cache(recipe, run, seed, reference, envs, partial(_note, file, tick, recipe.offline))
+
+
+def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Train one policy of `MODELS` from the log."""
+    recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
+    model = MODELS[name]
+    assert isinstance(model, Offline)
+    source = base_source(recipe, run, seed) if model.start == BASE else run.checkpoint(seed, model.start)
+    learning = _policy(recipe, source, seed)
+    config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
+    with (
+        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        MetricsFile(run.metrics(seed, name), learner, {"part": "offline", "seed": seed, "arm": name}) as file,
+    ):
         note = partial(_note, file, tick, config)
-        if kind == "value":
-            _reference_cache(recipe, run, seed, policy, envs, note)
-            return
-        evaluate = partial(_evaluate, recipe, policy, kind, envs, seed)
-        if kind == "expert-iteration":
+        evaluate = partial(_evaluate, recipe, learning, model.algorithm, envs, seed)
+        if model.algorithm == "expert-iteration":
             tasks = make(recipe.env).tasks("train")
-            train_expert_iteration(policy, envs, tasks, config, learning_seed, note, learner, evaluate)
+            train_expert_iteration(learning, envs, tasks, config, learning_seed, note, learner, evaluate)
         else:
-            data, known = _data(recipe, run, seed, kind, policy, envs, note)
+            data, known = _data(recipe, run, seed, model, learning, envs, note)
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
-    write_folder(run.checkpoint(seed, part), partial(policy.lm.save, part=part, seed=seed))
+    write_folder(run.checkpoint(seed, name), partial(learning.lm.save, artifact=name, seed=seed))
     drop_state(learner)
 
 
-def settings_of(recipe: Recipe, kind: str) -> OfflineConfig:
-    """The settings of a part. Imitation from the base model learns as SFT does; all arms have the same steps in all."""
+def settings_of(recipe: Recipe, model: Offline) -> OfflineConfig:
+    """The settings of a policy. From the base model it learns as SFT does; all arms have the same steps in all."""
     config, sft = recipe.offline, recipe.sft
-    if kind not in FROM_BASE:
-        return replace(config, algorithm=cast(LogAlgorithm, kind)) if kind in get_args(LogAlgorithm) else config
-    steps = config.reference_steps + (config.steps if kind == "rvs" else 0)
+    if model.start != BASE:
+        known = model.algorithm in get_args(LogAlgorithm)
+        return replace(config, algorithm=cast(LogAlgorithm, model.algorithm)) if known else config
+    steps = config.reference_steps + (config.steps if model.algorithm == "rvs" else 0)
     rates = {name: getattr(sft, name) for name in ("optimizer", "lr", "muon_lr", "weight_decay", "batch_size")}
     return replace(config, algorithm="nll", steps=steps, **rates)
 
@@ -110,15 +118,15 @@ def _policy(recipe: Recipe, source: str | Path, seed: int) -> Policy:
 
 
 def _data(
-    recipe: Recipe, run: RunFolder, seed: int, kind: str, policy: Policy, envs: Callable[[], TextEnv], note: Log
+    recipe: Recipe, run: RunFolder, seed: int, model: Offline, policy: Policy, envs: Callable[[], TextEnv], note: Log
 ) -> tuple[Dataset, ReferenceCache]:
-    """The log as data of a part, and what the reference thinks of it (nothing, before there is one)."""
-    if kind == "archer":
+    """The log as data of a policy, and what the reference thinks of it (nothing, before there is one)."""
+    if model.algorithm == "archer":
         return _criticised(recipe, run, seed, policy)
-    if kind not in FROM_BASE:
+    if model.start != BASE:
         return _reference_cache(recipe, run, seed, policy, envs, note)
-    episodes = read_episodes(run.log(seed))
-    seen = with_target_returns(episodes, recipe.offline.gamma) if kind == "rvs" else without_reflections(episodes)
+    episodes, rvs = read_episodes(run.log(seed)), model.algorithm == "rvs"
+    seen = with_target_returns(episodes, recipe.offline.gamma) if rvs else without_reflections(episodes)
     data = step_dataset(policy, list(seen), recipe.offline)
     return data, score_reference(data, torch.zeros(len(data)))
 
@@ -141,7 +149,7 @@ def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) ->
     known = cached_critic(folder, data, episodes, recipe.offline, fitting_seed, noted.append)
     if noted:
         shared = {"part": "offline_critic", "seed": seed, "arm": None}
-        with MetricsFile(run.part_metrics(seed, name), run.learner(seed, name), shared) as file:
+        with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:
             for metrics in noted:
                 file.write(metrics)
     return data, known
@@ -157,11 +165,13 @@ def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data
     return Outcomes(steps.prompts, data.affine(steps.returns_N), units)
 
 
-def _evaluate(recipe: Recipe, policy: Policy, kind: str, envs: Callable[[], TextEnv], seed: int) -> dict[str, float]:
+def _evaluate(
+    recipe: Recipe, policy: Policy, algorithm: str, envs: Callable[[], TextEnv], seed: int
+) -> dict[str, float]:
     """Success and return of the policy as it is on validation tasks."""
     tasks = evenly(make(recipe.env).tasks("validation"), recipe.offline.eval_episodes)
-    promise = TargetReturnPlayer(recipe.offline.target_return) if kind == "rvs" else None
-    return evaluate_policy(policy, promise, envs, tasks, recipe.rl.eval_sampling, seed)
+    asking = TargetReturnPlayer(recipe.offline.target_return) if algorithm == "rvs" else None
+    return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
 
 
 def _note(file: MetricsFile, tick: Tick, config: OfflineConfig, metrics: dict[str, Any]) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
-from reflectrl.pipeline.arms import ARMS, Arm, chosen
-from reflectrl.pipeline.layout import RunFolder
-from reflectrl.players import (
-    Player,
-    Policy,
-    Reflector,
-    TargetReturnPlayer,
-)
+from reflectrl.pipeline.arms import ARMS, BASE, Arm, chosen, played_model
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.players import Player, Policy, Reflector, TargetReturnPlayer
 from reflectrl.players.simple import UNLEARNED
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -37,7 +31,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
-    needed = {key: name for key, name in code_in(dataclasses.asdict(recipe)).items() if key == REMOTE_CODE}
+    needed = {key: name for key, name in code_in(recipe.plain()).items() if key == REMOTE_CODE}
     require(path, needed, trust, typed=False)
     chosen([arm])
     run = RunFolder(folder)
@@ -49,9 +43,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
     """What an arm plays with; None for one that needs no model."""
     arm = ARMS[name]
-    if arm.player != "policy":
-        return None
-    return load_pair(recipe, run, seed, arm, f"rl-{name}" if arm.rl else arm.policy_part)
+    return load_pair(recipe, run, seed, arm, played_model(name)) if arm.player == "policy" else None
 
 
 def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
@@ -59,7 +51,7 @@ def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: f
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
-    if arm.offline == "rvs":
+    if arm.asks_return:
         return policy, TargetReturnPlayer(recipe.offline.target_return)
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 
@@ -67,27 +59,32 @@ def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: f
 def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
     """The policy that chooses through a model, as the recipe has it."""
     play = recipe.play
-    return Policy(lm, sampling, play.shuffle_labels, play.memory, play.cache_mib * 2**20, play.scoring)
+    return Policy(lm, sampling, play.shuffle_labels, play.result_cache, play.kv_cache_mib * 2**20, play.scoring)
 
 
 def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
     """The reflector that speaks through a model, as the recipe has it."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
-    return Reflector(lm, play.reflection_tokens, sampling, play.memory, play.cache_mib * 2**20, play.drafts)
+    return Reflector(
+        lm, play.reflection_tokens, sampling, play.result_cache, play.kv_cache_mib * 2**20, play.speculative
+    )
 
 
-def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: str | None) -> Models:
-    """The policy (after `policy_part`, or as RL starts when None) and the reflector: two models, or two adapters."""
-    start = policy_part or arm.policy_part
-    policy_source = run.checkpoint(seed, start) if start else base_source(recipe, run, seed)
-    for part in filter(None, (start, arm.reflector_part)):
-        if not run.trained(seed, part):
-            raise UserError(f"{run.checkpoint(seed, part)} is not trained yet; run the recipe first")
-    policy_lm = load_model(policy_source, recipe.model, "policy", named_seed(seed, "policy"))
-    if arm.reflector_part is None:
+def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) -> Models:
+    """A policy, by the name of its model, and the reflector of an arm: two models, or two adapters of one.
+
+    Raises:
+        UserError: one of them is not trained yet.
+    """
+    source = base_source(recipe, run, seed) if policy == BASE else run.checkpoint(seed, policy)
+    for name in (policy, arm.reflector):
+        if name not in ("", BASE) and not run.is_trained(seed, name):
+            raise UserError(f"{run.checkpoint(seed, name)} is not trained yet; run the recipe first")
+    policy_lm = load_model(source, recipe.model, "policy", named_seed(seed, "policy"))
+    if not arm.reflector:
         return policy_lm, None
-    folder = run.checkpoint(seed, arm.reflector_part)
+    folder = run.checkpoint(seed, arm.reflector)
     if policy_lm.adapter is not None:
         return policy_lm, second_player(policy_lm, "reflector", folder)
     return policy_lm, load_model(folder, recipe.model, "reflector")
@@ -96,5 +93,5 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy_part: 
 def base_source(recipe: Recipe, run: RunFolder, seed: int) -> str:
     """The model that players start from: a folder or a name. Adapters remember it, so they get the whole path."""
     source = recipe.model.source
-    folder = run.checkpoint(seed, "base") if source == "scratch" else Path(source)
+    folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
     return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

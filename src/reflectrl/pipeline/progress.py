@@ -14,14 +14,14 @@ from rich.table import Column
 from reflectrl.terminal import harmless, printable_line
 
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, what is known) as a part goes on."""
+"""Called with (done, total, what is known) as an artifact is made."""
 
 QUIET_SECONDS = 15.0
-"""Least time between two plain lines of one part."""
+"""Least time between two plain lines about one artifact."""
 
 
 class Board:
-    """One bar per part that is being made. `tick` may be called as often as one likes."""
+    """One bar per artifact that is being made. `tick` may be called as often as one likes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -49,19 +49,19 @@ class Board:
         self._streams.close()
         self._progress.stop()
 
-    def tick(self, part: str, done: int, total: int, note: str) -> None:
-        """Part `part` has done `done` of `total`."""
-        part, note = printable_line(part), printable_line(note)
+    def tick(self, artifact: str, done: int, total: int, note: str) -> None:
+        """Of an artifact, `done` of `total` is made."""
+        name, note = printable_line(artifact), printable_line(note)
         if not self.console.is_terminal:
-            self._plain(part, done, total, note)
-        elif part not in self._bars:
-            self._bars[part] = self._progress.add_task(part, total=total, completed=done, note=note)
+            self._plain(name, done, total, note)
+        elif name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=total, completed=done, note=note)
         else:
-            self._progress.update(self._bars[part], completed=done, total=total, note=note)
+            self._progress.update(self._bars[name], completed=done, total=total, note=note)
 
-    def _plain(self, part: str, done: int, total: int, note: str) -> None:
+    def _plain(self, name: str, done: int, total: int, note: str) -> None:
         now = time.monotonic()
-        if done < total and now - self._said.setdefault(part, now) < QUIET_SECONDS:
+        if done < total and now - self._said.setdefault(name, now) < QUIET_SECONDS:
             return
-        self._said[part] = now
-        print(f"{part}: {done}/{total} {note}".rstrip(), flush=True)
+        self._said[name] = now
+        print(f"{name}: {done}/{total} {note}".rstrip(), flush=True)

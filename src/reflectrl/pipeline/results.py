@@ -1,6 +1,6 @@
-"""`results.json`: every arm's rows and their summary, from the evaluation episodes.
+"""The outcome of a run: `results.json`, every arm's rows and their summary, the report, and the table on the terminal.
 
-It holds no times, so that two runs of one recipe write the same bytes; those are in `timings.jsonl`.
+results.json holds no times, so that two runs of one recipe write the same bytes; those are in `timings.jsonl`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from reflectrl.config import Recipe
 from reflectrl.envs import make
@@ -22,18 +24,24 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import read_episodes
 from reflectrl.evaluation import Row, rows_of, summarise
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.pipeline.judging import evaluations
-from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.workers import note_timings
+from reflectrl.pipeline.arms import Arm
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.evaluation import evaluations
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.progress import Tick
+from reflectrl.report import write_report
+from reflectrl.terminal import printable_line
+from reflectrl.types import Episode, Step
 
 ORIGIN = ("commit", "hardware")
 """What says where results were made; results that come out the same again keep theirs."""
 
 
-def write_results(recipe: Recipe, run: RunFolder) -> None:
-    """Write `results.json`, unless what is there already says the same."""
+def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, Any]]:
+    """Write `results.json`, unless what is there already says the same; returns when, for `timings.jsonl`."""
+    recipe, path = context.recipe, context.run.path / "results.json"
     env = make(recipe.env)
-    rows = list(_rows(recipe, run, env))
+    rows = list(_rows(recipe, context.run, env))
     found = {
         "recipe": recipe.name,
         "commit": commit(),
@@ -43,21 +51,26 @@ def write_results(recipe: Recipe, run: RunFolder) -> None:
         "rows": rows,
         "summary": summarise(rows, recipe.eval.confidence),
     }
-    path = run.path / "results.json"
-    if _essence(_read(path)) != _essence(json.loads(json.dumps(found))):
-        write_text(path, json.dumps(found, indent=1) + "\n")
-        note_timings(run, [{"finished": datetime.now(UTC).isoformat(timespec="seconds")}])
+    if _essence(_read(path)) == _essence(json.loads(json.dumps(found))):
+        return []
+    write_text(path, json.dumps(found, indent=1) + "\n")
+    return [{"finished": datetime.now(UTC).isoformat(timespec="seconds")}]
+
+
+def report(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Write `report.html`."""
+    write_report(context.run.path)
 
 
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
     """Rows of every arm and seed; a milestone gives one only where its stage is not played itself."""
     for name in recipe.arms:
         for seed in recipe.seeds:
-            for part in evaluations(recipe, run, env, seed, name):
-                played = {episode.task.id: episode for episode in read_episodes(part.path)}
-                episodes = [played[task.id] for task in part.tasks]
+            for log in evaluations(recipe, run, env, seed, name):
+                played = {episode.task.id: episode for episode in read_episodes(log.path)}
+                episodes = [played[task.id] for task in log.tasks]
                 for row in rows_of(episodes, env, recipe.eval.confidence):
-                    if row["stage"] == part.stage or row["stage"] not in recipe.eval.stages:
+                    if row["stage"] == log.stage or row["stage"] not in recipe.eval.stages:
                         yield row
 
 
@@ -91,3 +104,68 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+# ---- on the terminal -----------------------------------------------------------------------------------------------
+
+
+def show_results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
+    """Success of every arm: a table per split and sampling, a column per stage."""
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    for split, sampling in dict.fromkeys((row["split"], row["sampling"]) for row in data["summary"]):
+        rows = [row for row in data["summary"] if (row["split"], row["sampling"]) == (split, sampling)]
+        horizon, level = data["env"]["horizon"], data["confidence"]
+        title = f"{data['recipe']}, {split} tasks, {sampling}: success and {level:.0%} interval (horizon {horizon})"
+        console.print(_table(title, rows, arms))
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm]) -> Table:
+    stages = list(dict.fromkeys(row["stage"] for row in rows))
+    cells = {(row["arm"], row["stage"]): row for row in rows}
+    table = Table(title=title, title_justify="left")
+    table.add_column("arm", no_wrap=True)
+    for stage in stages:
+        table.add_column(stage, justify="right", no_wrap=True)
+    table.add_column("what it is")
+    for name, arm in arms.items():
+        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), arm.about)
+    return table
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    return f"{100 * row['success']:.1f} % [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+
+
+def show_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
+    """The shortest won held-out episode of the last arm that reflects, or of the last arm."""
+    logs = [run.evaluation(arm, seed, split, "*", "*").name for arm in reversed(recipe.arms)
+            for seed in recipe.seeds[:1] for split in recipe.eval.splits[::-1]]  # fmt: skip
+    for pattern in logs:
+        for path in sorted((run.path / "episodes").glob(pattern)):
+            won = [episode for episode in read_episodes(path) if episode.success]
+            if won:
+                _print_episode(console, min(won, key=lambda episode: (abs(len(episode.steps) - 8), episode.task.id)))
+                return
+
+
+def _print_episode(console: Console, episode: Episode) -> None:
+    console.rule(f"{episode.provenance.get('arm')} on {printable_line(episode.task.id)} ({episode.task.split})")
+    shown = 0
+    for number, step in enumerate(episode.steps, start=1):
+        console.print(f"\nstep {number}", style="bold")
+        console.print(step.observation.text[shown:].strip())  # the history grows
+        shown = len(step.observation.history)
+        if step.reflection is not None:
+            console.print(f"reflector: {step.reflection}", style="cyan")
+        console.print(_choice(step), style="green")
+    end = "won" if episode.success else "lost"
+    console.print(f"\n{end} in {len(episode.steps)} steps, return {episode.total_reward:+.2f}")
+
+
+def _choice(step: Step) -> str:
+    turn = step.choice
+    chance = f" ({turn.probs[step.action]:.0%})" if turn is not None and turn.probs else ""
+    events = f"  [{printable_line(', '.join(step.events))}]" if step.events else ""
+    return f"policy: {printable_line(step.observation.actions[step.action])}{chance}, reward {step.reward:+.2f}{events}"

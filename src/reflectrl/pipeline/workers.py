@@ -1,7 +1,8 @@
-"""Making the parts of a stage one after another, or side by side in processes of their own."""
+"""Making artifacts one after another, or side by side in processes of their own."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -9,7 +10,8 @@ import signal
 import threading
 import time
 import warnings
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
@@ -17,98 +19,116 @@ from typing import Any
 import torch
 import transformers
 
-from reflectrl.config import Recipe
 from reflectrl.envs.workers import deaf_children, portable
-from reflectrl.pipeline import offline, parts
-from reflectrl.pipeline.judging import Timings, eval_part
-from reflectrl.pipeline.layout import RunFolder
-from reflectrl.pipeline.plan import Unit
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.types import UserError, named_seed
 
+Timings = list[dict[str, Any]]
+Told = Callable[[Artifact], None]
+
 
 class Workers:
-    """Makes units one after another, or in processes that are started once and stay for the whole run."""
+    """Makes artifacts one after another, or in processes that are started once and stay for the whole run."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, board: Board) -> None:
-        self.recipe, self.run, self.board = recipe, run, board
+    def __init__(self, context: Context, board: Board) -> None:
+        self.context, self.board = context, board
         self._pool: ProcessPoolExecutor | None = None
         self._news: Any = None
 
-    def make(self, units: list[Unit]) -> None:
-        """Make all units; what is finished when one of them fails is kept."""
-        if self.recipe.processes == 1 or len(units) < 2:
-            for unit in units:
-                tick = partial(self.board.tick, str(unit))
-                note_timings(self.run, _make(self.recipe, self.run, unit, tick))
+    def make(self, artifacts: Sequence[Artifact], begin: Told, finish: Told) -> None:
+        """Make all artifacts, each after its inputs; what is finished when one of them fails is kept.
+
+        Args:
+            begin: called before an artifact is made.
+            finish: called when it is there.
+        """
+        if self.context.recipe.processes > 1 and len(artifacts) > 1:
+            self._side_by_side(list(artifacts), begin, finish)
             return
-        with deaf_children():
-            pool = self._pool or self._open()
-            futures = {pool.submit(_make_in_child, self.recipe, self.run, unit) for unit in units}
+        for artifact in artifacts:
+            begin(artifact)
+            self.note_timings(make(self.context, artifact, partial(self.board.tick, artifact.key)))
+            finish(artifact)
+
+    def _side_by_side(self, waiting: list[Artifact], begin: Told, finish: Told) -> None:
+        futures: dict[Future[Timings], Artifact] = {}
         try:
-            while futures:
-                done, futures = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+            while waiting or futures:
+                unmade = {artifact.key for artifact in (*waiting, *futures.values())}
+                for artifact in [one for one in waiting if unmade.isdisjoint(one.inputs)]:
+                    begin(artifact)
+                    with deaf_children():
+                        futures[(self._pool or self._open()).submit(_make_in_child, self.context, artifact)] = artifact
+                    waiting.remove(artifact)
+                done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
                 while not self._news.empty():
                     self.board.tick(*self._news.get())
                 for future in done:
-                    note_timings(self.run, future.result())
+                    artifact = futures.pop(future)
+                    self.note_timings(future.result())
+                    finish(artifact)
         except BrokenProcessPool as error:
             raise UserError(
-                "a process that made a part was killed (out of memory?); the same command goes on"
+                "a process that made an artifact was killed (out of memory?); the same command goes on"
             ) from error
+
+    def note_timings(self, timings: Timings) -> None:
+        """Add lines to the run's timings."""
+        with self.context.run.timings.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(timing) + "\n" for timing in timings)
 
     def _open(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         self._news = context.SimpleQueue()
-        self._pool = ProcessPoolExecutor(self.recipe.processes, context, prepare_child, (self._news,))
+        self._pool = ProcessPoolExecutor(self.context.recipe.processes, context, prepare_child, (self._news,))
         return self._pool
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop at once: a part is made from files to files, so nothing finished is lost."""
+        """Stop at once: an artifact is made from files to files, so nothing finished is lost."""
         if self._pool is not None:
             for child in list((self._pool._processes or {}).values()):
                 child.kill()  # it cannot be put off
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _make(recipe: Recipe, run: RunFolder, unit: Unit, tick: Tick) -> Timings:
-    """Make one part in this process. Its randomness depends on its name only, not on what was made before it."""
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
-    torch.manual_seed(named_seed(unit.seed, unit.stage, unit.name))
+def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
+    """Make one artifact in this process. Its randomness depends on its name only, not on what was made before it."""
+    if context.recipe.threads:
+        torch.set_num_threads(context.recipe.threads)
+    torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start = time.perf_counter()
-    making = {
-        "teach": parts.teach_part,
-        "base": parts.base_part,
-        "sft": parts.sft_part,
-        "log": offline.log_part,
-        "offline": offline.offline_part,
-        "rl": parts.rl_part,
-        "eval": eval_part,
-    }
-    timings = making[unit.stage](recipe, run, unit.seed, unit.name, tick)
+    timings = function(artifact.build)(context, artifact, tick)
     seconds = round(time.perf_counter() - start, 2)
-    return [*(timings or ()), {"stage": unit.stage, "part": unit.name, "seed": unit.seed, "seconds": seconds}]
+    about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
+    return [*(timings or ()), {**about, "seconds": seconds}]
+
+
+def function(path: str) -> Any:
+    """The function that an artifact names as "module:function"."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 _news: Any = None
-"""In a child: the queue that tells the parent how parts go on."""
+"""In a child: the queue that tells the parent how the work goes on."""
 
 
-def _make_in_child(recipe: Recipe, run: RunFolder, unit: Unit) -> Timings:
+def _make_in_child(context: Context, artifact: Artifact) -> Timings:
     said = 0.0
 
     def tick(done: int, total: int, note: str) -> None:
         nonlocal said
         if done == total or time.monotonic() - said > 0.5:
-            _news.put((str(unit), done, total, note))
+            _news.put((artifact.key, done, total, note))
             said = time.monotonic()
 
     try:
-        return _make(recipe, run, unit, tick)
+        return make(context, artifact, tick)
     except BaseException as error:  # one that the parent cannot read would look like a process that was killed
         raise portable(error) from None
 
@@ -134,9 +154,3 @@ def silence() -> None:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", module="(torch|transformers|peft)")
-
-
-def note_timings(run: RunFolder, timings: Timings) -> None:
-    """Add lines to the run's timings."""
-    with run.timings.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(timing) + "\n" for timing in timings)

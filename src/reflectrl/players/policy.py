@@ -17,11 +17,10 @@ from torch import Tensor
 
 from reflectrl.models.backend import Answers, Scoring, Written
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.kv_cache import CACHE, KVCache, KVCachePool
 from reflectrl.models.labels import Labels, all_labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids
 from reflectrl.models.precision import is_mixed
+from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
 from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError

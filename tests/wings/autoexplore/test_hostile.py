@@ -48,7 +48,7 @@ def test_ten_thousand_paths_in_hostile_repositories(base: Path, roots: dict[str,
     counts = found["counts"]
     assert counts["layouts"] == len(LAYOUTS) >= 40
     assert counts["paths"] >= 10_000 and counts["repositories"] >= 100
-    assert counts["Text"] > 1000 and counts["changes"] > 100 and counts["opened"] > 10_000
+    assert counts["Text"] > 1000 and counts["opened"] > 10_000
     assert list(state(base)) == before
 
 
@@ -194,4 +194,3 @@ def test_any_path_is_answered(small: Repository, path: str) -> None:
             ask(path)
         except UserError as error:
             assert str(error).isprintable()
-    assert small.is_taken(path) in (True, False)

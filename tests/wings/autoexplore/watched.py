@@ -20,7 +20,6 @@ from typing import Any
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.filters import Filters
 from reflectrl.wings.autoexplore.names import joined, parent, shown
-from reflectrl.wings.autoexplore.overlay import Overlay
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text, Unreadable
 
@@ -102,16 +101,6 @@ def ask(repository: Repository, path: str) -> None:
             assert str(error).isprintable()
 
 
-def change(overlay: Overlay, path: str, other: str, draw: random.Random) -> None:
-    """One change of a session, possible or not."""
-    changes = (lambda: overlay.write(path, "new\n"), lambda: overlay.delete(path), lambda: overlay.rename(path, other))
-    try:
-        draw.choice(changes)()
-        counts["changes"] += 1
-    except UserError as error:
-        assert str(error).isprintable()
-
-
 def some_path(known: list[str], draw: random.Random, base: str) -> str:
     """A path that exists, or one that was bent to lead elsewhere."""
     path = draw.choice(known)
@@ -150,15 +139,10 @@ def explore(base: str, known: list[str], paths: int, draw: random.Random) -> Non
             continue
         counts["repositories"] += 1
         listed = [*known, *repository.files[:500], *repository.folders]
-        overlay = Overlay(repository)
-        for i in range(paths):
+        for _ in range(paths):
             path = some_path(listed, draw, base)
             counts["paths"] += 1
             ask(repository, path)
-            if i % 5 == 0:
-                change(overlay, path, some_path(listed, draw, base), draw)
-                overlay.read(path)
-        check(overlay.patch())
 
 
 def main(base: str, seed: str, paths: str, *given: str) -> None:

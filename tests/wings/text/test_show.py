@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.terminal import console
-from reflectrl.wings.text.pipeline.show import show
+from reflectrl.wings.text.pipeline.results import show
 from tests.hostile import NASTY, SHOWN, commands
 
 

@@ -133,13 +133,6 @@ class Repository:
             return Unreadable("it has changed since the repository was opened")
         return data, stamp
 
-    def is_taken(self, path: str) -> bool:
-        """Whether something of that path is on disk, be it left out of the view, or cannot be told not to be there."""
-        try:
-            return self._sandbox.exists(path)
-        except (OSError, ValueError):
-            return True
-
     def __contains__(self, path: object) -> bool:
         return path in self._stamps
 

@@ -6,7 +6,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.wings.text.generation.table import row_of
-from reflectrl.wings.text.pipeline.show import columns
+from reflectrl.wings.text.pipeline.results import columns
 from reflectrl.wings.text.report import write_text_report
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
+
+from reflectrl.cli.run import RunOption
+from reflectrl.config import Recipe
 from reflectrl.types import UserError
 
 LIBRARY = "library"
 """Folder of the library in the run folder."""
+
+
+@dataclass(frozen=True)
+class OwnRepositories(RunOption):
+    """The option `--repos` of `reflectrl run`."""
+
+    repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
+    """AutoExplore: make questions about these repositories first, and train on those."""
+
+    def changed(self, recipe: Recipe, folder: Path) -> Recipe:
+        """The recipe, about the library of these repositories."""
+        if not self.repos:
+            return recipe
+        if recipe.env.get("name") != "autoexplore":
+            raise UserError(f"--repos is for AutoExplore; recipe {recipe.name} is about {recipe.env.get('name')}")
+        return replace(recipe, env={**recipe.env, "library": str(folder / LIBRARY)})
+
+    def prepare(self, recipe: Recipe, folder: Path) -> None:
+        """Make that library."""
+        if self.repos:
+            own_library(self.repos, folder)
 
 
 def own_library(repos: Sequence[Path], run: Path) -> Path:

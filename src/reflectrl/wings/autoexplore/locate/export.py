@@ -12,7 +12,7 @@ from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import ARMS, chosen
-from reflectrl.pipeline.layout import RunFolder
+from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_models
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.prompts.chat import without_thinking
+from reflectrl.models.endpoint import without_thinking
 
 _NUMBER = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):]|Q\d*[.:])?\s*")
 

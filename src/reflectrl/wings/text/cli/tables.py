@@ -31,7 +31,7 @@ class Compare:
     def __call__(self, settings: Sequence[str]) -> None:
         """Read the results, and print a table per task, split and sampling."""
         _refuse(settings)
-        from reflectrl.wings.text.pipeline.show import show
+        from reflectrl.wings.text.pipeline.results import show
 
         show(console(160), *self.runs)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.prompts.chat import without_thinking
+from reflectrl.models.endpoint import without_thinking
 
 Verdict = Literal["first", "second", "tie", "unclear"]
 PUNCTUATION = " .*\"'()[]\n"

@@ -20,7 +20,7 @@ from torch import Tensor
 from reflectrl.config import OfflineConfig, RLConfig
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.offline import Evaluate
-from reflectrl.learn.online import Log, learn_online
+from reflectrl.learn.online import Log, train_online
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.types import Sampling, UserError, named_seed
@@ -60,7 +60,7 @@ def train_online_text(
         raise UserError("ppo: no training prompts")
     config = replace(config, algorithm="ppo")
     rollouts = TextRollouts(lm, prompts, label, evaluate, config, lengths, seed)
-    learn_online(rollouts, config, seed, log, state_folder)
+    train_online(rollouts, config, seed, log, state_folder)
 
 
 class TextRollouts(Rollouts):

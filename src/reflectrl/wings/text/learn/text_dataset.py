@@ -13,8 +13,8 @@ from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.packing import Ids
 from reflectrl.models.precision import autocast
+from reflectrl.models.sharing import Ids
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample
 

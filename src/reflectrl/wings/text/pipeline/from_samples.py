@@ -1,26 +1,30 @@
-"""Training a model on samples with rewards: a folder with settings, the reference cache, metrics and the model."""
+"""Training a model on samples with rewards: a folder that holds the settings, the reference cache, metrics and the model."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from reflectrl.config import ModelConfig, OfflineConfig
-from reflectrl.config.folders import refuse_links
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
+from reflectrl.learn.completions import Dataset
 from reflectrl.learn.offline import train_offline
 from reflectrl.learn.offline_algorithms import BY_ADVANTAGE
-from reflectrl.learn.reference_cache import cached_reference
+from reflectrl.learn.reference_cache import ReferenceCache, cached_reference
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.pipeline.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
+from reflectrl.pipeline.folder import alone
 from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.workers import function
+from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
@@ -44,7 +48,7 @@ def train_on_samples(
 
     Args:
         source: name or folder of the model.
-        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and at last `model/` (Hugging Face's format).
+        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's format.
         say: receives a line now and then.
 
     Returns:
@@ -53,69 +57,119 @@ def train_on_samples(
     Raises:
         UserError: the model cannot be loaded, the samples teach nothing, or the folder holds another training.
     """
-    done, learner = folder / "model", folder / "learner"
-    _claim(folder, _settings(samples, source, model, config, seed))
-    recover(done)
-    if (done / CARD).is_file():
-        say(f"{done} is complete")
-        return done
-    lm = load_model(source, model, "policy", named_seed(seed, "policy"))
-    data = text_dataset(lm, samples, config)
-    _say_shortened(lm, samples, config, say)
-    with MetricsFile(folder / "metrics.jsonl", learner, {"part": "offline", "seed": seed, "arm": None}) as file:
+    context = _Context(samples, source, model, config, seed, folder, say)
+    room, settings = __name__, tuple(context.settings)
+    cache = Artifact(
+        "offline",
+        "reference-cache",
+        seed,
+        "rl",
+        f"{room}:make_reference_cache",
+        ("reference-cache/reference_cache.json",),
+        (),
+        settings,
+    )
+    trained = Artifact(
+        "offline", "model", seed, "rl", f"{room}:make_model", (f"model/{CARD}",), (cache.key,), training="learner"
+    )
+    graph = graph_of([cache, trained])
+    try:
+        with alone(folder):
+            recover(folder / "model")
+            state = _claim(context, graph)
+            if trained.exists(folder):
+                say(f"{folder / 'model'} is complete")
+                return folder / "model"
+            for artifact in [one for one in graph.values() if not one.exists(folder)]:
+                state.begin(graph, artifact.key, context.settings)
+                state.write()
+                function(artifact.build)(context)
+                state.finish(artifact, context.settings)
+            state.write()
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror or one_line(error)}") from error
+    say(f"written: {folder / 'model'}")
+    return folder / "model"
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What the builders of reference cache and model get; the model is loaded once."""
+
+    samples: Sequence[Sample]
+    source: str | Path
+    model: ModelConfig
+    config: OfflineConfig
+    seed: int
+    folder: Path
+    say: Say
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that decides what comes out."""
+        digest = hashlib.sha256()
+        for sample in self.samples:
+            digest.update(repr((sample.prompt, sample.completion, sample.reward)).encode("utf-8", "surrogatepass"))
+        own = {"source": str(self.source), "data": digest.hexdigest()[:16], "seed": self.seed}
+        return {**own, "model": asdict(self.model), "offline": asdict(self.config)}
+
+    @cached_property
+    def lm(self) -> LanguageModel:
+        return load_model(self.source, self.model, "policy", named_seed(self.seed, "policy"))
+
+    @cached_property
+    def data(self) -> Dataset:
+        _say_shortened(self.lm, self.samples, self.config, self.say)
+        return text_dataset(self.lm, self.samples, self.config)
+
+    def reference_cache(self) -> ReferenceCache:
+        """What the reference thinks of the samples: made, or read where it has been made."""
+        needs_value, fitted = self.config.algorithm in BY_ADVANTAGE, partial(_say_metrics, self.say)
+        folder, seed = self.folder / "reference-cache", named_seed(self.seed, "value")
+        return cached_reference(folder, self.data, self.config, seed, fitted, needs_value=needs_value)
+
+
+def _claim(context: _Context, graph: Graph) -> State:
+    """Write the settings into the folder, unless what it holds was made with others.
+
+    Raises:
+        UserError: it was (the first setting that differs is named), or what is there is damaged.
+    """
+    path = context.folder / "settings.json"
+    try:
+        before = dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    except (ValueError, TypeError) as error:
+        folder = context.folder
+        raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another --out") from error
+    state = State.read(context.folder)
+    refuse_other_settings(graph, state, before, context.settings, "--out")
+    write_text(path, json.dumps(context.settings, indent=1))
+    return state
+
+
+def make_reference_cache(context: _Context) -> None:
+    """Note what the reference thinks of the samples."""
+    if context.config.algorithm in BY_ADVANTAGE:
+        context.say(f"warning: {LOGGED}")
+    context.reference_cache()
+
+
+def make_model(context: _Context) -> None:
+    """Learn from the samples."""
+    learner, seed = context.folder / "learner", named_seed(context.seed, "offline")
+    data, known = context.data, context.reference_cache()
+    shared = {"part": "offline", "seed": context.seed, "arm": None}
+    with MetricsFile(context.folder / "metrics.jsonl", learner, shared) as file:
 
         def note(metrics: Mapping[str, Any]) -> None:
             file.write(dict(metrics))
-            _say_metrics(say, metrics)
+            _say_metrics(context.say, metrics)
 
-        needs_value = config.algorithm in BY_ADVANTAGE
-        if needs_value:
-            say(f"warning: {LOGGED}")
-        fitted = partial(_say_metrics, say)
-        known = cached_reference(
-            folder / "reference-cache", data, config, named_seed(seed, "value"), fitted, needs_value=needs_value
-        )
-        torch.manual_seed(named_seed(seed, "offline"))
-        train_offline(data, known, config, named_seed(seed, "offline"), note, learner)
-    write_folder(done, partial(lm.save, algorithm=config.algorithm, seed=seed))
+        torch.manual_seed(seed)
+        train_offline(data, known, context.config, seed, note, learner)
+    fill = partial(context.lm.save, algorithm=context.config.algorithm, seed=context.seed)
+    write_folder(context.folder / "model", fill)
     drop_state(learner)
-    say(f"written: {done}")
-    return done
-
-
-def _settings(
-    samples: Sequence[Sample], source: str | Path, model: ModelConfig, config: OfflineConfig, seed: int
-) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(repr((sample.prompt, sample.completion, sample.reward)).encode("utf-8", "surrogatepass"))
-    own = {"model": str(source), "data": digest.hexdigest()[:16], "seed": seed}
-    sections = {"model": dataclasses.asdict(model), "offline": dataclasses.asdict(config)}
-    return own | {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
-
-
-def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings into the folder, or check that those in it are the same.
-
-    Raises:
-        UserError: they are not (the first that differs is named), nothing can be written there, or it holds links.
-    """
-    path = folder / "settings.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        refuse_links(folder)
-        if not path.is_file():
-            write_text(path, json.dumps(dict(settings), indent=1))
-            return
-        before = dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another --out") from error
-    for key, value in settings.items():
-        if before.get(key) != value:
-            held, wanted = ("other data", "these") if key == "data" else (f"{key} = {before.get(key)!r}", repr(value))
-            raise UserError(f"{folder} holds a training with {held}, not {wanted}; use another --out, or remove it")
 
 
 def _say_shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig, say: Say) -> None:

@@ -1,84 +1,49 @@
-"""The end of a text task: every arm writes for every split, and what it wrote is judged: `results.json`."""
+"""The outcome of a text task: `results.json`, the judged completions of every arm, the report, and the table."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from reflectrl.learn.checkpoint import write_text
-from reflectrl.models.lm import LanguageModel
+from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.results import commit, hardware
+from reflectrl.types import UserError
 from reflectrl.wings.text.generation.generate import read_completions
 from reflectrl.wings.text.generation.table import TextRow, percentiles, pooled, row_of
-from reflectrl.wings.text.pipeline.parts import completions, last, reference_cache
-from reflectrl.wings.text.pipeline.place import DATA, REFERENCE, TextRun
+from reflectrl.wings.text.pipeline.graph import DATA, REFERENCE, places, task_name
+from reflectrl.wings.text.pipeline.task import TextContext
+from reflectrl.wings.text.pipeline.training import reference_cache, written_to
+from reflectrl.wings.text.report import write_text_report
 from reflectrl.wings.text.samples import Sample
 
-Place = dict[str, Any]
-"""task, arm, seed, checkpoint, split and sampling of a row."""
 
-
-def places(text: TextRun, seed: int, arm: str) -> list[Place]:
-    """What is to be written by an arm: its best and its last checkpoint, on every split, in every way of sampling."""
-    checkpoints = ("",) if arm in (DATA, REFERENCE) else ("best", "last")
-    ways = ("",) if arm == DATA else text.recipe.eval.sampling
-    shared = {"task": _task(text), "arm": arm, "seed": seed}
-    return [
-        {**shared, "checkpoint": checkpoint, "split": split, "sampling": sampling}
-        for split in text.recipe.eval.splits
-        if text.samples(split)
-        for sampling in ways
-        for checkpoint in checkpoints
-    ]
-
-
-def _task(text: TextRun) -> str:
-    settings = text.recipe.text
-    name = text.recipe.name if settings.task == "own" else settings.task
-    return f"{name}-{settings.subset}" if settings.subset else name
-
-
-def write_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
-    """Let an arm write all that is missing."""
-    models: dict[str, LanguageModel] = {}
-    for place in places(text, seed, arm) if arm != DATA else ():
-        prompts, path = text.prompts(place["split"], text.recipe.eval.episodes), _path(text, place)
-        if {sample.id for sample in prompts} <= read_completions(path).keys():
-            continue
-        part = last(arm) if place["checkpoint"] == "last" else arm
-        if part not in models:
-            models = {part: text.load(part, seed)}  # one in memory
-        found = completions(text, models[part], prompts, path, place["sampling"], seed)
-        about = f"completions of {place['split']} prompts, {place['sampling']} {place['checkpoint']}"
-        tick(len(found), len(found), about.rstrip())
-
-
-def _path(text: TextRun, place: Place) -> Any:
-    return text.written(place["arm"], place["seed"], place["split"], place["sampling"], place["checkpoint"] or "only")
-
-
-def rows(text: TextRun) -> Iterator[TextRow]:
+def rows(text: TextContext) -> Iterator[TextRow]:
     """A row per arm, seed, checkpoint, split and sampling; the data's own completions have no seed of training."""
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
-            for place in places(text, seed, arm):
+            for place in places(text.recipe, seed, arm, text.samples):
                 references = {} if arm == DATA else text.references(place["split"])
                 written = text.test_reward.label(_written(text, place))
                 yield row_of(place, written, references, text.recipe.eval.confidence)
 
 
-def _written(text: TextRun, place: Place) -> list[Sample]:
+def _written(text: TextContext, place: Mapping[str, Any]) -> list[Sample]:
     """Completions, one per prompt: of the data, too, since the variety of texts can be compared for equal numbers."""
     if place["arm"] == DATA:
         return text.prompts(place["split"], text.recipe.eval.episodes)
     kept = {sample.group for sample in text.prompts(place["split"], text.recipe.eval.episodes)}
-    return [sample for sample in read_completions(_path(text, place)).values() if sample.group in kept]
+    return [sample for sample in read_completions(written_to(text, place)).values() if sample.group in kept]
 
 
-def spread(text: TextRun) -> list[dict[str, Any]]:
+def spread(text: TextContext) -> list[dict[str, Any]]:
     """Percentiles of reward, value and advantage of the training samples, per seed."""
     found = []
     for seed in text.recipe.seeds if text.offline else ():
@@ -92,19 +57,81 @@ def spread(text: TextRun) -> list[dict[str, Any]]:
     return found
 
 
-def write_results(text: TextRun) -> None:
+def results(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Write `results.json`."""
-    found = list(rows(text))
+    found, sections = list(rows(text)), text.recipe.sections
     results = {
         "kind": "text",
         "recipe": text.recipe.name,
-        "task": _task(text),
+        "task": task_name(text.recipe),
         "commit": commit(),
         "hardware": hardware(),
         "confidence": text.recipe.eval.confidence,
-        "rewards": sorted(text.recipe.test_rewards or text.recipe.rewards),
+        "rewards": sorted(sections["test_rewards"] or sections["rewards"]),
         "rows": [asdict(row) for row in found],
         "summary": [asdict(line) for line in pooled(found, text.recipe.eval.confidence)],
         "percentiles": spread(text),
     }
     write_text(text.run.path / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def report(text: TextContext, artifact: Artifact, tick: Tick) -> None:
+    """Write `report.html`."""
+    write_text_report(text.run.path)
+
+
+# ---- on the terminal -----------------------------------------------------------------------------------------------
+
+LAST = ("distinct-1", "distinct-2", "distinct-3", "length", "meteor", "coverage", "density")
+"""Metrics that follow the components of the reward."""
+
+
+def show(screen: Console, *folders: Path) -> None:
+    """Print a table per task, split and sampling; the data's own completions stand in each.
+
+    Raises:
+        UserError: a folder holds no results of a text task.
+    """
+    found = [read_results(folder) for folder in folders]
+    lines = [line for results in found for line in results["summary"]]
+    level = found[0]["confidence"]
+    places = dict.fromkeys((line["task"], line["split"], line["sampling"]) for line in lines if line["sampling"])
+    for task, split, sampling in places:
+        mine = [row for row in lines if (row["task"], row["split"]) == (task, split)]
+        mine = [row for row in mine if row["sampling"] in ("", sampling)]
+        screen.print(_table(f"{task}, {split} prompts, {sampling}: reward and {level:.0%} interval", mine))
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The results of a run."""
+    path = folder / "results.json"
+    try:
+        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: no results there yet (or they cannot be read)") from error
+    if results.get("kind") != "text":
+        raise UserError(f"{path}: these are not the results of a text task")
+    return results
+
+
+def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics of a table: components first."""
+    names = dict.fromkeys(name for line in lines for name in line["metrics"])
+    return [*(name for name in names if name not in LAST), *(name for name in LAST if name in names)]
+
+
+def _table(title: str, lines: Sequence[Mapping[str, Any]]) -> Table:
+    names = columns(lines)
+    table = Table(title=title, title_justify="left")
+    for name in ("arm", "checkpoint", "seeds", "reward"):
+        table.add_column(name, no_wrap=True)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for line in lines:
+        reward = f"{line['reward']:.3f} [{line['low']:.3f}, {line['high']:.3f}]"
+        values = (line["metrics"].get(name) for name in names)
+        cells = ("-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}" for value in values)
+        table.add_row(line["arm"], line["checkpoint"], str(line["seeds"]), reward, *cells)
+    by = ", ".join(dict.fromkeys(line["meteor_by"] for line in lines if line["meteor_by"]))
+    table.caption = f"METEOR matched words by {by}" if by else None
+    return table

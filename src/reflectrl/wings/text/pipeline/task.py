@@ -9,58 +9,25 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from reflectrl.config import Algorithm, Recipe
+from reflectrl.config import Algorithm
 from reflectrl.learn.offline_algorithms import PREFERENCES
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
-from reflectrl.pipeline.layout import RunFolder
-from reflectrl.plugins import suggestion
-from reflectrl.types import UserError, named_seed
+from reflectrl.pipeline.folder import Context
+from reflectrl.types import named_seed
 from reflectrl.wings.text.generation.generate import one_per_prompt
 from reflectrl.wings.text.rewards import Reward, build
 from reflectrl.wings.text.samples import Reading, Sample, read_samples
 
-SPLITS = ("train", "validation", "test")
-DATA, REFERENCE, PPO = "data", "reference", "ppo"
-ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
-ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
-ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
-"""The arms of text tasks."""
-
 
 @dataclass(frozen=True)
-class TextRun:
-    """A recipe and its folder; what is slow to load is loaded when it is first asked for, once."""
-
-    recipe: Recipe
-    run: RunFolder
-
-    def check(self) -> None:
-        """Refuse unknown arms and missing rewards before anything is made.
-
-        Raises:
-            UserError: names the arm, or the section.
-        """
-        for arm in self.recipe.arms:
-            if arm not in ARMS:
-                raise UserError(f"arms: unknown arm of a text task {arm!r}{suggestion(arm, ARMS)}")
-        for split in self.recipe.eval.splits:
-            if split not in SPLITS:
-                raise UserError(f"eval.splits: unknown split {split!r}{suggestion(split, SPLITS)}")
-        if self.recipe.processes > 1:
-            raise UserError("processes: a text task is run in one process")
-        if not self.recipe.rewards:
-            raise UserError("a text task needs [rewards]: components by name with their weights")
-
-    @property
-    def learned(self) -> list[str]:
-        """The arms that are trained from the reference."""
-        return [arm for arm in self.recipe.arms if arm not in (DATA, REFERENCE)]
+class TextContext(Context):
+    """What builders of a text task get: recipe and run folder, and what is slow to load, which is loaded once."""
 
     @property
     def offline(self) -> list[str]:
-        """Those of them that learn from the samples, and so need the reference's view of them."""
-        return [arm for arm in self.learned if arm != PPO]
+        """The arms that learn from the samples, and so need the reference's value."""
+        return [arm for arm in self.recipe.arms if arm in get_args(Algorithm)]
 
     def data(self, split: str) -> Path:
         """Samples with rewards."""
@@ -100,7 +67,7 @@ class TextRun:
     @cached_property
     def unprepared(self) -> Reward:
         """What judges validation prompts, before it has seen the training samples."""
-        return build(self.recipe.rewards, self.run.path / "scores")
+        return build(self.recipe.sections["rewards"], self.run.path / "scores")
 
     @cached_property
     def reward(self) -> Reward:
@@ -111,17 +78,17 @@ class TextRun:
     @cached_property
     def test_reward(self) -> Reward:
         """What judges in the end."""
-        if not self.recipe.test_rewards:
+        if not self.recipe.sections["test_rewards"]:
             return self.reward
-        found = build(self.recipe.test_rewards, self.run.path / "scores")
+        found = build(self.recipe.sections["test_rewards"], self.run.path / "scores")
         found.prepare(self.training("nll"))
         return found
 
-    def load(self, part: str, seed: int) -> LanguageModel:
-        """The model that a part has made; "base" is what everything starts from."""
-        made = self.run.checkpoint(seed, part)
+    def load(self, name: str, seed: int) -> LanguageModel:
+        """A model of the run by name; "base" is what everything starts from."""
+        made = self.run.checkpoint(seed, name)
         scratch = self.recipe.model.source == "scratch"
-        source = made if part != "base" or scratch else self.recipe.model.source
+        source = made if name != "base" or scratch else self.recipe.model.source
         return load_model(source, self.recipe.model, "policy", named_seed(seed, "policy"))
 
 

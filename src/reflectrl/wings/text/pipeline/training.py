@@ -1,9 +1,9 @@
-"""Parts of a text task, each made from files to files: samples, base, reference and its view of them, the arms."""
+"""Builders of a text task, each from files to files: samples, base, reference, its value, the arms, what they write."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,29 +17,32 @@ from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example
 from reflectrl.learn.offline import train_offline
+from reflectrl.learn.reference_cache import CARD as REFERENCE_CACHE
 from reflectrl.learn.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
+from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.progress import Tick
 from reflectrl.types import Sampling, UserError, named_seed
-from reflectrl.wings.text.generation.generate import write_completions
+from reflectrl.wings.text.config import text_settings
+from reflectrl.wings.text.generation.generate import read_completions, write_completions
 from reflectrl.wings.text.learn.online_text import train_online_text
 from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids, text_dataset
-from reflectrl.wings.text.pipeline.place import PPO, REFERENCE, SPLITS, TextRun, imitable, read_split
+from reflectrl.wings.text.pipeline.graph import PPO, REFERENCE, SPLITS, VALUE, last, places
+from reflectrl.wings.text.pipeline.task import TextContext, imitable, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
 from reflectrl.wings.text.samples.families import store_path
 from reflectrl.wings.text.samples.orders import orders
 
 Note = Callable[[dict[str, float]], None]
 
-VALUE = "offline-value"
 ORDERS = {"train": 1000, "validation": 150, "test": 200}
 """Prompts of the small task."""
 
 
-def data_part(text: TextRun, tick: Tick) -> None:
+def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Write the samples of all splits with rewards into the run folder, the training set last.
 
     Raises:
@@ -48,7 +51,7 @@ def data_part(text: TextRun, tick: Tick) -> None:
     found = {split: _few(text, split, _source(text, split)) for split in SPLITS}
     for split in SPLITS[:2]:
         if not found[split]:
-            raise UserError(f"text task {text.recipe.text.task!r}: no {split} samples ({_where(text)})")
+            raise UserError(f"text task {text_settings(text.recipe).task!r}: no {split} samples ({_where(text)})")
     text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
     for split in reversed(SPLITS):
         if found[split]:
@@ -57,55 +60,57 @@ def data_part(text: TextRun, tick: Tick) -> None:
             tick(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
 
 
-def _source(text: TextRun, split: str) -> Sequence[Sample]:
-    settings = text.recipe.text
+def _source(text: TextContext, split: str) -> Sequence[Sample]:
+    settings = text_settings(text.recipe)
     if settings.task == "orders":
         count = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split) or ORDERS[split]
         return list(orders(count, settings.answers, split, named_seed("orders")))
     return read_split(_folder(text), split)
 
 
-def _folder(text: TextRun) -> Path:
-    settings = text.recipe.text
+def _folder(text: TextContext) -> Path:
+    settings = text_settings(text.recipe)
     return (Path(settings.data) if settings.data else store_path(settings.task)) / settings.subset
 
 
-def _where(text: TextRun) -> str:
-    task = text.recipe.text.task
+def _where(text: TextContext) -> str:
+    task = text_settings(text.recipe).task
     return f"looked in {_folder(text)}; `reflectrl data {task} --from DIR` writes them, docs/offline-text.md says more"
 
 
-def _few(text: TextRun, split: str, samples: Sequence[Sample]) -> list[Sample]:
+def _few(text: TextContext, split: str, samples: Sequence[Sample]) -> list[Sample]:
     """The samples of the first prompts, as many as the recipe wants."""
-    settings = text.recipe.text
+    settings = text_settings(text.recipe)
     most = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
     groups = list(dict.fromkeys(sample.group for sample in samples))
     kept = set(groups[:most] if most else groups)
     return [sample for sample in samples if sample.group in kept]
 
 
-def _labelled(text: TextRun, samples: Sequence[Sample]) -> list[Sample]:
-    if text.recipe.text.label == "all" or any(math.isnan(sample.reward) for sample in samples):
+def _labelled(text: TextContext, samples: Sequence[Sample]) -> list[Sample]:
+    if text_settings(text.recipe).label == "all" or any(math.isnan(sample.reward) for sample in samples):
         return text.unprepared.label(samples)
     return list(samples)
 
 
-def base_part(text: TextRun, seed: int) -> None:
+def base(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Make a model from scratch, whose tokens come from the training samples."""
-    texts = [part for sample in text.samples("train") for part in (sample.prompt, sample.completion)]
-    fill = partial(save_scratch, config=text.recipe.model, texts=texts, choices=0, seed=named_seed(seed, "base"))
-    write_folder(text.run.checkpoint(seed, "base"), fill)
+    texts = [words for sample in text.samples("train") for words in (sample.prompt, sample.completion)]
+    init = named_seed(artifact.seed, "base")
+    fill = partial(save_scratch, config=text.recipe.model, texts=texts, choices=0, seed=init)
+    write_folder(text.run.checkpoint(artifact.seed, "base"), fill)
 
 
-def reference_part(text: TextRun, seed: int, tick: Tick) -> None:
+def reference(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Imitate the data, or take the model as it is."""
-    lm, recipe = text.load("base", seed), text.recipe
-    if recipe.text.reference == "sft":
+    seed, recipe = artifact.seed, text.recipe
+    lm = text.load("base", seed)
+    if text_settings(recipe).reference == "sft":
         steps = recipe.offline.reference_steps
         rows = {split: _examples(lm, filter(imitable, text.samples(split)), recipe.offline) for split in SPLITS[:2]}
         learner = text.run.learner(seed, REFERENCE)
         shared = {"part": "sft", "seed": seed, "arm": None}
-        with MetricsFile(text.run.part_metrics(seed, REFERENCE), learner, shared) as file:
+        with MetricsFile(text.run.metrics(seed, REFERENCE), learner, shared) as file:
 
             def note(metrics: dict[str, float]) -> None:
                 file.write(metrics)
@@ -122,12 +127,13 @@ def _examples(lm: LanguageModel, samples: Any, config: OfflineConfig) -> Sequenc
     return cast(TextCompletions, data.completions).examples
 
 
-def value_part(text: TextRun, seed: int, tick: Tick) -> None:
-    """Learn the reference's value from what it writes for validation prompts, and score the training samples."""
+def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
+    """Learn the reference's value from what it writes for validation prompts, and appraise the training samples."""
+    seed = artifact.seed
     lm = text.load(REFERENCE, seed)
-    learner = text.run.learner(seed, VALUE)  # never written: the cache is made in one go
+    learner = text.run.learner(seed, VALUE)  # never written: the reference cache is made in one go
     shared = {"part": "offline_value", "seed": seed, "arm": None}
-    with MetricsFile(text.run.part_metrics(seed, VALUE), learner, shared) as file:
+    with MetricsFile(text.run.metrics(seed, VALUE), learner, shared) as file:
 
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
@@ -138,14 +144,20 @@ def value_part(text: TextRun, seed: int, tick: Tick) -> None:
             reference_cache(text, lm, seed, algorithm, note)
 
 
-def _kinds(text: TextRun) -> list[str]:
+def remaining_values(text: TextContext, artifact: Artifact) -> bool:
+    """Whether a reference cache that the arms need is missing; an arm that reads a stale one refuses it."""
+    folders = [cache_folder(text, artifact.seed, arm) for arm in text.offline]
+    return not all((folder / REFERENCE_CACHE).is_file() for folder in folders)
+
+
+def _kinds(text: TextContext) -> list[str]:
     """An algorithm for each set of training samples that the arms need."""
     sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
     return list(reversed(sets.values()))
 
 
 def reference_cache(
-    text: TextRun, lm: LanguageModel, seed: int, algorithm: str, note: Note
+    text: TextContext, lm: LanguageModel, seed: int, algorithm: str, note: Note
 ) -> tuple[Dataset, ReferenceCache]:
     """An algorithm's samples, bound to the model, and what the reference (the model as it is now) thinks of them."""
     config, samples = text.recipe.offline, text.training(algorithm)
@@ -155,13 +167,13 @@ def reference_cache(
     return data, cached_reference(folder, data, config, named_seed(seed, "value"), note, played)
 
 
-def cache_folder(text: TextRun, seed: int, algorithm: str) -> Path:
-    """Where the reference's view of an algorithm's samples is kept: of all, or of those to be imitated."""
+def cache_folder(text: TextContext, seed: int, algorithm: str) -> Path:
+    """Where the reference cache of an algorithm's samples is kept: of all, or of those to be imitated."""
     everything = len(text.training(algorithm)) == len(text.samples("train"))
     return text.run.checkpoint(seed, VALUE if everything else f"{VALUE}-imitable")
 
 
-def _played(text: TextRun, lm: LanguageModel, seed: int) -> Outcomes:
+def _played(text: TextContext, lm: LanguageModel, seed: int) -> Outcomes:
     """What the reference's greedy completions of validation prompts earn."""
     config = text.recipe.offline
     prompts = text.prompts("validation")
@@ -172,11 +184,11 @@ def _played(text: TextRun, lm: LanguageModel, seed: int) -> Outcomes:
 
 
 def completions(
-    text: TextRun, lm: LanguageModel, prompts: Sequence[Sample], path: Path, sampling: str, seed: int
+    text: TextContext, lm: LanguageModel, prompts: Sequence[Sample], path: Path, sampling: str, seed: int
 ) -> list[Sample]:
     """What a model writes for prompts, "greedy" or "sampled" as the recipe says."""
     recipe = text.recipe
-    how = Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, recipe.text.top_p)
+    how = Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, text_settings(recipe).top_p)
     return write_completions(
         lm,
         prompts,
@@ -189,60 +201,89 @@ def completions(
     )
 
 
-def arm_part(text: TextRun, seed: int, arm: str, tick: Tick) -> None:
+def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Learn one arm from the reference; the checkpoint that is best on validation prompts is kept, and the last one."""
-    lm, learner = text.load(REFERENCE, seed), text.run.learner(seed, arm)
-    shared = {"part": "rl" if arm == PPO else "offline", "seed": seed, "arm": arm}
-    with MetricsFile(text.run.part_metrics(seed, arm), learner, shared) as file:
+    seed, name = artifact.seed, artifact.name
+    lm, learner = text.load(REFERENCE, seed), text.run.learner(seed, name)
+    shared = {"part": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
+    with MetricsFile(text.run.metrics(seed, name), learner, shared) as file:
 
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
             total = max(int(metrics["steps"]), int(metrics["step"]))
             kind = "eval_reward" if "eval_reward" in metrics else "return"
-            name = {"eval_reward": "validation reward", "return": "reward"}[kind]
-            tick(int(metrics["step"]), total, f"{name} {metrics[kind]:.3f}")
+            about = {"eval_reward": "validation reward", "return": "reward"}[kind]
+            tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
 
-        (_learn_online if arm == PPO else _learn_offline)(text, lm, seed, arm, note)
-    _save(text, lm, seed, arm)
+        (_learn_online if name == PPO else _learn_offline)(text, lm, seed, name, note)
+    _save(text, lm, seed, name)
     saved = load_state(learner)
     if saved is not None:
         lm.load_weights(saved[0]["weights"])
-    _save(text, lm, seed, last(arm))
+    _save(text, lm, seed, last(name))
     drop_state(learner)
 
 
-def _learn_offline(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
+def _learn_offline(text: TextContext, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
     config = replace(text.recipe.offline, algorithm=cast(Algorithm, arm))
     data, known = reference_cache(text, lm, seed, arm, lambda _: None)
     evaluate = partial(_evaluate, text, lm, seed, arm)
     train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), evaluate)
 
 
-def _learn_online(text: TextRun, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
+def _learn_online(text: TextContext, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
     evaluate, learner = partial(_evaluate, text, lm, seed, arm), text.run.learner(seed, arm)
     settings, lengths = text.recipe.rl, text.recipe.offline
     prompts = text.prompts("train")
     train_online_text(lm, prompts, text.reward.label, evaluate, settings, lengths, named_seed(seed, arm), note, learner)
 
 
-def last(arm: str) -> str:
-    """The part that holds an arm's last checkpoint."""
-    return f"{arm}-last"
-
-
-def _evaluate(text: TextRun, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
+def _evaluate(text: TextContext, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
     """Mean reward of what the model, as it is, writes for validation prompts."""
-    prompts = text.prompts("validation", text.recipe.text.eval_prompts)
+    prompts = text.prompts("validation", text_settings(text.recipe).eval_prompts)
     path = text.written(arm, seed, "validation", "learning", "now")
     path.unlink(missing_ok=True)
-    found = text.reward.label(completions(text, lm, prompts, path, text.recipe.text.learn_sampling, seed))
+    found = text.reward.label(completions(text, lm, prompts, path, text_settings(text.recipe).eval_sampling, seed))
     path.unlink()
     return {"eval_reward": _mean(found)}
 
 
-def _save(text: TextRun, lm: LanguageModel, seed: int, part: str) -> None:
-    write_folder(text.run.checkpoint(seed, part), partial(lm.save, part=part, seed=seed))
+def _save(text: TextContext, lm: LanguageModel, seed: int, name: str) -> None:
+    write_folder(text.run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
 
 
 def _mean(samples: Sequence[Sample]) -> float:
     return float(np.mean([sample.reward for sample in samples]))
+
+
+# ---- what an arm writes in the end ---------------------------------------------------------------------------------
+
+
+def writing(text: TextContext, artifact: Artifact, tick: Tick) -> None:
+    """Let an arm's best and last checkpoint write what is missing of their completions."""
+    models: dict[str, LanguageModel] = {}
+    for place, prompts in _unwritten(text, artifact):
+        name = last(artifact.name) if place["checkpoint"] == "last" else artifact.name
+        if name not in models:
+            models = {name: text.load(name, artifact.seed)}  # one in memory
+        found = completions(text, models[name], prompts, written_to(text, place), place["sampling"], artifact.seed)
+        about = f"completions of {place['split']} prompts, {place['sampling']} {place['checkpoint']}"
+        tick(len(found), len(found), about.rstrip())
+
+
+def remaining_writing(text: TextContext, artifact: Artifact) -> bool:
+    """Whether an arm has not written all completions yet."""
+    return any(_unwritten(text, artifact))
+
+
+def _unwritten(text: TextContext, artifact: Artifact) -> Iterator[tuple[dict[str, Any], list[Sample]]]:
+    """The places at which completions are missing, with all their prompts."""
+    for place in places(text.recipe, artifact.seed, artifact.name, text.samples):
+        prompts = text.prompts(place["split"], text.recipe.eval.episodes)
+        if not {sample.id for sample in prompts} <= read_completions(written_to(text, place)).keys():
+            yield place, prompts
+
+
+def written_to(text: TextContext, place: Mapping[str, Any]) -> Path:
+    """The file of the completions of a place."""
+    return text.written(place["arm"], place["seed"], place["split"], place["sampling"], place["checkpoint"] or "only")

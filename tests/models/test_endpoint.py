@@ -1,7 +1,6 @@
-"""Endpoint players and their client against a real chat-completions server on this machine."""
+"""The client of chat models against a real chat-completions server on this machine."""
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -9,15 +8,10 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
 import pytest
 
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.models.endpoint import Endpoint
-from reflectrl.players.base import LiveEpisode
-from reflectrl.players.endpoint import EndpointPlayer, EndpointReflector
-from reflectrl.prompts.chat import act_request, read_choice, without_thinking
-from reflectrl.types import Observation, Task, Turn, UserError
+from reflectrl.models.endpoint import Endpoint, without_thinking
+from reflectrl.types import UserError
 
 KEY = "sk-secret-of-the-test"
 
@@ -198,171 +192,7 @@ def test_a_missing_client_library_is_explained():
     assert shown == "endpoints need the openai package: pip install reflectrl[endpoint]\n"
 
 
-# ---- reading answers -----------------------------------------------------------------------------------------------
-
-DOORS = ("north", "south", "cd 12", "2")
-
-
-@pytest.mark.parametrize(
-    ("answer", "index"),
-    [
-        ("3", 2),
-        (" 3.\n", 2),
-        ("**3**", 2),
-        ("2: south, because 1 is a wall", 1),
-        ("Choice: 4", 3),
-        ("There are 2 walls and 3 doors.\nChoice: 1", 0),
-        ("I would take number 2", 1),
-        ("<think>1 or 2? 2.</think>\n4", 3),
-        ("so 1 it is</think>3", 2),
-        ("south", 1),
-        ("cd 12", 2),
-        ("2", 1),  # a label before an action that happens to be a number
-        ("1, yes, 1", 0),
-        ("0", None),
-        ("5", None),
-        ("-1", None),
-        ("1.5", None),
-        ("1 or 2", None),
-        ("see file2 or 3rd", None),
-        ("", None),
-        ("<think>surely 1", None),
-        ("no idea", None),
-        ("Choice: 1 ... no, Choice: 2", None),
-    ],
-)
-def test_read_choice(answer, index):
-    assert read_choice(answer, DOORS) == index
-
-
-def test_every_label_of_a_long_list_is_read_back():
-    actions = [f"go {i}" for i in range(150)]
-    assert [read_choice(str(i + 1), actions) for i in range(150)] == list(range(150))
-    assert [read_choice(action, actions) for action in actions] == list(range(150))
-
-
 def test_thinking_is_cut_out():
     assert without_thinking("<think>a\nb</think>\n\nc <think>d</think> e") == "c  e"
-
-
-# ---- the players ---------------------------------------------------------------------------------------------------
-
-
-class Corridor(TextEnv):
-    """Walk east until the door."""
-
-    def __init__(self, length: int = 4):
-        super().__init__(horizon=100)
-        self.length, self.place = length, 0
-
-    def tasks(self, split, stage=None):
-        return [Task("corridor", "corridor")]
-
-    def begin(self, task):
-        self.place = 0
-
-    def apply(self, action):
-        self.place += {"west": -1, "east": 1, "wait": 0}[action]
-        won = self.place == self.length
-        return Outcome(float(won), terminated=won, success=won)
-
-    def history(self):
-        return "The door is in the east.\n"
-
-    def state(self):
-        return f"You stand at {self.place}.\n"
-
-    def legal_actions(self):
-        return ("west", "east", "wait") if self.place else ("east", "wait")
-
-    def get_state(self):
-        return self.place
-
-    def set_state(self, state):
-        self.place = state
-
-
-def episodes(count: int) -> list[LiveEpisode]:
-    """Seats in corridors, the i-th of them i steps further on."""
-    made = []
-    for i in range(count):
-        env = Corridor(length=count + 5)
-        env.reset(seed=i)
-        for _ in range(i):
-            env.step(env.legal_actions().index("east"))
-        made.append(LiveEpisode(env, env.task, i, np.random.default_rng(i), env.observe()))
-    return made
-
-
-def eastward(request: dict) -> str:
-    """A model that finds the number of "east" in the request."""
-    return re.search(r"^(\d+): east$", request["messages"][-1]["content"], re.MULTILINE).group(1)
-
-
-def test_the_request_shows_rules_observation_reflection_and_numbered_actions():
-    text = act_request(Observation("a\n", "b\n", ("east", "wait")), "the door is near", "Never go west.")
-    for part in ("Never go west.", "a\nb\n", "Reflection: the door is near", "\n1: east\n2: wait\n"):
-        assert part in text
-    assert "Reflection" not in act_request(Observation("a\n", "b\n", ("east",)), None)
-
-
-def test_plays_an_episode_to_the_end(server):
-    server.reply = eastward
-    player, (episode,) = EndpointPlayer(endpoint(server)), episodes(1)
-    while not episode.env.done:
-        (turn,) = player.turns([episode])
-        assert turn.text == "east" and turn.player == "endpoint"
-        episode.env.step(turn.choice)
-        episode.observation = episode.env.observe()
-    assert episode.env.success and player.asked == 6 and player.unreadable == 0
-
-
-def test_many_seats_get_their_own_answers_in_their_order(server):
-    def slow_at_first(request):
-        time.sleep(0.1 if "stand at 0" in request["messages"][0]["content"] else 0)
-        return eastward(request)
-
-    server.reply = slow_at_first
-    turns = EndpointPlayer(endpoint(server), workers=4).turns(episodes(12))
-    assert [turn.choice for turn in turns] == [0] + [1] * 11
-
-
-def test_reads_the_reflection_that_was_written_before(server):
-    (episode,) = episodes(1)
-    episode.turns.append(Turn("reflector", "Walk to the door."))
-    EndpointPlayer(endpoint(server), instructions="Mind the gap.").turns([episode])
-    request = server.requests[0]["messages"][0]["content"]
-    assert "Reflection: Walk to the door." in request and "Mind the gap." in request
-
-
-def test_an_unreadable_answer_is_asked_for_once_more(server):
-    server.script("hm", "2")
-    player = EndpointPlayer(endpoint(server))
-    (turn,) = player.turns(episodes(1))
-    assert (turn.choice, turn.text, player.unreadable) == (1, "wait", 0)
-    assert [message["role"] for message in server.requests[1]["messages"]] == ["user", "assistant", "user"]
-    assert server.requests[1]["messages"][1]["content"] == "hm"
-    assert "from 1 to 2" in server.requests[1]["messages"][2]["content"]
-
-
-def test_two_unreadable_answers_draw_a_legal_action_and_are_counted(server):
-    server.reply = lambda request: ""
-    player = EndpointPlayer(endpoint(server))
-    turns = [player.turns(episodes(20)) for _ in range(2)]
-    assert player.asked == 40 and player.unreadable == 40 and len(server.requests) == 80
-    choices = [turn.choice for turn in turns[0]]
-    assert set(choices) == {0, 1, 2} and turns[0][3].probs == (1 / 3,) * 3
-    assert choices == [turn.choice for turn in turns[1]]  # drawn from the episodes' own generators
-
-
-def test_a_failing_server_is_one_clear_line_from_the_player_too(server):
-    server.reply = lambda request: (404, b'{"error": {"message": "no model small-model"}}')
-    with pytest.raises(UserError, match="no model small-model"):
-        EndpointPlayer(endpoint(server)).turns(episodes(3))
-
-
-def test_the_reflector_writes_one_line_and_no_thoughts(server):
-    server.script("<think>hm\n</think>\nThe step helped.\nGo on  east.")
-    (turn,) = EndpointReflector(endpoint(server), max_new_tokens=55).turns(episodes(1))
-    assert turn.text == "The step helped. Go on east." and turn.choice is None
-    assert server.requests[0]["max_tokens"] == 55 and "east; wait" in server.requests[0]["messages"][0]["content"]
+    assert without_thinking("so 1 it is</think>3") == "3"
+    assert without_thinking("<think>surely 1") == ""

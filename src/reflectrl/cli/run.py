@@ -1,0 +1,188 @@
+"""`run`, and the verbs that stop after one of its stages; recipes by name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import tyro
+
+from reflectrl import pipeline
+from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
+from reflectrl.config.folders import refuse_links, require_writable
+from reflectrl.config.reference import keys
+from reflectrl.plugins import announced, names, resolve, suggestion
+from reflectrl.types import UserError
+
+RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
+
+
+class RunOption:
+    """Base of what packages bring in the entry points "reflectrl.run_options": a dataclass whose fields are options."""
+
+    def changed(self, recipe: Recipe, folder: Path) -> Recipe:
+        """The recipe as the options want it. Writes nothing; UserError if they do not fit the recipe."""
+        return recipe
+
+    def prepare(self, recipe: Recipe, folder: Path) -> None:
+        """Make in the run folder, before the run, what the changed recipe needs."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run every stage of a recipe that is not complete yet. Any key of the recipe is an option: --rl.lr 1e-4"""
+
+    recipe: RecipeName
+    """Name of a recipe (`reflectrl list recipes`), or path of a TOML file."""
+    dry_run: bool = False
+    """Print the whole recipe as it would be run, and all that it makes with what is done and what is missing; run
+    nothing."""
+    folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Run folder; runs/NAME if not given."""
+    trust: bool = False
+    """Let the recipe's file run code that it names (plug-ins, a model's own code), now and from now on."""
+
+    until: ClassVar[str] = "report"
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Load, validate, and hand over to the pipeline."""
+        refuse_unknown_keys(settings, type(self))
+        path = find_recipe(self.recipe)
+        recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
+        folder = self.folder or Path("runs") / recipe.name
+        options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
+        for option in options:
+            recipe = option.changed(self, recipe, folder)
+        if self.dry_run:
+            print(to_toml(recipe), end="")
+            print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
+            return
+        refuse_links(folder)
+        require_writable(folder, f"run folder {folder}")
+        try:
+            for option in options:
+                option.prepare(self, recipe, folder)
+            pipeline.run(recipe, folder, until=self.until)
+        except UserError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing was begun in it
+            raise
+
+
+@dataclass(frozen=True)
+class Teach(Run):
+    """Make the teaching episodes of a recipe, and stop."""
+
+    until: ClassVar[str] = "teach"
+
+
+@dataclass(frozen=True)
+class SFT(Run):
+    """Go on until the supervised fine-tuning of both players, and stop."""
+
+    until: ClassVar[str] = "sft"
+
+
+@dataclass(frozen=True)
+class RL(Run):
+    """Go on until the online reinforcement learning of the policy, and stop."""
+
+    until: ClassVar[str] = "rl"
+
+
+@dataclass(frozen=True)
+class Eval(Run):
+    """Go on until every arm is evaluated, and stop."""
+
+    until: ClassVar[str] = "eval"
+
+
+@dataclass(frozen=True)
+class Report(Run):
+    """Go on until the report is written."""
+
+
+RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, "eval": Eval, "report": Report}
+
+
+def run_verbs() -> dict[str, type]:
+    """The verbs of this file, with the options that installed packages bring."""
+    brought = [resolve("run_options", name) for name in names("run_options")]
+    return {name: _with_options(verb, brought) for name, verb in RUNS.items()}
+
+
+def _with_options(verb: type[Run], options: Sequence[type]) -> type:
+    # Fields are taken from the last base first, so the verb's own options lead.
+    return dataclass(frozen=True)(type(verb.__name__, (*options, verb), {"__doc__": verb.__doc__}))
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
+    """A setting that is no key of a recipe is refused with the nearest option or key."""
+    sections = list(Recipe().plain())
+    dotted = [key.dotted for key in keys()]
+    for word in settings:
+        option = word.partition("=")[0]
+        key = option.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and key.split(".")[0] not in sections:
+            whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
+            known = [f"--{name}" for name in (*flags(verb), *sections, *dotted)]
+            near = f" (did you mean {' or '.join(whole)}?)" if whole else _near(option, known)
+            raise UserError(f"unknown option {option!r}{near}")
+
+
+def _near(option: str, known: Sequence[str]) -> str:
+    """The nearest option; where none is near, where to look, for there are too many to list."""
+    near = suggestion(option, known)
+    return near if "did you mean" in near else "; `reflectrl list keys` says which there are"
+
+
+def flags(verb: type) -> list[str]:
+    """The options of a verb, without their dashes."""
+    return [field.name.replace("_", "-") for field in fields(verb) if field.name not in ("recipe", "env")]
+
+
+# ---- recipes by name -----------------------------------------------------------------------------------------------
+
+
+def folders() -> list[Path]:
+    """Where recipes are looked for, first found first taken."""
+    packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
+    return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
+
+
+def recipes() -> dict[str, Path]:
+    """Every recipe that can be named, by name."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find_recipe(word: str) -> Path:
+    """The file that a word of the command line means: a path, or the name of a recipe.
+
+    Raises:
+        UserError: neither; suggests the nearest name.
+    """
+    path = Path(word)
+    if path.is_file() or path.suffix == ".toml":
+        return path
+    known = recipes()
+    if word not in known:
+        raise UserError(f"unknown recipe {word!r}{suggestion(word, known)}; give a name or the path of a TOML file")
+    return known[word]
+
+
+def summary(path: Path) -> str:
+    """The first comment of a recipe, or ""."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline().strip()
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

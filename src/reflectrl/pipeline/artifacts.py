@@ -1,0 +1,232 @@
+"""Artifacts: what a run makes, from which inputs, and whether a run folder holds what the recipe asks for.
+
+A run is a graph of artifacts. Each is made by one process from files to files, so a run can be interrupted anywhere and
+goes on by the same command. An artifact is complete when its output is there and was made with the same fingerprint:
+a hash of the settings that it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment,
+so that a dry run can show the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from reflectrl.types import UserError
+
+LOG = logging.getLogger(__name__)
+Stage = Literal["teach", "sft", "rl", "eval", "report"]
+STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
+"""The stages of a run, in order; each verb of the same name goes on through that stage."""
+STATE = "state.json"
+"""The file of a run folder that says which stages are complete, and with which fingerprints artifacts were made."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Something that a run makes.
+
+    Attributes:
+        kind: what sort of thing it is ("teach", "sft", "eval" ...); with `name` and `seed` it says which one.
+        stage: the stage of the run to which it belongs.
+        build: the function that makes it, as "module:function". It is called as `build(context, artifact, tick)`,
+            context being what the pipeline made of recipe and run folder, and may return lines for timings.jsonl.
+        outputs: patterns of files, relative to the run folder, each of which matches something once it is complete.
+        inputs: `key`s of the artifacts that it is made from.
+        settings: recipe keys, or whole sections, that decide what comes out.
+        extent: recipe keys that decide how much of it there is: with other values it is continued, not refused.
+        remaining: a function as `build`, called as `remaining(context, artifact)`: whether something is left to be made
+            though all outputs are there. "" if there never is.
+        training: folder, relative to the run folder, of the learner's state while it is trained.
+        always: whether every run makes it anew, because it is quick.
+    """
+
+    kind: str
+    name: str
+    seed: int
+    stage: Stage
+    build: str
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    extent: tuple[str, ...] = ()
+    remaining: str = ""
+    training: str = ""
+    always: bool = False
+
+    @property
+    def key(self) -> str:
+        """What it is called in the graph, in state.json and on the screen."""
+        return f"{self.kind} {self.name}" if self.always else f"{self.kind} {self.name} (seed {self.seed})"
+
+    def exists(self, folder: Path) -> bool:
+        """Whether all outputs are there."""
+        return all(any(folder.glob(pattern)) for pattern in self.outputs)
+
+    def is_begun(self, folder: Path) -> bool:
+        """Whether anything of it is there: an output, or the state of a training under way."""
+        patterns = (*self.outputs, f"{self.training}*") if self.training else self.outputs
+        return any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+Graph = Mapping[str, Artifact]
+"""Artifacts by key, each after its inputs."""
+
+
+def graph_of(artifacts: Iterable[Artifact]) -> Graph:
+    """The artifacts by key, in the order given, in which each stands after its inputs; of one key the first counts."""
+    graph: dict[str, Artifact] = {}
+    for artifact in artifacts:
+        assert all(name in graph for name in artifact.inputs), f"{artifact.key} stands before one of its inputs"
+        graph.setdefault(artifact.key, artifact)
+    return graph
+
+
+def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
+    """The hash of what decides an artifact's content: its settings and, through their fingerprints, its inputs.
+
+    Args:
+        settings: plain values of the whole recipe.
+    """
+    artifact = graph[key]
+    chosen = {name: value_of(settings, name) for name in artifact.settings}
+    inputs = [fingerprint(graph, name, settings) for name in artifact.inputs]
+    return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs])
+
+
+def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
+    """The hash of what decides how much of an artifact there is to be made."""
+    return _hash([value_of(settings, name) for name in artifact.extent])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
+    """The value of a dotted key, or all of a section; None if there is no such key."""
+    found: Any = settings
+    for name in dotted.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def settings_of(graph: Graph, key: str) -> Iterator[str]:
+    """The recipe keys on which an artifact depends, those of its inputs first."""
+    for name in graph[key].inputs:
+        yield from settings_of(graph, name)
+    yield from graph[key].settings
+
+
+@dataclass
+class State:
+    """What `state.json` says.
+
+    Attributes:
+        complete: the stages that are complete: for people, since a run looks at what is there.
+        made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+    """
+
+    path: Path
+    complete: list[str] = field(default_factory=list)
+    made: dict[str, dict[str, str]] = field(default_factory=dict)
+    damaged: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> State:
+        """The state of a run folder: empty if there is none; `damaged`, with a warning, if it cannot be read."""
+        path = folder / STATE
+        if not path.is_file():
+            return cls(path)
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            complete, made = list(noted["complete"]), dict(noted["artifacts"])
+            if set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
+                return cls(path, complete, made)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
+        return cls(path, damaged=True)
+
+    def write(self) -> None:
+        """Write it, whole or not at all."""
+        from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
+
+        stages = [stage for stage in STAGES if stage in self.complete]
+        write_text(self.path, json.dumps({"complete": stages, "artifacts": self.made}, indent=1) + "\n")
+
+    def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
+        """Note that an artifact is being made with these settings."""
+        self.made[key] = {"fingerprint": fingerprint(graph, key, settings)}
+
+    def finish(self, artifact: Artifact, settings: Mapping[str, Any]) -> None:
+        """Note that a begun artifact is complete."""
+        self.made[artifact.key]["extent"] = extent(artifact, settings)
+
+    def says(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
+        """What is known of an artifact without looking into its files: "done", "begun", "outdated" or "missing"."""
+        artifact, record = graph[key], self.made.get(key, {})
+        if not artifact.is_begun(self.path.parent):
+            return "missing"
+        if record and record["fingerprint"] != fingerprint(graph, key, settings):
+            return "outdated"
+        done = record.get("extent") == extent(artifact, settings) and artifact.exists(self.path.parent)
+        return "done" if done else "begun"
+
+
+def refuse_other_settings(
+    graph: Graph,
+    state: State,
+    before: Mapping[str, Any] | None,
+    now: Mapping[str, Any],
+    option: str = "--folder",
+) -> None:
+    """Refuse to go on in a folder whose artifacts were made, or begun, with settings other than those of now.
+
+    Args:
+        before: the settings with which the folder was used last; they also tell what an artifact was made with of which
+            `state` says nothing.
+        option: how another folder is named on the command line.
+
+    Raises:
+        UserError: names the first key that differs.
+    """
+    folder = state.path.parent
+    for key, artifact in graph.items():
+        if artifact.always or not artifact.is_begun(folder):
+            continue
+        wanted = fingerprint(graph, key, now)
+        made = state.made.get(key, {}).get("fingerprint") or (fingerprint(graph, key, before) if before else wanted)
+        if made != wanted:
+            names = dict.fromkeys(settings_of(graph, key))
+            differences = (difference(name, value_of(before or {}, name), value_of(now, name)) for name in names)
+            detail = next(filter(None, differences), f"{key!r} made with other settings")
+            raise UserError(f"{folder} holds a run with {detail}; use another {option}, or remove this one")
+
+
+def difference(key: str, before: Any, now: Any) -> str | None:
+    """The first key in which two sections differ, in words; None if they are the same."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        inner = (difference(f"{key}.{name}", before.get(name), now.get(name)) for name in {**before, **now})
+        return next(filter(None, inner), None)
+    same = json.dumps(before) == json.dumps(now)  # a list of a recipe is a tuple or a list
+    return None if same else f"{key} = {_shown(before)}, not {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str]:
+    """A line per artifact: its stage, its key, whether it is done, and what it is made from."""
+    lines = []
+    for key, artifact in graph.items():
+        known = "made by every run" if artifact.always else state.says(graph, key, settings)
+        inputs = [name.removesuffix(f" (seed {artifact.seed})") for name in artifact.inputs]
+        sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings)])
+        lines.append(f"{artifact.stage:6} {key}: {known}{f'; from {sources}' if sources else ''}")
+    return lines

@@ -1,0 +1,183 @@
+"""Evaluating an arm: playing the tasks of every split, stage and sampling, each into a log of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.envs.pool import EnvPool
+from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
+from reflectrl.pipeline.arms import ARMS, BASE, played_model
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.players import Models, load_models, seat_players
+from reflectrl.pipeline.progress import Tick
+from reflectrl.players import Player
+from reflectrl.plugins import suggestion
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Episode, Task, UserError, named_seed
+
+Timings = list[dict[str, Any]]
+
+CHUNK = 256
+"""Evaluation episodes between two fresh starts of the players' memories.
+
+The last digits of a probability depend on what is computed in one batch, and so on what is remembered. A continued log
+plays its open chunk again from the chunk's beginning, in the batches of an uninterrupted run, so both hold the same
+bytes; a kill costs at most one chunk's time.
+"""
+
+
+@dataclass(frozen=True)
+class EvaluationLog:
+    """One log of an arm: its file, and the tasks that belong in it."""
+
+    path: Path
+    split: str
+    stage: str
+    sampling: str
+    tasks: tuple[Task, ...]
+
+    def left(self) -> set[str]:
+        """Ids of the tasks whose episodes are not in the log."""
+        drop_half_line(self.path)
+        done = {episode.task.id for episode in read_episodes(self.path)} if self.path.exists() else set()
+        return {task.id for task in self.tasks} - done
+
+
+def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: str) -> Iterator[EvaluationLog]:
+    """The logs of an arm: one per split, stage and sampling."""
+    for split in recipe.eval.splits:
+        for stage in recipe.eval.stages or (env.stages[-1],):
+            tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
+            for sampling in recipe.eval.sampling:
+                path = run.evaluation(name, seed, split, stage, sampling)
+                yield EvaluationLog(path, split, stage, sampling, tasks)
+
+
+def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
+    """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
+    recipe, seed, name = context.recipe, artifact.seed, artifact.name
+    env, arm, timings = make(recipe.env), ARMS[name], []
+    models = load_models(recipe, context.run, seed, name)
+    planned = list(evaluations(recipe, context.run, env, seed, name))
+    origin = provenance(recipe, name)
+    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        for number, log in enumerate(planned):
+            about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
+            start, count, work = time.perf_counter(), 0, Work(models)
+
+            def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
+                return work.watch(seat_players(recipe, arm, models, temperature))
+
+            for _ in _play(recipe, log, about, envs, players):
+                count += 1
+                tick(number, len(planned), f"{log.split} {log.stage} {log.sampling}, {count} episodes")
+            if count:
+                seconds = (time.perf_counter() - start) / count
+                shown = {key: about[key] for key in ("arm", "seed", "split", "sampling")}
+                timings.append({**shown, "stage": log.stage, "episodes": count, "seconds": seconds, **work.done()})
+            tick(number + 1, len(planned), f"{log.split} {log.stage} {log.sampling}")
+    return timings
+
+
+def remaining_tasks(context: Context, artifact: Artifact) -> bool:
+    """Whether an arm has not played all tasks yet."""
+    env = make(context.recipe.env)
+    logs = evaluations(context.recipe, context.run, env, artifact.seed, artifact.name)
+    return any(log.left() for log in logs)
+
+
+def check_env(recipe: Recipe) -> None:
+    """Refuse splits and stages that the environment does not have, and tasks in more than one split.
+
+    Raises:
+        UserError: names the key or the task.
+    """
+    env = make(recipe.env)
+    for stage in recipe.eval.stages:
+        if stage not in env.stages:
+            raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")
+    for split in recipe.eval.splits:
+        if not env.tasks(split):
+            raise UserError(f"eval.splits: the environment has no tasks in {split!r}")
+    for stage in env.stages:
+        held = [task for split in ("validation", "test") for task in env.tasks(split, stage)]
+        check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
+        validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
+        check_disjoint(validation, env.tasks("test", stage))
+
+
+def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
+    """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
+    arm, played = ARMS[name], played_model(name)
+    model = recipe.model.source if arm.player == "policy" else None
+    versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
+    policy = None if played in ("", BASE) else played
+    return {"model": model, "policy": policy, "reflector": arm.reflector or None, "versions": versions}
+
+
+def _play(
+    recipe: Recipe,
+    log: EvaluationLog,
+    about: dict[str, Any],
+    envs: EnvPool,
+    players: Callable[[float], tuple[Player, Player | None]],
+) -> Iterator[Episode]:
+    """Play what is missing of a log, and write it there."""
+    left = log.left()
+    log.path.parent.mkdir(parents=True, exist_ok=True)
+    temperature = 0.0 if log.sampling == "greedy" else 1.0
+    with EpisodeLog(log.path) as file:
+        for start in range(0, len(log.tasks), CHUNK):
+            tasks = log.tasks[start : start + CHUNK]
+            if left.isdisjoint(task.id for task in tasks):
+                continue
+            jobs = [Job(task, named_seed(about["seed"], "eval", task.id, log.sampling), about) for task in tasks]
+            batch = min(recipe.eval.batch, len(jobs))
+            for episode in rollout(jobs, envs, *players(temperature), batch):
+                if episode.task.id in left:
+                    file.append(episode)
+                yield episode
+
+
+class Work:
+    """What the models of an arm have computed since this was made, and what their players did not need to."""
+
+    def __init__(self, models: Models | None) -> None:
+        self.models = dict(zip(("policy", "reflector"), models or (), strict=False))
+        self.before = {role: lm.counters.copy() for role, lm in self.models.items() if lm is not None}
+        self.players: dict[str, list[Any]] = {"policy": [], "reflector": []}
+
+    def watch(self, players: tuple[Player, Player | None]) -> tuple[Player, Player | None]:
+        """Count what these players remember, too."""
+        for role, player in zip(self.players, players, strict=True):
+            self.players[role].append(player)
+        return players
+
+    def done(self) -> dict[str, Any]:
+        """By role: tokens read, reused, written and guessed, prompts asked and remembered, and the most bytes kept."""
+        return {role: self._of(role) for role in self.before}
+
+    def _of(self, role: str) -> dict[str, int]:
+        lm, players = self.models[role], self.players[role]
+        assert lm is not None
+        counters = lm.counters.since(self.before[role])
+        asked, remembered = (sum(getattr(player, name) for player in players) for name in ("lookups", "hits"))
+        return {
+            "read": counters.encoded,
+            "reused": counters.reused,
+            "written": counters.decoded,
+            "guessed": counters.drafted,
+            "asked": asked,
+            "remembered": remembered,
+            "kept_bytes": max((player.pool.peak for player in players), default=0),
+        }

@@ -1,0 +1,128 @@
+"""A run folder: where things lie in it, which recipe it belongs to, and one process at a time at work in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, read_recipe, to_toml
+from reflectrl.config.folders import no_link, refuse_links
+from reflectrl.config.trust import code_in, remember
+from reflectrl.learn.checkpoint import recover, write_text
+from reflectrl.models.lm import CARD
+from reflectrl.pipeline.artifacts import Graph, State, refuse_other_settings
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run. A checkpoint's folder appears only when it is complete, so its existence says so."""
+
+    path: Path
+
+    def teach(self, seed: int, split: str) -> Path:
+        return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
+
+    def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
+        return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
+
+    def log(self, seed: int) -> Path:
+        """The log of episodes from which offline arms learn."""
+        return self.path / "episodes" / f"offline-seed{seed}.jsonl"
+
+    def checkpoint(self, seed: int, name: str) -> Path:
+        return self.path / "checkpoints" / f"seed{seed}" / name
+
+    def learner(self, seed: int, name: str) -> Path:
+        """State of a training that is under way."""
+        return self.path / "checkpoints" / f"seed{seed}" / f"{name}.learner"
+
+    def metrics(self, seed: int, name: str) -> Path:
+        """Metrics of one training; `metrics.jsonl` has those of all."""
+        return self.path / "metrics" / f"seed{seed}-{name}.jsonl"
+
+    def is_trained(self, seed: int, name: str) -> bool:
+        recover(self.checkpoint(seed, name))
+        return (self.checkpoint(seed, name) / CARD).is_file()
+
+    @property
+    def timings(self) -> Path:
+        """Wall-clock times: kept apart from the results, which are the same for two runs of one recipe."""
+        return self.path / "timings.jsonl"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What builders of artifacts get: the recipe, and the folder of its run."""
+
+    recipe: Recipe
+    run: RunFolder
+
+
+def unusable(folder: Path, error: OSError) -> UserError:
+    """What the system says about a file of a run; libraries raise its errors with nothing but a message."""
+    about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
+    return UserError(f"run folder {folder}: {about}")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the run folder while the block runs. The lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it, or it holds symbolic links, through which a run would write elsewhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)
+    with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
+        if not _locked(file):
+            file.seek(0)
+            who = file.read().strip() or "unknown"
+            raise UserError(f"another process ({who}) is at work in {folder}; wait for it, or use another --folder")
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _locked(file: Any) -> bool:
+    """Try to lock a file; where the system knows no such locks (Windows, some network disks) it counts as locked."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def claim(recipe: Recipe, folder: Path, graph: Graph) -> State:
+    """Write the recipe into the run folder, unless what the folder holds was made with other settings.
+
+    Code that the recipe names is trusted in this folder from now on: it was trusted where the recipe came from.
+
+    Returns:
+        What the folder's state says.
+
+    Raises:
+        UserError: the folder holds another training; names the first key that differs.
+    """
+    for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
+        if old.suffixes != [".learner", ".old"]:
+            recover(old.with_suffix(""))
+    path = folder / "recipe.toml"
+    before = read_recipe(path).plain() if path.is_file() else None
+    state = State.read(folder)
+    refuse_other_settings(graph, state, before, recipe.plain())
+    write_text(path, to_toml(recipe))
+    remember(path, code_in(recipe.plain()))
+    return state

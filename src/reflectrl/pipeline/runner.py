@@ -1,0 +1,105 @@
+"""Running a recipe: make what is missing of its graph, stage by stage, and say what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.learn.checkpoint import drop_state
+from reflectrl.pipeline import metrics
+from reflectrl.pipeline.artifacts import STAGES, Artifact, Graph, State
+from reflectrl.pipeline.folder import Context, RunFolder, alone, claim, unusable
+from reflectrl.pipeline.graph import pipeline_of
+from reflectrl.pipeline.progress import Board
+from reflectrl.pipeline.workers import Workers, function, silence
+from reflectrl.terminal import console
+
+
+def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
+    """Make what is missing in a run folder, through the stage `until`; what is complete there is kept.
+
+    Raises:
+        UserError: the folder belongs to another training, or something that the user gave is wrong.
+    """
+    pipeline = pipeline_of(recipe)
+    graph = pipeline.graph(recipe)
+    context = pipeline.begin(recipe, RunFolder(folder))
+    silence()
+    try:
+        with alone(folder):
+            state = claim(recipe, folder, graph)
+            with Board(console(120)) as board, Workers(context, board) as workers:
+                run = _Run(context, graph, state, workers)
+                for stage in STAGES[: STAGES.index(until) + 1]:
+                    run.through(stage)
+            if until == STAGES[-1]:
+                pipeline.show(context)
+                console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+class _Run:
+    """A run under way: its graph, and the state of its folder, which is written whenever it changes."""
+
+    def __init__(self, context: Context, graph: Graph, state: State, workers: Workers) -> None:
+        self.context, self.graph, self.state, self.workers = context, graph, state, workers
+        self.settings: Mapping[str, Any] = context.recipe.plain()
+        if state.damaged:
+            state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
+            self._note_complete()
+
+    def through(self, stage: str) -> None:
+        """Make what is missing of a stage."""
+        missing = self.missing(stage)
+        if missing:
+            self.state.complete = list(STAGES[: STAGES.index(stage)])
+            self.state.write()
+            self.workers.make(missing, self._begin, self._finish)
+        if missing or stage == "eval":  # in the end also where nothing was missing: a file may be damaged
+            metrics.collect(self.context.run)
+        for artifact in self._of(stage):
+            if artifact.always:
+                tick = partial(self.workers.board.tick, artifact.key)
+                self.workers.note_timings(function(artifact.build)(self.context, artifact, tick) or [])
+        self._note_complete(stage)
+
+    def missing(self, stage: str) -> list[Artifact]:
+        """The artifacts of a stage that are not complete."""
+        return [one for one in self._of(stage) if not one.always and not self._is_complete(one)]
+
+    def _of(self, stage: str) -> list[Artifact]:
+        return [artifact for artifact in self.graph.values() if artifact.stage == stage]
+
+    def _is_complete(self, artifact: Artifact) -> bool:
+        folder = self.context.run.path
+        if not artifact.exists(folder):
+            return False
+        if artifact.remaining and function(artifact.remaining)(self.context, artifact):
+            return False
+        if artifact.training:
+            drop_state(folder / artifact.training)  # a kill may have come just before this
+        return True
+
+    def _begin(self, artifact: Artifact) -> None:
+        self.state.begin(self.graph, artifact.key, self.settings)
+        self.state.write()
+
+    def _finish(self, artifact: Artifact) -> None:
+        self.state.finish(artifact, self.settings)
+        self.state.write()
+
+    def _note_complete(self, *stages: str) -> None:
+        """Note that stages are complete, and with them their artifacts, where nothing was known of these."""
+        before = self.state.complete, dict(self.state.made)
+        self.state.complete = list(dict.fromkeys([*self.state.complete, *stages]))
+        for stage in self.state.complete:
+            for artifact in self._of(stage):
+                if not artifact.always:
+                    self.state.begin(self.graph, artifact.key, self.settings)
+                    self.state.finish(artifact, self.settings)
+        if before != (self.state.complete, self.state.made):
+            self.state.write()

@@ -1,0 +1,182 @@
+"""Builders of artifacts, from files to files: teaching episodes, a base model, an SFT player, an RL policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.envs.pool import EnvPool
+from reflectrl.episodes import (
+    EpisodeLog,
+    drop_half_line,
+    read_episodes,
+    sft_policy,
+    sft_reflection,
+    with_reflections,
+    without_reflections,
+)
+from reflectrl.episodes import sft as sft_plain
+from reflectrl.learn.checkpoint import drop_state, write_folder
+from reflectrl.learn.examples import Example, choice_examples, reflection_examples
+from reflectrl.learn.online import train_online
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.sft import train_sft
+from reflectrl.models.labels import candidates
+from reflectrl.models.load import LanguageModel, load_model
+from reflectrl.models.scratch import save_scratch
+from reflectrl.pipeline.arms import ARMS, BASE, MODELS, SFT
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
+from reflectrl.pipeline.progress import Tick
+from reflectrl.prompts import policy_prompt
+from reflectrl.teach import Demonstration, demonstrations, teach
+from reflectrl.types import named_seed
+
+TOKENIZER_ROWS = 4000
+"""Teaching steps from which a scratch tokenizer is learned; more would not change its merges."""
+
+
+# ---- teaching ------------------------------------------------------------------------------------------------------
+
+
+def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Write the teaching episodes of a split; a log that was begun is continued."""
+    recipe, seed, split = context.recipe, artifact.seed, artifact.name
+    env, path = make(recipe.env), context.run.teach(seed, split)
+    planned = planned_demonstrations(recipe, env, seed, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = finished_lines(path)
+    with EpisodeLog(path) as log:
+        for i, lesson in islice(enumerate(planned), done, None):
+            log.append(teach(env, lesson, recipe.teach.unsafe_noise))
+            tick(i + 1, len(planned), "")
+
+
+def remaining_lessons(context: Context, artifact: Artifact) -> bool:
+    """Whether a log of teaching episodes lacks some."""
+    planned = planned_demonstrations(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
+    return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
+
+
+def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Demonstration]:
+    """What is taught of a split, in the order of its log."""
+    tasks = env.tasks(split)
+    if split == "train" and recipe.teach.tasks:
+        tasks = tasks[: recipe.teach.tasks]
+    return demonstrations(tasks, recipe.teach, seed)
+
+
+def finished_lines(path: Path) -> int:
+    """How many whole lines a log has; half a line at its end, which a kill left, is dropped."""
+    drop_half_line(path)
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+# ---- training ------------------------------------------------------------------------------------------------------
+
+
+def base(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Make the model that players start from: a tokenizer of the training episodes' text, and random weights."""
+    seed = artifact.seed
+    texts, choices = _corpus(context.run.teach(seed, "train"))
+    config, init = context.recipe.model, named_seed(seed, "init")
+    fill = partial(save_scratch, config=config, texts=texts, choices=choices, seed=init)
+    write_folder(context.run.checkpoint(seed, BASE), fill)
+
+
+def _corpus(path: Path) -> tuple[list[str], int]:
+    """Texts that the players will read and write, and the largest number of actions among them.
+
+    They are spread over the whole log: tasks stand in the environment's order, so the first episodes are of one kind.
+    """
+    labels = list(islice(candidates(), 199))
+    steps = [step for episode in read_episodes(path) for step in episode.steps]
+    choices = max((len(step.observation.actions) for step in steps), default=1)
+    texts = []
+    for step in steps[:: math.ceil(len(steps) / TOKENIZER_ROWS) or 1]:
+        prompt = policy_prompt(step.observation, step.reflection, labels)
+        texts.append(f"{prompt.history}{prompt.rest} {labels[step.action % len(labels)]}")
+    return texts, choices
+
+
+def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
+    recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
+    model = MODELS[name]
+    assert isinstance(model, SFT)
+    adapter = "reflector" if model.player == "reflector" else "policy"
+    source: str | Path = base_source(recipe, run, seed)
+    if model.reflector and recipe.sft.policy_from == "reflector":
+        source = run.checkpoint(seed, model.reflector)
+    lm = load_model(source, recipe.model, adapter, named_seed(seed, name))
+    negatives = recipe.sft.negatives and model.negatives
+    train, validation = (
+        _sft_examples(recipe, lm, model.player, run.teach(seed, split), negatives, seed)
+        for split in ("train", "validation")
+    )
+    budget = recipe.sft_budget(model.player)
+    learner = run.learner(seed, name)
+    part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[model.player]
+    last: dict[str, float] = {}
+    tick(0, budget.steps, "")
+    with MetricsFile(run.metrics(seed, name), learner, {"part": part, "seed": seed, "arm": None, "of": name}) as log:
+
+        def note(metrics: dict[str, float]) -> None:
+            log.write(metrics)
+            last.update(metrics)
+            tick(int(metrics["step"]), budget.steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+
+        train_sft(lm, train, validation, budget, named_seed(seed, name), note, learner)
+    if last.get("step", budget.steps) < budget.steps:
+        tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
+    write_folder(run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
+    drop_state(learner)
+
+
+def _sft_examples(
+    recipe: Recipe, lm: LanguageModel, player: str, path: Path, negatives: bool, seed: int
+) -> Sequence[Example]:
+    if player == "reflector":
+        return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
+    view = sft_plain if player == "plain" else sft_policy
+    return choice_examples(make_policy(recipe, lm), view(read_episodes(path), negatives), seed)
+
+
+def online(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
+    recipe, run, seed, arm = context.recipe, context.run, artifact.seed, ARMS[artifact.name]
+    name = f"rl-{artifact.name}"
+    config = replace(recipe.rl, **(arm.rl or {}))
+    policy_lm, reflector_lm = load_pair(recipe, run, seed, arm, arm.policy)
+    policy = make_policy(recipe, policy_lm)
+    reflector = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
+    seen = with_reflections if arm.reflector else without_reflections  # of the log, as this arm would have seen it
+    logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
+    learner = run.learner(seed, name)
+    shared = {"part": "rl", "seed": seed, "arm": artifact.name}
+    with MetricsFile(run.metrics(seed, name), learner, shared) as log:
+
+        def note(metrics: dict[str, Any]) -> None:
+            log.write(metrics)
+            success = metrics.get("eval_success")
+            tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
+
+        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+            rl_seed = named_seed(seed, name)
+            rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged)
+            train_online(rollouts, config, rl_seed, note, learner)
+    write_folder(run.checkpoint(seed, name), partial(policy.lm.save, artifact=name, seed=seed))
+    drop_state(learner)

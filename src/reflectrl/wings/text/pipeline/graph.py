@@ -1,0 +1,133 @@
+"""The graph of a text task: samples, the reference that imitates them, its value, the arms, and what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from reflectrl.config import Algorithm, Recipe
+from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
+from reflectrl.pipeline.graph import EXTENT, ends
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+from reflectrl.wings.text.config import text_settings
+
+if TYPE_CHECKING:  # these bring torch, which a dry run does without
+    from reflectrl.pipeline.folder import Context, RunFolder
+
+SPLITS = ("train", "validation", "test")
+DATA, REFERENCE, PPO, VALUE = "data", "reference", "ppo", "offline-value"
+ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
+ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
+ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
+"""The arms of text tasks."""
+ROOM = "reflectrl.wings.text.pipeline.training"
+WRITTEN = ("text.top_p", "rl.temperature", "offline.prompt_tokens", "offline.completion_tokens")
+"""Keys on which completions depend."""
+
+
+class TextPipeline:
+    """What a recipe with a text task makes."""
+
+    @staticmethod
+    def is_for(recipe: Recipe) -> bool:
+        """Whether the recipe has a text task."""
+        return text_settings(recipe).task != "none"
+
+    @staticmethod
+    def graph(recipe: Recipe) -> Graph:
+        """Samples, reference, value, arms and completions; UserError names an arm or split that there is not."""
+        for arm in recipe.arms:
+            if arm not in ARMS:
+                raise UserError(f"arms: unknown arm of a text task {arm!r}{suggestion(arm, ARMS)}")
+        for split in recipe.eval.splits:
+            if split not in SPLITS:
+                raise UserError(f"eval.splits: unknown split {split!r}{suggestion(split, SPLITS)}")
+        samples = Artifact("text", DATA, 0, "teach", f"{ROOM}:data", ("data/train.jsonl",), (), ("text", "rewards"))
+        made = [samples, *(artifact for seed in recipe.seeds for artifact in _artifacts(recipe, seed, samples.key))]
+        return graph_of([*made, *ends(recipe, made, "reflectrl.wings.text.pipeline.results")])
+
+    @staticmethod
+    def begin(recipe: Recipe, run: RunFolder) -> Context:
+        """Refuse what text tasks cannot do without, or do not know."""
+        from reflectrl.wings.text.pipeline.task import TextContext
+
+        if recipe.processes > 1:
+            raise UserError("processes: a text task is run in one process")
+        if not recipe.sections["rewards"]:
+            raise UserError("a text task needs [rewards]: components by name with their weights")
+        return TextContext(recipe, run)
+
+    @staticmethod
+    def show(context: Context) -> None:
+        """The table of arms."""
+        from reflectrl.terminal import console
+        from reflectrl.wings.text.pipeline.results import show
+
+        show(console(160), context.run.path)
+
+
+def _artifacts(recipe: Recipe, seed: int, samples: str) -> Iterator[Artifact]:
+    """What is made for one seed of training."""
+    folder, start = f"checkpoints/seed{seed}", [samples]
+
+    def made(name: str, stage: Stage, outputs: tuple[str, ...], inputs: Sequence[str], *settings: str) -> Artifact:
+        build = {"base": "base", REFERENCE: "reference", VALUE: "value"}.get(name, "arm")
+        return Artifact("text", name, seed, stage, f"{ROOM}:{build}", outputs, tuple(inputs), settings)
+
+    if recipe.model.source == "scratch":
+        base = made("base", "sft", (f"{folder}/base/config.json",), start, "model")
+        yield base
+        start.append(base.key)
+    reference = made(REFERENCE, "sft", (f"{folder}/{REFERENCE}/reflectrl.json",), start, "model", "sft", "offline")
+    yield replace(reference, training=f"{folder}/{REFERENCE}.learner")
+    value = made(VALUE, "rl", (f"{folder}/{VALUE}*/reference_cache.json",), [reference.key], "offline")
+    if any(arm in get_args(Algorithm) for arm in recipe.arms):
+        yield replace(value, remaining=f"{ROOM}:remaining_values")
+    trained = {REFERENCE: reference.key}
+    for arm in recipe.arms:
+        if arm not in (DATA, REFERENCE):
+            outputs = tuple(f"{folder}/{name}/reflectrl.json" for name in (arm, last(arm)))
+            start, section = ([reference.key], "rl") if arm == PPO else ([value.key], "offline")
+            learned = made(arm, "rl", outputs, start, section)
+            yield replace(learned, training=f"{folder}/{arm}.learner")
+            trained[arm] = learned.key
+    for arm in recipe.arms:
+        if arm in trained:
+            outputs, inputs = (f"completions/{arm}-seed{seed}-*.jsonl",), (trained[arm],)
+            writing = Artifact("eval", arm, seed, "eval", f"{ROOM}:writing", outputs, inputs, WRITTEN, EXTENT)
+            yield replace(writing, remaining=f"{ROOM}:remaining_writing")
+
+
+def places(recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]) -> list[dict[str, Any]]:
+    """What an arm writes: its best and its last checkpoint, on every split, in every way of sampling.
+
+    Args:
+        samples: gives the samples of a split; splits without samples are left out.
+
+    Returns:
+        task, arm, seed, checkpoint, split and sampling of each.
+    """
+    checkpoints = ("",) if arm in (DATA, REFERENCE) else ("best", "last")
+    ways = ("",) if arm == DATA else recipe.eval.sampling
+    shared = {"task": task_name(recipe), "arm": arm, "seed": seed}
+    return [
+        {**shared, "checkpoint": checkpoint, "split": split, "sampling": sampling}
+        for split in recipe.eval.splits
+        if samples(split)
+        for sampling in ways
+        for checkpoint in checkpoints
+    ]
+
+
+def task_name(recipe: Recipe) -> str:
+    """The task as tables call it, with its subset."""
+    settings = text_settings(recipe)
+    name = recipe.name if settings.task == "own" else settings.task
+    return f"{name}-{settings.subset}" if settings.subset else name
+
+
+def last(arm: str) -> str:
+    """The name of an arm's last checkpoint, beside that of its best."""
+    return f"{arm}-last"
