@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
+STRANGER = str(Path(__file__).parent / "stranger")
+"""An installed package with an environment, "corridor", as far as these tests and the processes they start can see."""
+sys.path.append(STRANGER)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), STRANGER)))
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they start in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests of Ctrl-C would wait for ever
 

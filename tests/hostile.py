@@ -55,7 +55,7 @@ class World(TextEnv):
 
 CODE = """
 from pathlib import Path
-from reflectrl.wings.taxi.env import TaxiEnv
+from corridor import CorridorEnv
 
 Path("imported").touch()
 
@@ -64,7 +64,7 @@ def called(*arguments, **named):
     Path("called").touch()
 
 
-class Mine(TaxiEnv):
+class Mine(CorridorEnv):
     pass
 
 

@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> reflectrl.Run:
-    return reflectrl.train("frozenlake", tmp_path_factory.mktemp("api") / "run", **SETTINGS)
+    return reflectrl.train("corridor", tmp_path_factory.mktemp("api") / "run", **SETTINGS)
 
 
 def test_every_public_name_is_there() -> None:
@@ -39,12 +39,12 @@ def test_every_public_name_is_there() -> None:
 def test_training_leaves_results_and_goes_on(run: reflectrl.Run) -> None:
     assert {row["arm"] for row in run.results["rows"]} == set(SETTINGS["arms"])
     before = (run.folder / "results.json").read_bytes()
-    again = reflectrl.train("frozenlake", run.folder, **SETTINGS)
+    again = reflectrl.train("corridor", run.folder, **SETTINGS)
     assert again == run and (run.folder / "results.json").read_bytes() == before
 
 
 def test_a_stage_ends_it_early_and_says_so(tmp_path: Path) -> None:
-    taught = reflectrl.train("frozenlake", tmp_path / "run", until="teach", **SETTINGS)
+    taught = reflectrl.train("corridor", tmp_path / "run", until="teach", **SETTINGS)
     assert any((taught.folder / "episodes").iterdir())
     with pytest.raises(UserError, match="no results there yet"):
         _ = taught.results
@@ -52,15 +52,15 @@ def test_a_stage_ends_it_early_and_says_so(tmp_path: Path) -> None:
 
 def test_the_agent_plays_as_the_evaluation_of_the_run_has_it(run: reflectrl.Run) -> None:
     agent = reflectrl.load_agent(run, "sft")
-    [row] = reflectrl.evaluate(agent, "frozenlake", episodes=5)
-    [kept] = [row for row in run.results["rows"] if (row["arm"], row["split"]) == ("sft", "test")]
+    _, row = reflectrl.evaluate(agent, "corridor", episodes=5)
+    _, kept = [row for row in run.results["rows"] if (row["arm"], row["split"]) == ("sft", "test")]
     assert {key: row[key] for key in ("episodes", "success", "return")} == {
         key: kept[key] for key in ("episodes", "success", "return")
     }
 
 
 def test_acting_step_by_step_is_what_a_rollout_does(run: reflectrl.Run) -> None:
-    agent, env = reflectrl.load_agent(run, "reflect-rl"), reflectrl.make_env("frozenlake", slippery=False)
+    agent, env = reflectrl.load_agent(run, "reflect-rl"), reflectrl.make_env("corridor", slippery=False, test=6)
     won, returns, tasks = 0, 0.0, env.tasks("test")
     for task in tasks:
         env.reset(options={"task": task})
@@ -73,7 +73,7 @@ def test_acting_step_by_step_is_what_a_rollout_does(run: reflectrl.Run) -> None:
             assert agent.probabilities[observation.actions[action]] == max(agent.probabilities.values())
             returns += env.step(action)[1]
         won += env.success
-    [row] = reflectrl.evaluate(agent, env)
+    _, row = reflectrl.evaluate(agent, env)
     assert (row["success"], row["return"]) == (won / len(tasks), pytest.approx(returns / len(tasks)))
 
 
@@ -85,14 +85,14 @@ def test_plain_text_and_a_list_of_actions_are_enough(run: reflectrl.Run) -> None
 
 
 def test_players_that_need_no_training_are_evaluated_by_name() -> None:
-    [row] = reflectrl.evaluate("expert", "frozenlake", episodes=4)
+    _, row = reflectrl.evaluate("expert", reflectrl.make_env("corridor", test=3), episodes=4)
     assert (row["arm"], row["episodes"], row["success"], row["high"]) == ("expert", 3, 1.0, 1.0)
     assert 0 < row["low"] < 1
 
 
 def test_a_class_is_an_environment(tmp_path: Path) -> None:
-    kind = type(reflectrl.make_env("frozenlake"))
-    assert isinstance(reflectrl.make_env(kind, size=4), kind)
+    kind = type(reflectrl.make_env("corridor"))
+    assert isinstance(reflectrl.make_env(kind, length=4), kind)
     taught = reflectrl.train(kind, tmp_path / "run", until="teach", **SETTINGS)
     assert any((taught.folder / "episodes").iterdir())
 
@@ -100,13 +100,13 @@ def test_a_class_is_an_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        (lambda run: reflectrl.train("frozenlak"), "unknown env 'frozenlak' .did you mean 'frozenlake'"),
-        (lambda run: reflectrl.train("frozenlake", sfft={}), "unknown key 'sfft'.*did you mean 'sft'"),
+        (lambda run: reflectrl.train("corridr"), "unknown env 'corridr' .did you mean 'corridor'"),
+        (lambda run: reflectrl.train("corridor", sfft={}), "unknown key 'sfft'.*did you mean 'sft'"),
         (lambda run: reflectrl.train(Recipe(), sft={}), "a recipe has all settings; 'sft' belongs in it"),
         (lambda run: reflectrl.load_agent("nowhere"), "nowhere is no run folder"),
         (lambda run: reflectrl.load_agent(run, "sfd"), "unknown arm 'sfd'"),
         (lambda run: reflectrl.load_agent(run, "no-reflection"), "is not trained yet"),
-        (lambda run: reflectrl.evaluate("expart", "frozenlake"), "unknown player 'expart'"),
+        (lambda run: reflectrl.evaluate("expart", "corridor"), "unknown player 'expart'"),
         (lambda run: reflectrl.load_agent(run).act("A\n"), "there are none"),
         (lambda run: reflectrl.load_agent(run).act(Observation("", "A\n", ())), "there are none"),
     ],

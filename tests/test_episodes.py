@@ -87,7 +87,7 @@ def example(seed: int = 1, reward: float = -0.05, **provenance: Any) -> Episode:
     reflected = Turn("reflector", "Zurück!", token_ids=(1, 2), logprobs=(-0.5, -1.0), sampling=Sampling(0.0))
     chosen = Turn("policy", "north", 1, (1, 0), (0.25, 0.75), (7,), (-0.3,), 0.5, Sampling())
     taken = Step(observation, (reflected, chosen), 1, reward, ("pickup",), 0, "positive")
-    return Episode(Task("a", "taxi", {"ride": [0, 1]}), (taken,), True, False, seed, provenance)
+    return Episode(Task("a", "corridor", {"ride": [0, 1]}), (taken,), True, False, seed, provenance)
 
 
 def write(path: Path, *written: Episode) -> None:
@@ -118,7 +118,7 @@ def test_a_log_is_continued_and_each_line_is_there_once_it_is_appended(tmp_path:
 
 
 def test_what_was_taught_is_read_back_as_it_was() -> None:
-    env = make({"name": "taxi"})
+    env = make({"name": "corridor"})
     for demonstration in demonstrations(env.tasks("train")[:3], TeachConfig(), 0):
         episode = teach(env, demonstration)
         assert from_line(to_line(episode)) == episode
@@ -297,7 +297,7 @@ def test_a_mutated_line_is_read_as_an_episode_or_refused(line: str) -> None:
 def test_merging_keeps_the_first_of_each_instance_seed_and_arm(tmp_path: Path) -> None:
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     write(first, example(1, arm="sft"), example(2, arm="sft"))
-    other = dataclasses.replace(example(1, arm="sft"), task=Task("a", "taxi", {"ride": [0, 2]}))
+    other = dataclasses.replace(example(1, arm="sft"), task=Task("a", "corridor", {"ride": [0, 2]}))
     write(second, example(1, reward=9.0, arm="sft"), example(1, arm="random"), other, example(3, arm="sft"))
     merged = list(merge(read_episodes(first), read_episodes(second)))
     assert merged == [
@@ -362,7 +362,9 @@ def test_rows_of_reflections_are_prompt_and_completion_as_the_reflector_reads_th
 
 
 def test_a_held_out_task_in_training_is_found_by_its_payload() -> None:
-    training = [Episode(Task("one", "taxi", {"ride": [1], "map": 2}), (), False, False, 0)]
-    check_disjoint(training, [Task("one", "taxi", {"ride": [2], "map": 2}), Task("x", "lake", {"ride": [1], "map": 2})])
+    training = [Episode(Task("one", "corridor", {"ride": [1], "map": 2}), (), False, False, 0)]
+    check_disjoint(
+        training, [Task("one", "corridor", {"ride": [2], "map": 2}), Task("x", "lake", {"ride": [1], "map": 2})]
+    )
     with pytest.raises(UserError, match="task 'one' of the held-out splits"):
-        check_disjoint(training, [Task("another name", "taxi", {"map": 2, "ride": [1]}, "test")])
+        check_disjoint(training, [Task("another name", "corridor", {"map": 2, "ride": [1]}, "test")])

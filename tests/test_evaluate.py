@@ -1,22 +1,22 @@
 """Results by hand: rows with Wilson's interval, milestones read off whole episodes, seeds pooled."""
 
 import pytest
+from corridor import CorridorEnv
 
 from reflectrl.envs import make
 from reflectrl.evaluation import rows_of, summarise
 from reflectrl.statistics import mean_interval, wilson
 from reflectrl.types import Episode, Observation, Step, Task
-from reflectrl.wings.taxi.env import TaxiEnv
 
-ENV = make({"name": "taxi", "train": 3, "validation": 3, "test": 3})
+ENV = make({"name": "corridor", "train": 3, "validation": 3, "test": 3})
 SEEN = Observation("", "", ("go",))
 
 
 def episode(number: int, success: bool, rewards: list[float], picked: bool = False, stage: str = "full") -> Episode:
-    events = [("pickup",) if picked and i == 0 else () for i in range(len(rewards))]
+    events = [("key",) if picked and i == 0 else () for i in range(len(rewards))]
     steps = tuple(Step(SEEN, (), 0, reward, event) for reward, event in zip(rewards, events, strict=True))
     about = {"arm": "sft", "seed": 3, "split": "test", "sampling": "greedy"}
-    return Episode(Task(str(number), "taxi", {}, "test", stage), steps, success, not success, 0, about)
+    return Episode(Task(str(number), "corridor", {}, "test", stage), steps, success, not success, 0, about)
 
 
 FOUR = [
@@ -29,10 +29,10 @@ FOUR = [
 
 def test_rows_by_hand() -> None:
     rows = rows_of(FOUR, ENV, 0.95)
-    assert [row["stage"] for row in rows] == ["pickup", "full"]
+    assert [row["stage"] for row in rows] == ["key", "full"]
     for row in rows:
         assert {key: row[key] for key in ("arm", "env", "split", "sampling", "seed", "episodes")} == {
-            "arm": "sft", "env": "taxi", "split": "test", "sampling": "greedy", "seed": 3, "episodes": 4,
+            "arm": "sft", "env": "corridor", "split": "test", "sampling": "greedy", "seed": 3, "episodes": 4,
         }  # fmt: skip
         assert (row["return"], row["steps"]) == (2 / 4, 7 / 4)
     assert [row["success"] for row in rows] == [0.75, 0.25]
@@ -49,19 +49,19 @@ def test_steps_to_success_are_those_of_won_episodes() -> None:
 
 
 def test_kinds_of_tasks_have_rows_of_their_own_before_the_whole() -> None:
-    class Kinds(TaxiEnv):
+    class Kinds(CorridorEnv):
         def group(self, task: Task) -> str | None:
             return "odd" if int(task.id) % 2 else "even"
 
     rows = rows_of(FOUR, Kinds(train=3, validation=3, test=3), 0.95)
     assert [(row["stage"], row["episodes"], row["success"]) for row in rows] == [
-        ("pickup", 4, 0.75), ("odd", 2, 0.5), ("even", 2, 0.0), ("full", 4, 0.25),
+        ("key", 4, 0.75), ("odd", 2, 0.5), ("even", 2, 0.0), ("full", 4, 0.25),
     ]  # fmt: skip
 
 
 def test_episodes_of_an_earlier_stage_have_no_milestones() -> None:
-    rows = rows_of([episode(1, True, [1.0], picked=True, stage="pickup")], ENV, 0.95)
-    assert [(row["stage"], row["success"]) for row in rows] == [("pickup", 1.0)]
+    rows = rows_of([episode(1, True, [1.0], picked=True, stage="key")], ENV, 0.95)
+    assert [(row["stage"], row["success"]) for row in rows] == [("key", 1.0)]
 
 
 def test_no_episodes_no_numbers() -> None:
@@ -70,7 +70,7 @@ def test_no_episodes_no_numbers() -> None:
 
 
 def row(seed: int, success: float, episodes: int = 20, arm: str = "sft") -> dict[str, object]:
-    shared = {"arm": arm, "env": "taxi", "split": "test", "stage": "full", "sampling": "greedy"}
+    shared = {"arm": arm, "env": "corridor", "split": "test", "stage": "full", "sampling": "greedy"}
     return {**shared, "seed": seed, "episodes": episodes, "success": success, "return": 2 * success, "steps": 10 + seed,
             "steps_to_success": 10.0 + seed if success > 0.2 else None}  # fmt: skip
 

@@ -1,10 +1,10 @@
 """From a name to an object, and what is said when there is none."""
 
 import pytest
+from corridor import CorridorEnv
 
 from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
-from reflectrl.wings.taxi.env import TaxiEnv
 
 
 @pytest.fixture
@@ -13,24 +13,24 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_built_in_names_and_module_paths_resolve_to_the_same_class():
-    assert resolve("envs", "taxi") is resolve("envs", "reflectrl.wings.taxi.env:TaxiEnv") is TaxiEnv
+def test_announced_names_and_module_paths_resolve_to_the_same_class():
+    assert resolve("envs", "corridor") is resolve("envs", "corridor:CorridorEnv") is CorridorEnv
 
 
-def test_every_built_in_environment_can_be_loaded():
-    for name in ("taxi", "frozenlake"):
-        assert name in names("envs")
-        assert resolve("envs", name)().tasks("train")
+def test_an_announced_environment_can_be_loaded():
+    assert "corridor" in names("envs")
+    assert resolve("envs", "corridor")().tasks("train")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one():
-    with pytest.raises(UserError, match=r"unknown env 'taxy' \(did you mean 'taxi'\?\)"):
-        resolve("envs", "taxy")
+    with pytest.raises(UserError, match=r"unknown env 'coridor' \(did you mean 'corridor'\?\)"):
+        resolve("envs", "coridor")
 
 
 def test_a_name_that_is_near_to_none_is_answered_with_all():
-    with pytest.raises(UserError, match=r"unknown env 'quux' \(known: .*frozenlake.*taxi"):
+    with pytest.raises(UserError, match=r"unknown env 'quux' \(known: (.*, )?corridor") as caught:
         resolve("envs", "quux")
+    assert all(name in str(caught.value) for name in names("envs"))
     assert suggestion("x", []) == ""
 
 

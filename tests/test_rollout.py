@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from corridor import CorridorEnv
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs import make
@@ -15,16 +16,15 @@ from reflectrl.models.scratch import save_scratch
 from reflectrl.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, Policy, RandomPlayer, Reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError
-from reflectrl.wings.taxi.env import TaxiEnv
 
-TEXT = "|T: | : |\nLast: none\nReflection: Go on.\nActions: 1: south; 2: north; 3: east; 4: west; 5: a; 6: b\nChoice: 1"
-
-
-def taxi() -> TextEnv:
-    return make({"name": "taxi"})
+TEXT = ". D K A .\nLast: none\nReflection: Go on.\nActions: 1: left; 2: right; 3: take; 4: open; 5: a; 6: b\nChoice: 1"
 
 
-TASKS = taxi().tasks("train")
+def corridor() -> TextEnv:
+    return make({"name": "corridor", "length": 9, "train": 60})
+
+
+TASKS = corridor().tasks("train")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def played(
     jobs: Sequence[Job], batch: int, player: Player, reflector: Player | None = None, p: float = 1.0
 ) -> list[Episode]:
     """Episodes in the order of their jobs."""
-    found = {(e.task.id, e.seed): e for e in rollout(jobs, taxi, player, reflector, batch, p)}
+    found = {(e.task.id, e.seed): e for e in rollout(jobs, corridor, player, reflector, batch, p)}
     return [found[job.task.id, job.seed] for job in jobs]
 
 
@@ -82,17 +82,17 @@ def test_other_seeds_give_other_episodes() -> None:
 @pytest.mark.parametrize(("probability", "low", "high"), [(0.0, 0, 0), (0.5, 0.4, 0.6), (1.0, 1, 1)])
 def test_the_reflector_speaks_as_often_as_asked(probability: float, low: float, high: float) -> None:
     jobs = [Job(task, i) for i, task in enumerate(TASKS[:50])]
-    steps = [s for e in rollout(jobs, taxi, ExpertPlayer(), AnalystPlayer(), 16, probability) for s in e.steps]
+    steps = [s for e in rollout(jobs, corridor, ExpertPlayer(), AnalystPlayer(), 16, probability) for s in e.steps]
     assert len(steps) > 400
     assert low <= np.mean([step.reflection is not None for step in steps]) <= high
     assert all(step.turns[-1].choice is not None and len(step.turns) <= 2 for step in steps)
 
 
 def test_an_episode_says_where_it_comes_from_and_holds_what_happened() -> None:
-    [episode] = rollout([Job(TASKS[3], 5, {"arm": "expert"})], taxi, ExpertPlayer(), AnalystPlayer())
+    [episode] = rollout([Job(TASKS[3], 5, {"arm": "expert"})], corridor, ExpertPlayer(), AnalystPlayer())
     assert (episode.task, episode.seed, episode.provenance) == (TASKS[3], 5, {"arm": "expert"})
     assert (episode.success, episode.truncated) == (True, False)
-    env = taxi()
+    env = corridor()
     env.reset(options={"task": TASKS[3]})
     for step in episode.steps:
         assert step.observation == env.observe()
@@ -103,20 +103,26 @@ def test_an_episode_says_where_it_comes_from_and_holds_what_happened() -> None:
 
 
 class Circling:
-    """Drives up and down for ever, where that is possible."""
+    """Walks to and fro for ever, where that is possible."""
 
     def turns(self, playing: Sequence[LiveEpisode]) -> list[Turn]:
         found = []
         for live in playing:
             actions = live.observation.actions
-            action = actions.index("north" if len(live.steps) % 2 else "south")
+            action = actions.index("left" if len(live.steps) % 2 else "right")
             found.append(Turn("circling", actions[action], choice=action))
         return found
 
 
+def starts_at_the_right_end(env: CorridorEnv, task: Task) -> bool:
+    env.reset(options={"task": task})
+    return env.place == env.length - 1
+
+
 def test_an_episode_that_the_horizon_ends_is_truncated_and_not_won() -> None:
-    task = next(task for task in TASKS if task.payload["ride"][0] < 4)
-    [episode] = rollout([Job(task, 0)], lambda: make({"name": "taxi", "horizon": 6}), Circling())
+    env = CorridorEnv(horizon=6)
+    task = next(task for task in env.tasks("train") if not starts_at_the_right_end(env, task))
+    [episode] = rollout([Job(task, 0)], lambda: CorridorEnv(horizon=6), Circling())
     assert (len(episode.steps), episode.truncated, episode.success) == (6, True, False)
 
 
@@ -138,7 +144,7 @@ class Counting:
 class Worlds:
     """Makes environments, and knows how many there are and which are closed."""
 
-    def __init__(self, kind: Callable[[], TextEnv] = TaxiEnv) -> None:
+    def __init__(self, kind: Callable[[], TextEnv] = corridor) -> None:
         self.kind, self.made, self.closed = kind, 0, 0
 
     def __call__(self) -> TextEnv:
@@ -181,7 +187,7 @@ def test_jobs_are_taken_when_they_are_needed() -> None:
             taken.append(i)
             yield Job(TASKS[i % len(TASKS)], i)
 
-    episodes = rollout(endless(), taxi, RandomPlayer(), batch=3)
+    episodes = rollout(endless(), corridor, RandomPlayer(), batch=3)
     for _ in range(5):
         next(episodes)
     episodes.close()  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from reflectrl.cli import main
 from reflectrl.pipeline.progress import Board
 from reflectrl.terminal import console, printable, printable_line
-from reflectrl.wings.text.pipeline.results import show
 from tests.hostile import NASTY, SHOWN, WORLD, commands
 
 CODER = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}"
@@ -181,20 +179,8 @@ class TestOtherOutput:
             board.tick(f"part {NASTY}", 2, 2, f"note {NASTY}")
         assert f"part {SHOWN}: 2/2 note {SHOWN}" in capsys.readouterr().out
 
-    def test_tables_of_text_tasks(self, tmp_path: Path, capsys: Any) -> None:
-        line = {
-            "task": f"t {NASTY}", "split": "test", "sampling": "greedy", "arm": f"a {NASTY}", "checkpoint": "best",
-            "seeds": 1, "reward": 0.5, "low": 0.4, "high": 0.6, "metrics": {f"m {NASTY}": 1.0}, "meteor_by": "[/y]",
-        }  # fmt: skip
-        results = {"kind": "text", "confidence": 0.95, "summary": [line]}
-        (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
-        show(console(500), tmp_path)
-        out = capsys.readouterr().out
-        assert not commands(out.encode())
-        assert f"t {SHOWN}, test prompts" in out and f"a {SHOWN}" in out and f"m {SHOWN}" in out
-
     def test_a_url_is_no_player_yet(self, capsys: Any) -> None:
-        assert main(["play", "taxi", "--player", "http://127.0.0.1:8000/v1"]) == 2
+        assert main(["play", "corridor", "--player", "http://127.0.0.1:8000/v1"]) == 2
         assert "a URL cannot be a player of `play` yet" in capsys.readouterr().err
 
 

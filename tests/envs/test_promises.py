@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from corridor import CorridorEnv, CorridorTeacher
 
 from reflectrl.envs.adapter import GymTextEnv
 from reflectrl.envs.check import EnvCheckError, check_text_env
@@ -20,8 +21,6 @@ from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Demonstration, teach
 from reflectrl.types import Task, UserError
-from reflectrl.wings.taxi.env import TaxiEnv
-from reflectrl.wings.taxi.teacher import TaxiTeacher
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -104,13 +103,13 @@ def test_an_episode_whose_payload_no_log_can_hold_is_not_written(tmp_path: Path,
     assert [episode.task.id for episode in read_episodes(tmp_path / "log.jsonl")] == ["a"]
 
 
-class Wordy(TaxiEnv):
+class Wordy(CorridorEnv):
     def apply(self, action: str) -> Any:
         return vars(super().apply(action))
 
 
 def test_the_checker_names_the_promise() -> None:
-    with pytest.raises(EnvCheckError, match=r"^apply\(\) gives an Outcome, not .* \(task 'taxi-"):
+    with pytest.raises(EnvCheckError, match=r"^apply\(\) gives an Outcome, not .* \(task 'corridor-"):
         check_text_env(Wordy())
 
 
@@ -120,16 +119,16 @@ def test_the_checker_names_the_promise() -> None:
 @pytest.mark.parametrize(
     ("hook", "value", "told"),
     [
-        ("expert_action", "0", r"breaks a promise on task .*: expert_action\(\) gives the index .* not '0' of 6"),
-        ("expert_action", 6, r"expert_action\(\) gives the index of a legal action, not 6 of 6"),
+        ("expert_action", "0", r"breaks a promise on task .*: expert_action\(\) gives the index .* not '0' of 4"),
+        ("expert_action", 4, r"expert_action\(\) gives the index of a legal action, not 4 of 4"),
         ("expert_action", True, r"expert_action\(\) gives the index of a legal action, not True"),
         ("analyse", 3, r"breaks a promise on task .*: analyse\(\) is text, not 3"),
         ("analyse", "\ud800", r"analyse\(\) is text that UTF-8 can hold"),
     ],
 )
 def test_a_teacher_that_says_what_no_log_can_hold_is_told(hook: str, value: Any, told: str) -> None:
-    teacher = type("OddTeacher", (TaxiTeacher,), {hook: lambda self, env: value})()
-    env_class = type("Odd", (TaxiEnv,), {"teacher": teacher})
+    teacher = type("OddTeacher", (CorridorTeacher,), {hook: lambda self, env: value})()
+    env_class = type("Odd", (CorridorEnv,), {"teacher": teacher})
     task = env_class().tasks("train")[0]
     with pytest.raises(UserError, match=told):
         teach(env_class(), Demonstration(task, 0, "trajectory"))
@@ -138,11 +137,11 @@ def test_a_teacher_that_says_what_no_log_can_hold_is_told(hook: str, value: Any,
 
 
 def test_a_teacher_may_count_in_numpys_numbers() -> None:
-    class CountingTeacher(TaxiTeacher):
+    class CountingTeacher(CorridorTeacher):
         def expert_action(self, env: Any) -> Any:
             return np.int64(super().expert_action(env))
 
-    class Counting(TaxiEnv):
+    class Counting(CorridorEnv):
         teacher = CountingTeacher()
 
     task = Counting().tasks("train")[0]
@@ -159,8 +158,10 @@ def test_whatever_a_teachers_environment_raises_is_one_line(hook: str, error: Ba
     def fail(*_: object) -> None:
         raise error
 
-    teacher = type("LostTeacher", (TaxiTeacher,), {hook: fail})() if hook != "apply" else TaxiTeacher()
-    env_class = type("Lost", (TaxiEnv,), {"teacher": teacher, "apply": fail if hook == "apply" else TaxiEnv.apply})
+    teacher = type("LostTeacher", (CorridorTeacher,), {hook: fail})() if hook != "apply" else CorridorTeacher()
+    env_class = type(
+        "Lost", (CorridorEnv,), {"teacher": teacher, "apply": fail if hook == "apply" else CorridorEnv.apply}
+    )
     task = env_class().tasks("train")[0]
     told = rf"raised on task '{task.id}': {type(error).__name__}: "
     with pytest.raises(UserError, match=told):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corridor import CorridorEnv
 
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -24,7 +25,6 @@ from reflectrl.episodes import to_line
 from reflectrl.players import AnalystPlayer, ExpertPlayer, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError
-from reflectrl.wings.taxi.env import TaxiEnv
 
 HERE = Path(__file__).parent
 
@@ -59,8 +59,8 @@ def jobs_of(env: TextEnv, count: int) -> list[Job]:
 @pytest.mark.parametrize(
     ("section", "workers"),
     [
-        ({"name": "taxi"}, 1),
-        ({"name": "frozenlake", "slippery": True}, 2),
+        ({"name": "corridor"}, 1),
+        ({"name": "corridor", "slippery": True}, 2),
         ({"name": "strange_worlds:Dice"}, 3),
     ],
 )
@@ -84,12 +84,12 @@ def test_a_pool_makes_each_environment_once() -> None:
     made: list[TextEnv] = []
 
     def kept() -> TextEnv:
-        made.append(TaxiEnv())
+        made.append(CorridorEnv())
         return made[-1]
 
     with EnvPool(kept) as pool:
         for batch in (2, 5, 3):
-            assert len(list(rollout(jobs_of(TaxiEnv(), 6), pool, ExpertPlayer(), batch=batch))) == 6
+            assert len(list(rollout(jobs_of(CorridorEnv(), 6), pool, ExpertPlayer(), batch=batch))) == 6
         assert len(made) == 5
         assert pool() not in made[:-1] and len(made) == 6
 
@@ -127,9 +127,9 @@ def test_environments_are_dealt_out_evenly_and_live_elsewhere(dice: EnvPool) -> 
 
 
 def test_a_stand_in_has_all_that_the_environment_has() -> None:
-    real = TaxiEnv()
+    real = CorridorEnv()
     task = real.tasks("train")[3]
-    with EnvPool(TaxiEnv, workers=1) as pool, pool.lend() as env:
+    with EnvPool(CorridorEnv, workers=1) as pool, pool.lend() as env:
         for one in (real, env):
             one.reset(seed=1, options={"task": task})
         point = env.save()
@@ -140,8 +140,8 @@ def test_a_stand_in_has_all_that_the_environment_has() -> None:
             )
             assert (env.render(), env.observe(), env.task) == (real.render(), real.observe(), task)
             assert env.step(real.teacher.expert_action(real)) == real.step(real.teacher.expert_action(real))
-        assert env.done and env.success and env.stages == TaxiEnv.stages and env.horizon == 20
-        assert env.tasks("test", stage="pickup") == real.tasks("test", "pickup")
+        assert env.done and env.success and env.stages == CorridorEnv.stages and env.horizon == 20
+        assert env.tasks("test", stage="key") == real.tasks("test", "key")
         env.restore(point)
         assert not env.done
         with pytest.raises(ValueError, match=r"action 9 is not in"):
@@ -258,7 +258,7 @@ def test_what_cannot_be_made_in_a_worker_is_told(worlds: Any, monkeypatch: pytes
     nowhere = types.ModuleType("nowhere")
     nowhere.Lost = type("Lost", (worlds.Dice,), {"__module__": "nowhere"})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "nowhere", nowhere)
-    unknown: Callable[[], TextEnv] = partial(make, {"name": "taxi", "horizn": 3})
+    unknown: Callable[[], TextEnv] = partial(make, {"name": "corridor", "horizn": 3})
     for make_env, error, told in [
         (nowhere.Lost, UserError, r"^environments cannot be made in a worker process: .*No module named 'nowhere'"),
         (unknown, UserError, r"takes no 'horizn'"),

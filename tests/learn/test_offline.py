@@ -23,15 +23,14 @@ from reflectrl.learn.trainer import linear
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Sampling, UserError
-from reflectrl.wings.text.learn.text_dataset import text_dataset
-from reflectrl.wings.text.samples.sample import Sample
+from tests.learn.texts import Text, texts
 
 Tiny = Callable[..., Any]
 ALGORITHMS = get_args(Algorithm)
 CONFIG = OfflineConfig(steps=6, batch_size=5, eval_every=2, lr=1e-3, held_out=0.25, sampling="none")
 COLOURS = ("red", "blue", "green", "black", "white", "grey")
 SAMPLES = [
-    Sample(f"{colour}.{word}", colour, f"A {colour} room,", f" {word}", reward)
+    Text(colour, f"A {colour} room,", f" {word}", reward)
     for colour in COLOURS
     for word, reward in (("left", 1.0), ("go right", 0.0), ("wait", 0.5))
 ]
@@ -41,8 +40,8 @@ SAMPLES = [
 def text(tiny: Tiny) -> Callable[..., tuple[Dataset, ReferenceCache]]:
     """`text()`: samples bound to a fresh model, and its view of them with a value of 0.25 everywhere."""
 
-    def made(samples: list[Sample] = SAMPLES, **settings: Any) -> tuple[Dataset, ReferenceCache]:
-        data = text_dataset(tiny(**settings), samples, CONFIG)
+    def made(samples: list[Text] = SAMPLES, **settings: Any) -> tuple[Dataset, ReferenceCache]:
+        data = texts(tiny(**settings), samples)
         return data, score_reference(data, torch.full((len(data),), 0.25))
 
     return made
@@ -62,13 +61,13 @@ def close(one: Any, other: Any, atol: float = 1e-6) -> None:
 
 class TestItems:
     def test_pairs_and_rankings_come_from_groups(self, text: Any) -> None:
-        data, _ = text([*SAMPLES[:3], replace(SAMPLES[3], reward=0.0), SAMPLES[4]])
+        data, _ = text([*SAMPLES[:3], SAMPLES[3]._replace(reward=0.0), SAMPLES[4]])
         assert items_of(data, "nll") == [Item((i,), (r,)) for i, r in enumerate([1.0, 0.0, 0.5, 0.0, 0.0])]
         assert items_of(data, "dpo") == [Item((0, 2), (1.0, 0.5)), Item((0, 1), (1.0, 0.0))]  # the second group ties
         assert items_of(data, "pro") == [Item((0, 2, 1), (1.0, 0.5, 0.0))]
 
     def test_equal_completions_count_once_with_their_mean_reward(self, text: Any) -> None:
-        again = replace(SAMPLES[0], id="again", reward=0.2)
+        again = SAMPLES[0]._replace(reward=0.2)
         assert items_of(text([*SAMPLES[:3], again])[0], "pro") == [Item((0, 2, 1), (pytest.approx(0.6), 0.5, 0.0))]
 
     @pytest.mark.parametrize("algorithm", ["dpo", "pro"])

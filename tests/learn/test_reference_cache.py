@@ -24,20 +24,19 @@ from reflectrl.learn.reference_cache import (
     reference_logprobs,
 )
 from reflectrl.types import UserError
-from reflectrl.wings.text.learn.text_dataset import text_dataset
-from reflectrl.wings.text.samples.sample import Sample
+from tests.learn.texts import Text, texts
 
 Tiny = Callable[..., Any]
 CONFIG = OfflineConfig(value_epochs=2, value_batch=4)
 SAMPLES = [
-    Sample(f"{colour}.{word}", colour, f"A {colour} room,", f" go {word}", reward)
+    Text(colour, f"A {colour} room,", f" go {word}", reward)
     for colour in ("red", "blue", "green", "black")
     for word, reward in (("left", 1.0), ("right", 0.25))
 ]
 
 
-def data_of(lm: Any, samples: list[Sample] = SAMPLES) -> Dataset:
-    return text_dataset(lm, samples, CONFIG)
+def data_of(lm: Any, samples: list[Text] = SAMPLES) -> Dataset:
+    return texts(lm, samples)
 
 
 def cached(folder: Path, data: Dataset, **more: Any) -> Any:
@@ -71,8 +70,8 @@ def nudged(lm: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"samples": [*SAMPLES[:-1], replace(SAMPLES[-1], reward=0.3)]}, "other data;"),
-        ({"samples": [*SAMPLES[:-1], replace(SAMPLES[-1], completion=" go on")]}, "other data;"),
+        ({"samples": [*SAMPLES[:-1], SAMPLES[-1]._replace(reward=0.3)]}, "other data;"),
+        ({"samples": [*SAMPLES[:-1], SAMPLES[-1]._replace(completion=" go on")]}, "other data;"),
         ({"samples": SAMPLES[::-1]}, "other data;"),
         ({"lm": nudged}, "other reference;"),
         ({"config": replace(CONFIG, value_lr=0.1)}, "other settings;"),

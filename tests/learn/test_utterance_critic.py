@@ -24,8 +24,7 @@ from reflectrl.models.sharing import apart
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
-from reflectrl.wings.text.learn.text_dataset import text_dataset
-from reflectrl.wings.text.samples.sample import Sample
+from tests.learn.texts import Text, texts
 
 Tiny = Callable[..., Any]
 Walk = Sequence[tuple[int, int, float]]
@@ -248,6 +247,6 @@ def test_a_policy_learns_from_a_random_log(logged: Any, make_rooms: Any, tmp_pat
 
 
 def test_texts_are_refused(tiny: Tiny) -> None:
-    samples = [Sample("a", "a", "A red room,", " left", 1.0), Sample("b", "b", "A blue room,", " right", 0.0)]
+    samples = [Text("a", "A red room,", " left", 1.0), Text("b", "A blue room,", " right", 0.0)]
     with pytest.raises(UserError, match="archer learns from the steps of episode logs"):
-        items_of(text_dataset(tiny(), samples, SMALL), "archer")
+        items_of(texts(tiny(), samples), "archer")

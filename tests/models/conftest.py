@@ -10,6 +10,6 @@ from reflectrl.types import Episode
 
 @pytest.fixture(scope="session")
 def taught() -> list[Episode]:
-    """Six frozen lakes, taught."""
-    env = make({"name": "frozenlake"})
+    """Six corridors, taught."""
+    env = make({"name": "corridor"})
     return [teach(env, demonstration) for demonstration in demonstrations(env.tasks("train")[:6], TeachConfig(), 0)]

@@ -29,14 +29,15 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
-ENV = {"name": "frozenlake"}
+ENV = {"name": "corridor"}
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "vocab": 400, "context": 256}
 
 
 @pytest.fixture(scope="module")
 def base(taught: list[Episode], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a model of each family with random weights."""
-    texts = [step.observation.text + (step.reflection or "") + "\nActions: 1: left; 2: down; 3: right; 4: up\nChoice: 1"
+    listed = "\nActions: 1: left; 2: right; 3: take; 4: open\nChoice: 1"
+    texts = [step.observation.text + (step.reflection or "") + listed
              for episode in taught for step in episode.steps]  # fmt: skip
     folders: dict[str, Path] = {}
 

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from corridor import CorridorEnv
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers, Scoring
@@ -22,7 +23,6 @@ from reflectrl.models.sharing import Ids, pack
 from reflectrl.players import Policy, Reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
-from reflectrl.wings.taxi.env import TaxiEnv
 from tests.models.families import tiny_model
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -95,11 +95,11 @@ def test_it_writes_what_the_packed_one_writes(
 
 def test_players_on_it_play_the_same_episodes(pair: Pair) -> None:
     lms, episodes = pair("gpt2"), list[list[Episode]]()
-    tasks = TaxiEnv().tasks("train")[:2]
+    tasks = CorridorEnv().tasks("train")[:2]
     for policy, reflector in (lms, (plain(lms[0]), plain(lms[1]))):
         players = Policy(policy, Sampling(1.0)), Reflector(reflector, 6)
         jobs = [Job(task, i) for i, task in enumerate(tasks)]
-        found = rollout(jobs, lambda: TaxiEnv(horizon=4, history=True), *players, 2)
+        found = rollout(jobs, lambda: CorridorEnv(horizon=4, history=True), *players, 2)
         episodes.append(sorted(found, key=lambda episode: episode.seed))
         assert players[0].pool.nbytes == 0 or policy is lms[0]
     for one, other in zip(*episodes, strict=True):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import pytest
 import torch
+from corridor import CorridorEnv
 
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.backend import Scoring
@@ -20,8 +21,6 @@ from reflectrl.players import LiveEpisode, Player, Policy, Reflector
 from reflectrl.prompts import reflector_prompt
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn
-from reflectrl.wings.taxi.env import TaxiEnv
-from reflectrl.wings.taxi.world import ABOARD
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -32,18 +31,11 @@ scorings = pytest.mark.parametrize("scoring", get_args(Scoring))
 SAMPLED, GREEDY = Sampling(1.0), Sampling(0.0)
 
 
-class CarefulTaxi(TaxiEnv):
-    """Taxi with its history; it lists what does not end the ride, lest a policy that knows nothing be gone at once."""
+class Careful(CorridorEnv):
+    """With its history; what would end the walk is hidden, lest a policy that knows nothing be gone at once."""
 
     def __init__(self) -> None:
-        super().__init__(history=True, horizon=7)
-
-    def legal_actions(self) -> Sequence[str]:
-        stops, near = self.city.landmarks, self.city.moves[self.ride.cell]
-        waiting = self.ride.passenger != ABOARD and stops[self.ride.passenger] == self.ride.cell
-        setting_down = self.ride.passenger == ABOARD and self.ride.cell in stops
-        possible = {*near, *(["pickup"] if waiting else []), *(["dropoff"] if setting_down else [])}
-        return [one for one in super().legal_actions() if one in possible]
+        super().__init__(length=30, history=True, horizon=7, impossible="hidden")
 
 
 class Diary(TextEnv):
@@ -132,14 +124,14 @@ def assert_same(one: Sequence[Episode], other: Sequence[Episode]) -> None:
 
 
 @both
-def test_taxi_is_played_alike_with_and_without_a_cache(pair: Pair, family: str, adapters: bool) -> None:
+def test_a_corridor_is_walked_alike_with_and_without_a_cache(pair: Pair, family: str, adapters: bool) -> None:
     """Sampled choices and sampled or greedy reflections; also when the cache holds little, and one at a time."""
     policy, reflector = (replace(lm, context=320) for lm in pair(family, adapters))
-    rides, results = CarefulTaxi().tasks("train")[:4], []
+    tasks, results = Careful().tasks("train")[:4], []
     for cache, batch in ((0, 64), (CACHE, 64), (150 * policy.token_bytes, 3), (CACHE, 1)):
         first = Policy(policy, SAMPLED, cache=cache)
         second = Reflector(reflector, 6, SAMPLED if adapters else GREEDY, cache=cache)
-        results.append(played(CarefulTaxi, rides, (first, second), batch))
+        results.append(played(Careful, tasks, (first, second), batch))
     for other in results[1:]:
         assert_same(results[0], other)
     steps = [step for episode in results[0] for step in episode.steps]

@@ -21,7 +21,7 @@ from reflectrl.types import Observation, Sampling, Turn, UserError
 TEXT = "|T: | : |\nReflection: Go on.\nActions: " + "; ".join(f"{i}: a{i}" for i in range(1, 15)) + "\nChoice: 1"
 GREEDY = Sampling(0.0)
 
-ENV = make({"name": "taxi"})
+ENV = make({"name": "corridor"})
 TASK = ENV.tasks("train")[0]
 
 

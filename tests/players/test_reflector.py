@@ -16,7 +16,7 @@ from reflectrl.players import LiveEpisode, Reflector
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Observation, Sampling, UserError
 
-ENV = make({"name": "taxi"})
+ENV = make({"name": "corridor"})
 TASK = ENV.tasks("train")[0]
 
 

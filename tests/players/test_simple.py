@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from corridor import CorridorEnv
 from scipy.stats import chisquare
 
 from reflectrl.envs import make
@@ -17,15 +18,14 @@ from reflectrl.players import (
 )
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, UserError
-from reflectrl.wings.taxi.env import TaxiEnv
 
 
-def taxi() -> TextEnv:
-    return make({"name": "taxi"})
+def corridor() -> TextEnv:
+    return make({"name": "corridor"})
 
 
 def live(seed: int = 0, actions: tuple[str, ...] | None = None) -> LiveEpisode:
-    env = taxi()
+    env = corridor()
     task = env.tasks("train")[seed]
     env.reset(options={"task": task})
     observation = env.observe() if actions is None else Observation("", "", actions)
@@ -37,12 +37,12 @@ def test_the_expert_takes_the_best_action_with_certainty() -> None:
         [turn] = ExpertPlayer().turns([one])
         assert turn.choice == one.env.teacher.expert_action(one.env)
         assert turn.text == one.observation.actions[turn.choice]
-        assert turn.probs == tuple(float(i == turn.choice) for i in range(6))
+        assert turn.probs == tuple(float(i == turn.choice) for i in range(4))
 
 
 def test_the_expert_wins() -> None:
-    jobs = [Job(task, 0) for task in taxi().tasks("test")[:20]]
-    assert all(episode.success for episode in rollout(jobs, taxi, ExpertPlayer()))
+    jobs = [Job(task, 0) for task in corridor().tasks("test")[:20]]
+    assert all(episode.success for episode in rollout(jobs, corridor, ExpertPlayer()))
 
 
 def test_the_analyst_says_what_the_environment_knows_and_does_not_act() -> None:
@@ -68,26 +68,26 @@ def test_random_draws_from_the_live_episode_alone() -> None:
 
 
 def test_a_script_is_played_by_text() -> None:
-    task = taxi().tasks("train")[0]
+    task = corridor().tasks("train")[0]
     script = [
-        step.observation.actions[step.action] for step in next(rollout([Job(task, 0)], taxi, ExpertPlayer())).steps
+        step.observation.actions[step.action] for step in next(rollout([Job(task, 0)], corridor, ExpertPlayer())).steps
     ]
-    [episode] = rollout([Job(task, 0)], taxi, ScriptedPlayer(script))
+    [episode] = rollout([Job(task, 0)], corridor, ScriptedPlayer(script))
     assert episode.success
     assert [step.turns[0].text for step in episode.steps] == script
 
 
 def test_a_script_that_is_too_short_or_illegal_is_refused() -> None:
-    jobs = [Job(taxi().tasks("train")[0], 0)]
+    jobs = [Job(corridor().tasks("train")[0], 0)]
     with pytest.raises(UserError, match="has 0 actions, but the episode goes on"):
-        list(rollout(jobs, taxi, ScriptedPlayer([])))
-    with pytest.raises(UserError, match=r"'fly' is not legal at step 0 \(legal: south, "):
-        list(rollout(jobs, taxi, ScriptedPlayer(["fly"])))
+        list(rollout(jobs, corridor, ScriptedPlayer([])))
+    with pytest.raises(UserError, match=r"'fly' is not legal at step 0 \(legal: left, "):
+        list(rollout(jobs, corridor, ScriptedPlayer(["fly"])))
 
 
 @pytest.mark.parametrize(("player", "lacks"), [(ExpertPlayer(), "no expert"), (AnalystPlayer(), "no analyst")])
 def test_an_environment_without_the_hook_is_answered_in_one_line(player: Player, lacks: str) -> None:
-    class Unaided(TaxiEnv):
+    class Unaided(CorridorEnv):
         teacher = TextEnv.teacher  # type: ignore[assignment]
 
     env = Unaided()
@@ -96,9 +96,9 @@ def test_an_environment_without_the_hook_is_answered_in_one_line(player: Player,
 
 
 def test_the_oracle_is_the_expert_where_nothing_is_hidden() -> None:
-    tasks = taxi().tasks("test")[:5]
+    tasks = corridor().tasks("test")[:5]
     played = [
-        [[step.action for step in episode.steps] for episode in rollout([Job(t, 0) for t in tasks], taxi, player)]
+        [[step.action for step in episode.steps] for episode in rollout([Job(t, 0) for t in tasks], corridor, player)]
         for player in (ExpertPlayer(), OraclePlayer())
     ]
     assert played[0] == played[1]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corridor import CorridorEnv
 
 from reflectrl.config import Recipe, to_toml
 from reflectrl.episodes import EpisodeLog
 from reflectrl.types import Episode, Sampling, Step, Task, Turn
-from reflectrl.wings.taxi.env import TaxiEnv
 
 SKILL = {  # the chance that a fake arm takes the best action
     "random": 0.0,
@@ -34,7 +34,7 @@ REFLECTS = {"sft", "no-negatives", "reflect-rl"}
 SEEDS = (0, 1, 2)
 
 
-def play(env: TaxiEnv, task: Task, arm: str, seed: int, rng: np.random.Generator) -> Episode:
+def play(env: CorridorEnv, task: Task, arm: str, seed: int, rng: np.random.Generator) -> Episode:
     """An episode of a made-up policy that errs now and then, on the real environment."""
     env.reset(seed=seed, options={"task": task})
     steps, truncated = [], False
@@ -69,7 +69,7 @@ def score(arm: str, split: str, stage: str, episodes: list[Episode], won: int, *
     half = 1.96 * math.sqrt(max(share * (1 - share), 0.01) / n)
     return {
         "arm": arm,
-        "env": "taxi",
+        "env": "corridor",
         "split": split,
         "stage": stage,
         "sampling": "greedy",
@@ -85,10 +85,10 @@ def score(arm: str, split: str, stage: str, episodes: list[Episode], won: int, *
 
 
 def stage_rows(arm: str, split: str, episodes: list[Episode], **more: Any) -> list[dict[str, Any]]:
-    picked = sum("pickup" in episode.events for episode in episodes)
+    fetched = sum("key" in episode.events for episode in episodes)
     full = sum(episode.success for episode in episodes)
     return [
-        score(arm, split, "pickup", episodes, picked, **more),
+        score(arm, split, "key", episodes, fetched, **more),
         score(arm, split, "full", episodes, full, **more),
     ]
 
@@ -101,7 +101,7 @@ def curve_lines(arm: str | None, part: str, seed: int, rng: np.random.Generator)
             yield line | ({"eval_loss": loss + 0.05 + 0.02 * rng.random()} if step % 200 == 0 else {})
         return
     for step in range(150):
-        stage = ("pickup", "dropoff", "full")[step // 50]
+        stage = ("key", "back", "full")[step // 50]
         level = SKILL[arm or "sft"] * (
             1 - 0.5 * math.exp(-(step % 50) / 12) - 0.1 * (step // 50) * math.exp(-step / 90)
         )
@@ -115,9 +115,11 @@ def fill(folder: Path, tasks_per_split: int = 20) -> None:
     """Recipe, results, metrics and episodes of every arm."""
     rng = np.random.default_rng(7)
     (folder / "episodes").mkdir(parents=True)
-    recipe = Recipe(name="taxi", seeds=SEEDS, arms=tuple(SKILL), env={"name": "taxi", "horizon": 20, "rules": True})
+    recipe = Recipe(
+        name="corridor", seeds=SEEDS, arms=tuple(SKILL), env={"name": "corridor", "horizon": 20, "rules": True}
+    )
     (folder / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
-    env = TaxiEnv(horizon=20)
+    env = CorridorEnv(length=9, horizon=20)
     rows, summary = [], []
     for split in ("train", "test"):
         for arm in SKILL:
@@ -136,11 +138,11 @@ def fill(folder: Path, tasks_per_split: int = 20) -> None:
 
 def write_results(folder: Path, **tables: Any) -> None:
     results = {
-        "recipe": "taxi",
+        "recipe": "corridor",
         "commit": "1124ebe3",
         "hardware": "2 cores, 8 GB memory, no accelerator",
         "created": "2026-03-14 15:09",
-        "env": {"name": "taxi", "horizon": 20, "maps": "standard", "rules": True},
+        "env": {"name": "corridor", "horizon": 20, "length": 9, "rules": True},
         "confidence": 0.95,
         **tables,
     }
@@ -163,7 +165,7 @@ def write_metrics(folder: Path, rng: np.random.Generator) -> None:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run; tests that change something copy it."""
-    folder = tmp_path_factory.mktemp("runs") / "taxi"
+    folder = tmp_path_factory.mktemp("runs") / "corridor"
     fill(folder)
     return folder
 

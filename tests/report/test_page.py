@@ -56,9 +56,15 @@ def whole_page(finished_run: Path) -> str:
 
 def test_header_names_what_was_run(whole_page: str) -> None:
     text = words(whole_page)
-    for said in ("Environment taxi", "Horizon 20 steps", "Seeds 0, 1, 2", "Commit 1124ebe3", "Date 2026-03-14 15:09"):
+    for said in (
+        "Environment corridor",
+        "Horizon 20 steps",
+        "Seeds 0, 1, 2",
+        "Commit 1124ebe3",
+        "Date 2026-03-14 15:09",
+    ):
         assert said in text
-    assert "maps = standard, rules = true" in text
+    assert "length = 9, rules = true" in text
     assert "2 cores, 8 GB memory, no accelerator" in text
 
 
@@ -214,8 +220,8 @@ def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
 
 def test_an_arm_that_was_judged_on_one_stage_only_leaves_a_gap(tmp_path: Path) -> None:
     common = {"split": "test", "sampling": "greedy", "success": 0.5, "seed": 0}
-    rows = [{**common, "arm": "sft", "stage": stage} for stage in ("pickup", "full")]
-    rows.append({**common, "arm": "endpoint", "stage": "pickup", "success": 0.25})
+    rows = [{**common, "arm": "sft", "stage": stage} for stage in ("key", "full")]
+    rows.append({**common, "arm": "endpoint", "stage": "key", "success": 0.25})
     (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
     found = rows_of_table(page_of(tmp_path), "test")
     assert words(found["endpoint"]).startswith("endpoint 25.0 – –")
@@ -246,7 +252,9 @@ def test_corrupt_results_are_named(tmp_path: Path, text: str, reason: str) -> No
 
 
 def test_a_recipe_of_another_version_is_shown_all_the_same_but_one_that_is_no_toml_is_named(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text('name = "old"\nseeds = [4]\ngone = 1\n[env]\nname = "taxi"\nhorizon = 25\n')
+    (tmp_path / "recipe.toml").write_text(
+        'name = "old"\nseeds = [4]\ngone = 1\n[env]\nname = "corridor"\nhorizon = 25\n'
+    )
     text = words(page_of(tmp_path))
     assert "old" in text
     assert "Horizon 25 steps" in text

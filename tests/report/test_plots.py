@@ -34,11 +34,9 @@ def test_windows_keep_curves_short_and_leave_short_ones_alone() -> None:
 
 
 def test_stage_changes_are_drawn_only_where_all_agree() -> None:
-    lines = [
-        metric(step, seed, stage) for seed in (0, 1) for step, stage in ((0, "pickup"), (5, "pickup"), (9, "full"))
-    ]
-    assert stage_changes(lines) == {0: "pickup", 9: "full"}
-    assert stage_changes([*lines, metric(0, 2, "pickup"), metric(7, 2, "full")]) == {}
+    lines = [metric(step, seed, stage) for seed in (0, 1) for step, stage in ((0, "key"), (5, "key"), (9, "full"))]
+    assert stage_changes(lines) == {0: "key", 9: "full"}
+    assert stage_changes([*lines, metric(0, 2, "key"), metric(7, 2, "full")]) == {}
     assert stage_changes([metric(0, stage="full"), metric(1, stage="full")]) == {}
 
 

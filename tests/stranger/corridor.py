@@ -6,7 +6,7 @@ Corridor: fetch the key, then open the door. Walking off an end, taking nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.teacher import Teacher
@@ -20,17 +20,14 @@ class CorridorTeacher(Teacher):
     """Sees everything; what it writes of is what the text shows."""
 
     def expert_action(self, env: Any) -> int:
-        goal = env.door if env.has_key else env.key
-        if env.place == goal:
-            return ACTIONS.index("open" if env.has_key else "take")
-        return ACTIONS.index("right" if env.place < goal else "left")
+        return env.legal_actions().index(env.best())
 
     def analyse(self, env: Any) -> str:
         what = "door" if env.has_key else "key"
-        return f"The {what} comes next. Next: {ACTIONS[self.expert_action(env)]}."
+        return f"The {what} comes next. Next: {env.best()}."
 
     def baseline_action(self, env: Any) -> int:
-        return ACTIONS.index("right" if env.place < env.length - 1 else "left")
+        return env.legal_actions().index("right" if env.place < env.length - 1 else "left")
 
 
 class CorridorEnv(TextEnv):
@@ -39,6 +36,8 @@ class CorridorEnv(TextEnv):
     Args:
         length: cells, at least 3.
         train, validation, test: tasks per split.
+        slippery: one move in three leads nowhere.
+        impossible: what cannot be done is offered, and ends the walk; or it is hidden from the list of actions.
         history: show the past.
         rules: show the rules.
         horizon: 0 takes four times the length.
@@ -54,6 +53,8 @@ class CorridorEnv(TextEnv):
         train: int = 40,
         validation: int = 10,
         test: int = 20,
+        slippery: bool = False,
+        impossible: Literal["offered", "hidden"] = "offered",
         history: bool = False,
         rules: bool = False,
         horizon: int = 0,
@@ -62,6 +63,7 @@ class CorridorEnv(TextEnv):
             raise UserError(f"corridor: length must be at least 3, not {length}")
         super().__init__(horizon or 4 * length)
         self.length, self.show_history, self.rules = length, history, rules
+        self.slippery, self.impossible = slippery, impossible
         self.sizes = {"train": train, "validation": validation, "test": test}
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
@@ -83,18 +85,31 @@ class CorridorEnv(TextEnv):
         if self.show_history:
             self.past += f"{self._drawn()}> {action}\n"
         self.last = action
-        if action in ("left", "right"):
-            to = self.place + (1 if action == "right" else -1)
-            if 0 <= to < self.length:
-                self.place = to
-                return Outcome(-0.05)
-        elif action == "take" and self.place == self.key and not self.has_key:
+        if not self._possible(action):
+            return Outcome(-0.5, terminated=True, events=("illegal",))
+        if action == "take":
             self.has_key = True
             won = self.task.stage == "key"
             return Outcome(1.0, terminated=won, success=won, events=("key",))
-        elif action == "open" and self.place == self.door and self.has_key:
+        if action == "open":
             return Outcome(1.0, terminated=True, success=True, events=("opened",))
-        return Outcome(-0.5, terminated=True, events=("illegal",))
+        if not (self.slippery and self.np_random.random() < 1 / 3):
+            self.place += 1 if action == "right" else -1
+        return Outcome(-0.05)
+
+    def best(self) -> str:
+        """The next action of a shortest way."""
+        goal, there = (self.door, "open") if self.has_key else (self.key, "take")
+        return there if self.place == goal else "right" if self.place < goal else "left"
+
+    def _possible(self, action: str) -> bool:
+        if action in ("left", "right"):
+            return self.place != (self.length - 1 if action == "right" else 0)
+        return (
+            self.place == self.key and not self.has_key
+            if action == "take"
+            else self.place == self.door and self.has_key
+        )
 
     def history(self) -> str:
         return self.past
@@ -103,7 +118,7 @@ class CorridorEnv(TextEnv):
         return f"{self._drawn()}Last: {self.last}\n"
 
     def legal_actions(self) -> Sequence[str]:
-        return ACTIONS
+        return ACTIONS if self.impossible == "offered" else tuple(filter(self._possible, ACTIONS))
 
     def _drawn(self) -> str:
         marks = ["."] * self.length

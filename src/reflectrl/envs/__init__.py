@@ -7,7 +7,7 @@ from typing import Any
 
 from reflectrl.config import checked
 from reflectrl.envs.base import TextEnv
-from reflectrl.plugins import one_line, resolve_class
+from reflectrl.plugins import names, one_line, resolve_class
 from reflectrl.types import UserError
 
 
@@ -24,7 +24,8 @@ def make(section: Mapping[str, Any]) -> TextEnv:
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise UserError('the env section names no environment; write name = "taxi", or "package.module:Class"')
+        known = ", ".join(names("envs"))
+        raise UserError(f'the env section names no environment; write name = "package.module:Class", or one of {known}')
     made = resolve_class("envs", name, TextEnv)
     arguments = checked(made, arguments, f"environment {name!r}", "env")
     try:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from reflectrl.config import Word
+from reflectrl.envs import make
 from reflectrl.envs.check import check_text_env
 from reflectrl.types import Task, UserError
 from reflectrl.wings.alfworld.cached import to_json
@@ -226,3 +228,9 @@ class TestVariants:
                 assert about.kind in one.receptacles[place].holds or (thing, place) in original.inside
         assert len({(one.inside, one.things) for one in made}) > 4
         assert made[0] == redrawn(original, 1)
+
+
+def test_types_may_be_a_list_that_was_typed_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'heat'"):
+        make({"name": "alfworld", "games": str(tmp_path), "types": "cool,het"})
+    assert make({"name": "alfworld", "types": Word("heat,cool")}).stages[0] == "short"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.envs.check import check_text_env
+from reflectrl.plugins import names, resolve
 from reflectrl.types import Task, UserError
 from reflectrl.wings.frozenlake.env import FrozenLakeEnv
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Lake, restarted
@@ -260,3 +261,8 @@ def test_asking_for_more_tasks_than_there_are_says_how_many_there_are():
         FrozenLakeEnv(train=20).tasks("train")
     with pytest.raises(UserError, match="cannot draw 20 different 2x2 maps for train: found"):
         FrozenLakeEnv("random", size=2, train=20).tasks("train")
+
+
+def test_it_is_found_by_its_name():
+    assert "frozenlake" in names("envs")
+    assert resolve("envs", "frozenlake")().tasks("train")

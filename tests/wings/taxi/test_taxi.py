@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.config import TeachConfig
+from reflectrl.envs import make
 from reflectrl.envs.check import check_text_env
+from reflectrl.plugins import names, resolve
+from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Task, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, SIZE, STANDARD, City, Ride, random_city
@@ -332,3 +336,15 @@ def test_restoring_undoes_any_actions(seed, actions):
     env.restore(start)
     assert env.observe() == before and not env.done
     assert [env.step(action) for action in actions[: len(first)]] == first
+
+
+def test_the_reflection_explains_the_error():
+    env = make({"name": "taxi", "train": 60, "validation": 3, "test": 3})
+    planned = demonstrations(env.tasks("train"), TeachConfig(noise=(), negatives=2), 0)
+    said = [teach(env, demonstration).steps[-1].reflection or "" for demonstration in planned]
+    assert all("was a mistake" in words or "at the wrong stop" in words for words in said)
+
+
+def test_it_is_found_by_its_name():
+    assert "taxi" in names("envs")
+    assert resolve("envs", "taxi") is resolve("envs", "reflectrl.wings.taxi.env:TaxiEnv") is TaxiEnv

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,9 @@ def test_broken_agents_are_refused_in_one_line(agent_folder: Path, tmp_path: Pat
     shutil.rmtree(broken / "policy")
     with pytest.raises(UserError, match="no policy/"):
         Agent.load(broken)
+
+
+def test_the_library_of_models_is_not_imported() -> None:
+    program = "import sys, reflectrl.wings.autoexplore.locate.agent; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
