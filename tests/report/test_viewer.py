@@ -117,8 +117,8 @@ def test_texts_stay_texts_and_a_growing_history_is_cut_at_each_step(
     told = {"arm": NASTY, "seed": 0, "split": "test", "sampling": "greedy"}
     past = ("", "🚕 one\n", "🚕 one\n🚕 two\n")
     folder = small_run([Episode(Task(NASTY, "toy"), tuple(map(step, past)), False, True, 0, told)])
-    browser.open(write_report(folder), "#episode=1&step=2")
-    assert browser.text("state") == NASTY
+    browser.open(write_report(folder), "#episode=1&step=3")
+    assert browser.text("state") == "🚕 two\n" + NASTY  # what is new of the history is shown in full
     assert browser.text("reflection") == NASTY
     assert browser.text("history") == past[1]
     assert browser.text("outcome") == "failure: out of steps"

@@ -1,4 +1,4 @@
-"""Training a model on samples with rewards: a folder that holds the settings, the reference cache, metrics and the model."""
+"""Training a model on samples with rewards: a folder with the settings, the reference cache, metrics and the model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def train_on_samples(
 
     Args:
         source: name or folder of the model.
-        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's format.
+        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's
+            format.
         say: receives a line now and then.
 
     Returns:
