@@ -28,7 +28,7 @@ from reflectrl.cli.verbs import CheckEnv, Play, Run, all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.plugins import look_here, resolve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- (needs: [\w ,]+|slow) -->\n+)?```bash\n(.*?)```", re.DOTALL)
