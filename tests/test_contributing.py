@@ -43,11 +43,9 @@ def patched(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def reflectrl_in(folder: Path, *words: str) -> str:
     """What a command prints with the patched package."""
-    paths = [str(folder / "src"), str(ROOT / "tests" / "stranger")]
-    done = subprocess.run(
-        [sys.executable, "-m", "reflectrl", *words],
-        cwd=folder, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder / "src"), str(ROOT / "tests" / "stranger")])}
+    command = [sys.executable, "-m", "reflectrl", *words]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,12 +3,10 @@
 Importing it is quick; what is asked of it is imported when it is first used.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in `typing`, which takes its time to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
     from reflectrl.envs.base import Outcome, TextEnv
     from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
@@ -28,7 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

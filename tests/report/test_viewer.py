@@ -48,16 +48,17 @@ def test_actions_stand_in_the_order_in_which_they_were_listed(
     browser: Any, page: Path, episodes: list[dict[str, Any]]
 ) -> None:
     number = long_one(episodes)
-    place = next(i for i, step in enumerate(episodes[number]["steps"]) if step["order"] != sorted(step["order"]))
-    step = episodes[number]["steps"][place]
-    browser.open(page, f"#episode={number + 1}&step={place + 1}")
+    steps = episodes[number]["steps"]
+    at = next(i for i, one in enumerate(steps) if one["order"] != sorted(one["order"]))
+    step = steps[at]
+    browser.open(page, f"#episode={number + 1}&step={at + 1}")
     names = browser.run("[...document.querySelectorAll('#actions .name')].map((e) => e.firstChild.textContent)")
     probs = browser.run("[...document.querySelectorAll('#actions .prob')].map((e) => e.textContent)")
     usual = ["left", "right", "take", "open"]
     assert names == [usual[i] for i in step["order"]]
     assert probs == [f"{100 * step['probs'][i]:.1f} %" for i in step["order"]]
     chosen = browser.run("document.querySelector('#actions .chosen .name').firstChild.textContent")
-    assert chosen == episodes[number]["names"][place]
+    assert chosen == episodes[number]["names"][at]
 
 
 def test_keys_and_buttons_go_through_the_steps(browser: Any, page: Path, episodes: list[dict[str, Any]]) -> None:
