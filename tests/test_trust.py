@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-import reflectrl
 from reflectrl.cli import main
-from reflectrl.cli.run import recipes
-from reflectrl.config import load_recipe, read_recipe
+from reflectrl.config import load_recipe
 from reflectrl.models.lm import CARD
 from reflectrl.types import UserError
 from tests.hostile import CODE
@@ -99,10 +97,6 @@ class TestCodeNamedByAFile:
     def test_a_dry_run_shows_it_and_imports_nothing(self, write: Write, capsys: Any) -> None:
         assert main(["run", str(write('env.name = "stranger:called"')), "--dry-run"]) == 0
         assert 'name = "stranger:called"' in capsys.readouterr().out and not ran()
-
-    def test_recipes_of_ours_name_none(self) -> None:
-        shipped = [path for path in recipes().values() if Path(reflectrl.__file__).parent in path.resolve().parents]
-        assert shipped and all(load_recipe(path) == read_recipe(path) for path in shipped)
 
     @pytest.mark.parametrize(
         "toml",
