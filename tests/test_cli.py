@@ -169,17 +169,17 @@ class TestRefusals:
             (["run", "tiny", "--rl.algorithm", "pop"], ["'rl.algorithm'", "ppo"]),
             (["list", "env"], ["env", "envs"]),
             (["list", "--all"], ["'--all'"]),
-            (["play", "taxy"], ["'taxy'", "'taxi'"]),
-            (["play", "taxi", "--task", "one"], ["--task", "one"]),
-            (["play", "taxi", "--task", "60"], ["60", "0 to 59"]),
-            (["play", "taxi", "--split", "tran"], ["'tran'", "'train'"]),
-            (["play", "taxi", "--player", "exprt"], ["'exprt'", "'expert'"]),
-            (["play", "taxi", "--player", "absent:sft"], ["'absent:sft'"]),
-            (["play", "taxi", "--plyer", "expert"], ["'plyer'", "--player"]),
-            (["check-env", "frozenlake", "--slipery", "true"], ["'slipery'", "'slippery'"]),
-            (["check-env", "frozenlake", "--slippery", "perhaps"], ["'slippery'", "true or false"]),
-            (["check-env", "frozenlake", "--size", "1.5"], ["'size'", "whole number"]),
-            (["check-env", "frozenlake", "--maps", "9x9"], ["'maps'", "8x8"]),
+            (["play", "coridor"], ["'coridor'", "'corridor'"]),
+            (["play", "corridor", "--task", "one"], ["--task", "one"]),
+            (["play", "corridor", "--task", "40"], ["40", "0 to 39"]),
+            (["play", "corridor", "--split", "tran"], ["'tran'", "'train'"]),
+            (["play", "corridor", "--player", "exprt"], ["'exprt'", "'expert'"]),
+            (["play", "corridor", "--player", "absent:sft"], ["'absent:sft'"]),
+            (["play", "corridor", "--plyer", "expert"], ["'plyer'", "--player"]),
+            (["check-env", "corridor", "--slipery", "true"], ["'slipery'", "'slippery'"]),
+            (["check-env", "corridor", "--slippery", "perhaps"], ["'slippery'", "true or false"]),
+            (["check-env", "corridor", "--length", "1.5"], ["'length'", "whole number"]),
+            (["check-env", "corridor", "--impossible", "gone"], ["'impossible'", "hidden"]),
             (["check-env", "no_such_module:Env"], ["no_such_module"]),
             (["check-env", "json:JSONDecoder"], ["TextEnv", "JSONDecoder"]),
             (["check-env", "json:__name__"], ["json:__name__"]),
@@ -237,12 +237,12 @@ class TestPlugins:
 
 class TestPlay:
     def test_the_expert_can_be_watched(self, capsys: Any) -> None:
-        assert main(["play", "frozenlake", "--player", "expert", "--task", "1"]) == 0
+        assert main(["play", "corridor", "--player", "expert", "--task", "1"]) == 0
         shown = capsys.readouterr().out
         assert "expert: " in shown and "100.0%" in shown and "\nwon after" in shown
 
     def test_the_same_seed_plays_the_same_episode(self, capsys: Any) -> None:
-        words = ["play", "frozenlake", "--player", "random", "--slippery", "true"]
+        words = ["play", "corridor", "--player", "random", "--slippery", "true"]
         shown = []
         for seed in ("1", "1", "2"):
             assert main([*words, "--seed", seed]) == 0
@@ -258,14 +258,14 @@ class TestPlay:
         assert at_the_terminal(typed, "my_lamp:Lamp").endswith("stopped\n")
 
     def test_a_person_may_hand_over_to_the_expert(self, at_the_terminal: Any) -> None:
-        shown = at_the_terminal("h\n", "frozenlake")
+        shown = at_the_terminal("h\n", "corridor")
         assert "expert: " in shown and "won after" in shown
 
     def test_where_nobody_can_take_over_it_says_so(self, at_the_terminal: Any) -> None:
         assert "nobody to hand over to" in at_the_terminal("h\non\n", "my_lamp:Lamp")
 
     def test_advice_is_shown_to_who_takes_over(self, at_the_terminal: Any) -> None:
-        shown = at_the_terminal("q\n", "frozenlake", "--player", "expert", "--take-over")
+        shown = at_the_terminal("q\n", "corridor", "--player", "expert", "--take-over")
         assert "100.0%" in shown and "expert: " not in shown
 
     def test_text_of_an_environment_cannot_steer_the_terminal(self, at_the_terminal: Any) -> None:
@@ -276,7 +276,7 @@ class TestPlay:
 class TestList:
     def test_envs(self, capsys: Any) -> None:
         assert main(["list", "envs"]) == 0
-        assert {"taxi", "frozenlake"} <= set(capsys.readouterr().out.split())
+        assert {"corridor"} <= set(capsys.readouterr().out.split())
 
     def test_recipes_with_their_first_comment(self, recipe: Path, capsys: Any) -> None:
         assert main(["list", "recipes"]) == 0

@@ -57,7 +57,7 @@ class TestReading:
                 name = "short"
                 seeds = [1, 2]
                 [env]
-                name = "taxi"
+                name = "corridor"
                 size = 4
                 [rl]
                 lr = 1
@@ -67,7 +67,7 @@ class TestReading:
             )
         )
         assert (recipe.name, recipe.seeds) == ("short", (1, 2))
-        assert recipe.env == {"name": "taxi", "size": 4}
+        assert recipe.env == {"name": "corridor", "size": 4}
         assert (recipe.rl.lr, recipe.rl.normalise, recipe.rl.algorithm) == (1.0, False, "ppo")
         assert type(recipe.rl.lr) is float
 
@@ -98,7 +98,7 @@ class TestOverrides:
 
     @pytest.mark.parametrize(
         ("words", "named"),
-        [(["--rl.lr"], "--rl.lr"), (["--rl.lr", "--name", "a"], "--rl.lr"), (["taxi"], "'taxi'")],
+        [(["--rl.lr"], "--rl.lr"), (["--rl.lr", "--name", "a"], "--rl.lr"), (["corridor"], "'corridor'")],
     )
     def test_a_word_without_its_value_is_named(self, words: list[str], named: str) -> None:
         with pytest.raises(UserError, match=named):
@@ -120,7 +120,7 @@ class TestOverrides:
             ('--arms=["sft"]', lambda r: r.arms == ("sft",)),
             ("--eval.stages=", lambda r: r.eval.stages == ()),
             ("--teach.noise=0,0.5", lambda r: r.teach.noise == (0.0, 0.5)),
-            ("--env.name=frozenlake", lambda r: r.env["name"] == "frozenlake"),
+            ("--env.name=corridor", lambda r: r.env["name"] == "corridor"),
             ("--env.size=8", lambda r: r.env["size"] == 8),
             ("--env.slippery=true", lambda r: r.env["slippery"] is True),
             ("--env.day=2020-01-01", lambda r: r.env["day"] == "2020-01-01"),
@@ -148,7 +148,7 @@ class TestRefusals:
             ("[rl]\nupdate = 3", ["'rl.update'", "'updates'"]),
             ("[rll]\nupdates = 3", ["'rll'", "'rl'"]),
             ("rl = 3", ["'rl'", "section"]),
-            ("env = 'taxi'", ["'env'", "section"]),
+            ("env = 'corridor'", ["'env'", "section"]),
             ("[rl]\nupdates = 1.5", ["'rl.updates'", "whole number", "1.5"]),
             ("[rl]\nupdates = true", ["'rl.updates'", "whole number"]),
             ("[rl]\nupdates = '3'", ["'rl.updates'", "whole number", "'3'"]),
@@ -164,8 +164,8 @@ class TestRefusals:
             ("[rl]\nalgorithm = 3", ["'rl.algorithm'", "reinforce, ppo"]),
             ("[rl]\nalgorithm = ['ppo']", ["'rl.algorithm'", "reinforce, ppo"]),
             ("[eval]\nsampling = ['greedy', 'warm']", ["'eval.sampling[1]'", "greedy, sampled"]),
-            ("[env]\nname = 'taxi'\nday = 2020-01-01", ["'env.day'", "2020-01-01"]),
-            ("[env]\nname = 'taxi'\ndays = [1, 2020-01-01]", ["'env.days[1]'"]),
+            ("[env]\nname = 'corridor'\nday = 2020-01-01", ["'env.day'", "2020-01-01"]),
+            ("[env]\nname = 'corridor'\ndays = [1, 2020-01-01]", ["'env.days[1]'"]),
         ],
     )
     def test_unknown_keys_and_wrong_types_name_file_key_and_remedy(

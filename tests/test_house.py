@@ -2,6 +2,8 @@
 
 import ast
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any, TypeGuard
 import pytest
 
 import reflectrl
+from reflectrl.plugins import announced
 
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -20,7 +23,7 @@ ROOMS = (
     "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
-WINGS = tuple(sorted(path.name for path in (PACKAGE / "wings").iterdir() if (path / "__init__.py").exists()))
+WINGS = tuple(sorted(path.parent.name for path in PACKAGE.glob("wings/*/__init__.py")))
 """Each imports from the core and from itself, and nothing imports from it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
 
@@ -163,8 +166,8 @@ def test_the_witness_of_sockets_sees_one(witnessed: dict[str, str]) -> None:
     "words",
     [
         ["list", "envs"],
-        ["check-env", "frozenlake"],
-        ["play", "frozenlake", "--player", "expert"],
+        ["check-env", "corridor"],
+        ["play", "corridor", "--player", "expert"],
     ],
     ids=" ".join,
 )
@@ -176,12 +179,12 @@ def test_looking_opens_no_socket(command: Any, witnessed: dict[str, str], words:
 
 TINY = """
 arms = ["random", "reflect-rl"]
-env.name = "frozenlake"
+env.name = "corridor"
 model = {layers = 1, width = 16, heads = 2}
 play.reflection_tokens = 4
 teach.negatives = 1
 sft = {steps = 2, batch_size = 4, eval_every = 2}
-rl = {updates = 1, episodes = 2, eval_every = 1, eval_episodes = 2, replay_episodes = 1}
+rl = {updates = 2, episodes = 2, eval_every = 1, eval_episodes = 2, replay_episodes = 1}
 """
 
 
@@ -192,3 +195,70 @@ def test_a_whole_run_opens_no_socket(command: Any, witnessed: dict[str, str], tm
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "tiny" / "report.html").exists()
     assert not Path(witnessed["SOCKET_LOG"]).exists()
+
+
+# ---- the core without its wings --------------------------------------------------------------------------------------
+
+TESTS = Path(__file__).parent
+CORE_TESTS = [
+    path for path in sorted(TESTS.rglob("*.py")) if path.relative_to(TESTS).parts[0] not in ("wings", "benchmarks")
+]
+
+
+@pytest.mark.parametrize("path", CORE_TESTS, ids=lambda path: str(path.relative_to(TESTS)))
+def test_the_cores_tests_need_no_wing(path: Path) -> None:
+    """None imports from one, and no text names the environment of one as a command, a recipe or a section does."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not [name for name in imports_of(path) if name.startswith("reflectrl.wings")]
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for name, point in announced("envs").items():
+        if point.module.startswith("reflectrl.wings."):
+            named = re.compile(rf"{name}|(?s:.*\bname ?= ?[\"']?{name}\b.*)")
+            assert not [text for text in texts if named.fullmatch(text)], f"plays {name}: let it play the corridor"
+    assert path == Path(__file__) or not any("from reflectrl.wings" in text for text in texts)
+
+
+def without(folder: Path, *wings: str) -> dict[str, str]:
+    """Copy the package without some wings, or without any; returns the environment in which it is found."""
+    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / "wings")}
+    left_out = shutil.ignore_patterns("__pycache__")
+
+    def ignored(path: str, names: list[str]) -> set[str]:
+        return left_out(path, names) | {name for name in names if str(Path(path, name)) in gone}
+
+    shutil.copytree(PACKAGE, folder / "reflectrl", ignore=ignored)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(TESTS / "stranger")])}
+
+
+IMPORTS = """
+import importlib, pkgutil, reflectrl
+for module in pkgutil.walk_packages(reflectrl.__path__, "reflectrl."):
+    importlib.import_module(module.name) if not module.name.endswith("__main__") else None
+"""
+LISTS = """
+from reflectrl.cli import main
+for what in ("envs", "recipes", "keys"):
+    assert main(["list", what]) == 0
+    print("that was", what)
+"""
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_without_one_wing_the_others_are_listed(wing: str, tmp_path: Path) -> None:
+    env = os.environ | without(tmp_path / "alone", wing)
+    done = subprocess.run([sys.executable, "-c", LISTS], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    homes = {name: point.module for name, point in announced("envs").items()}
+    there = [name for name, home in homes.items() if not home.startswith(f"reflectrl.wings.{wing}.")]
+    assert done.stdout.partition("that was envs")[0].split() == there
+
+
+def test_without_any_wing_the_core_imports_lists_plays_and_runs(command: Any, tmp_path: Path) -> None:
+    env = without(tmp_path / "alone")
+    subprocess.run([sys.executable, "-c", IMPORTS], env=os.environ | env, check=True)
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    for line in ("list envs", "list recipes", "play corridor --player expert", "run tiny.toml"):
+        done = command(*line.split(), env=env)
+        assert done.returncode == 0, done.stderr
+        assert line != "list envs" or done.stdout.split() == ["corridor"]
+    assert (tmp_path / "runs" / "tiny" / "report.html").exists()

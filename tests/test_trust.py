@@ -74,10 +74,7 @@ NAMED = {
     'env.name = "stranger:Mine"': "env.name = stranger:Mine",
     'env.name = "stranger:called"': "env.name = stranger:called",
     'env = {name = "reflectrl.envs.adapter:GymTextEnv", id = "stranger:Mine-v0", actions = ["a"]}': "env.id",
-    'env = {name = "taxi", opponents = [{player = "stranger:Mine"}]}': "env.opponents[0].player = stranger:Mine",
-    'text.task = "orders"\nrewards.x.use = "stranger:Stranger"': "rewards.x.use = stranger:Stranger",
-    'text.task = "orders"\nrewards."stranger:Stranger" = 1': "rewards.stranger:Stranger = stranger:Stranger",
-    'text.task = "orders"\ntest_rewards."stranger:Stranger".weight = 1': "test_rewards.stranger:Stranger = ",
+    'env = {name = "corridor", opponents = [{player = "stranger:Mine"}]}': "env.opponents[0].player = stranger:Mine",
     'model = {source = "hers", trust_remote_code = true}': "the own code of model 'hers'",
 }
 """What a recipe may name, and how the refusal names it."""
@@ -93,9 +90,6 @@ class TestCodeNamedByAFile:
     @pytest.mark.parametrize("verb", ["run", "teach", "sft", "rl", "eval", "report"])
     def test_no_verb_runs_what_a_run_folder_names(self, write: Write, capsys: Any, verb: str) -> None:
         assert "stranger:Mine" in refused(capsys, verb, str(write(ENV)), "--folder", "theirs")
-
-    def test_export_runs_nothing_either(self, write: Write, capsys: Any) -> None:
-        assert "stranger:Mine" in refused(capsys, "export-agent", str(write(ENV).parent), "--out", "agent")
 
     def test_the_same_in_python(self, write: Write) -> None:
         with pytest.raises(UserError, match="env.name = stranger:Mine"):
@@ -114,7 +108,7 @@ class TestCodeNamedByAFile:
         "toml",
         [
             'env = {name = "reflectrl.envs.adapter:GymTextEnv", id = "Taxi-v4", actions = ["a"], rules = "So: go on."}',
-            'env = {name = "taxi", address = "http://127.0.0.1:8000", folder = "C:\\\\games"}',
+            'env = {name = "corridor", address = "http://127.0.0.1:8000", folder = "C:\\\\games"}',
         ],
     )
     def test_what_is_no_foreign_code_needs_no_trust(self, write: Write, toml: str) -> None:
@@ -132,7 +126,7 @@ class TestWaysToAllowIt:
         assert "stranger:Mine" in line and "trust_remote_code" not in line
 
     def test_a_recipe_may_be_run_with_another_environment_in_its_place(self, write: Write) -> None:
-        assert load_recipe(write(ENV), ["env.name=taxi"]).env["name"] == "taxi"
+        assert load_recipe(write(ENV), ["env.name=corridor"]).env["name"] == "corridor"
 
     def test_trust_is_said_once_for_a_file(self, write: Write, capsys: Any) -> None:
         path = write(ENV)
@@ -183,12 +177,6 @@ class TestPlugIns:
             assert f"must be a class derived from TextEnv; it is {what}" in capsys.readouterr().err
         assert ran() == ["imported"]
 
-    def test_what_is_no_reward_is_not_called(self, write: Write, capsys: Any) -> None:
-        path = write('arms = ["data"]\ntext.task = "orders"\nrewards."stranger:Stranger" = 1')
-        assert main(["run", str(path), "--trust"]) == 2
-        assert "must be a class derived from Component; it is the class Stranger" in capsys.readouterr().err
-        assert ran() == ["imported"]
-
     def test_the_current_folder_stands_in_for_no_library(self, tmp_path: Path) -> None:
         code = "import sys; from reflectrl.cli import main; main(['list', 'envs']); sys.exit('' in sys.path)"
         assert subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=False).returncode == 0
@@ -198,41 +186,34 @@ class TestPlugIns:
         assert subprocess.run([sys.executable, *words], check=False).returncode == 0
 
 
-class TestModelsWithCodeOfTheirOwn:
-    @pytest.fixture
-    def theirs(self, write: Write, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: Any) -> Path:
-        """A run folder whose policy brings code."""
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-        folder = write('arms = ["sft-no-reflection"]\nmodel = {trust_remote_code = true, device = "cpu"}').parent
-        policy = folder / "checkpoints" / "seed0" / "plain"
-        shutil.copytree(tiny_folder("gpt2"), policy)
-        config = json.loads((policy / "config.json").read_text())
-        own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
-        (policy / "config.json").write_text(json.dumps(config | {"model_type": "stranger", "auto_map": own}))
-        (policy / "own.py").write_text(MODEL_CODE)
-        (policy / CARD).write_text(json.dumps({"tokenizer": "?"}))
-        return folder
+@pytest.fixture
+def theirs(write: Write, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: Any) -> Path:
+    """A run folder whose policy brings code."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    folder = write('arms = ["sft-no-reflection"]\nmodel = {trust_remote_code = true, device = "cpu"}').parent
+    policy = folder / "checkpoints" / "seed0" / "plain"
+    shutil.copytree(tiny_folder("gpt2"), policy)
+    config = json.loads((policy / "config.json").read_text())
+    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (policy / "config.json").write_text(json.dumps(config | {"model_type": "stranger", "auto_map": own}))
+    (policy / "own.py").write_text(MODEL_CODE)
+    (policy / CARD).write_text(json.dumps({"tokenizer": "?"}))
+    return folder
 
+
+class TestModelsWithCodeOfTheirOwn:
     def test_play_does_not_obey_the_run_folder(self, theirs: Path, command: Any) -> None:
-        done = command("play", "taxi", "--player", f"{theirs}:sft-no-reflection")
+        done = command("play", "corridor", "--player", f"{theirs}:sft-no-reflection")
         assert done.returncode == 2 and "the own code of model" in done.stderr and "--trust" in done.stderr
         assert done.stderr.count("\n") == 1 and not ran()
 
     def test_play_runs_it_for_who_trusts_it(self, theirs: Path, command: Any) -> None:
-        command("play", "taxi", "--player", f"{theirs}:sft-no-reflection", "--trust")
+        command("play", "corridor", "--player", f"{theirs}:sft-no-reflection", "--trust")
         assert ran() == ["imported"]
 
     def test_the_environment_that_a_run_folder_names_does_not_matter_to_play(self, write: Write, capsys: Any) -> None:
-        line = refused(capsys, "play", "taxi", "--player", f"{write(ENV).parent}:sft")
+        line = refused(capsys, "play", "corridor", "--player", f"{write(ENV).parent}:sft")
         assert "is not trained yet" in line
-
-    def test_a_classifier_with_code_is_refused_without_asking(self, theirs: Path, command: Any) -> None:
-        code = (
-            "from reflectrl.wings.text.rewards.classifiers import Classifier\nfrom reflectrl.types import UserError\n"
-            "try: Classifier('theirs/checkpoints/seed0/plain', 1, 'reward')\nexcept UserError as error: print(error)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], input="y\n", capture_output=True, text=True, check=True)
-        assert "cannot be loaded" in done.stdout and "[y/N]" not in done.stdout + done.stderr and not ran()
 
     @pytest.mark.parametrize(
         "settings", [{"_attn_implementation": "a/kernel"}, {"text_config": {"attn_implementation": "a/b"}}]
@@ -240,14 +221,12 @@ class TestModelsWithCodeOfTheirOwn:
     def test_a_kernel_of_the_hub_is_refused(self, tiny_folder: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
         from reflectrl.config import ModelConfig
         from reflectrl.models.load import load_model
-        from reflectrl.wings.text.rewards.classifiers import Classifier
 
         shutil.copytree(tiny_folder("llama"), tmp_path / "model")
         path = tmp_path / "model" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-        for load in (lambda: load_model(path.parent, ModelConfig()), lambda: Classifier(str(path.parent), 1, "reward")):
-            with pytest.raises(UserError, match=r"it wants the kernel .*, which is foreign code"):
-                load()
+        with pytest.raises(UserError, match=r"it wants the kernel .*, which is foreign code"):
+            load_model(path.parent, ModelConfig())
 
     @pytest.mark.parametrize("place", ["policy", "reflector"])
     def test_an_adapter_imports_no_module(self, write: Write, tiny_folder: Any, place: str) -> None:

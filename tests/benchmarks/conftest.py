@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.workloads import make_bench_model, workload  # noqa: E402
 from reflectrl.config import ModelConfig  # noqa: E402
 from reflectrl.models.lm import LanguageModel  # noqa: E402
+from tests.pipeline.conftest import finished, like, recipe_file  # noqa: E402
+
+__all__ = ["finished", "like", "recipe_file", "tiny"]
 
 
 @pytest.fixture

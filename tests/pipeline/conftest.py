@@ -15,7 +15,7 @@ from reflectrl.models.scratch import save_scratch
 RECIPE = """
 name = "tiny"
 arms = ["random", "sft", "reflect-rl"]
-env = {name = "taxi", train = 6, validation = 3, test = 5}
+env = {name = "corridor", train = 6, validation = 3, test = 5}
 model = {layers = 1, width = 16, heads = 2, mixed_precision = "off"}
 play.reflection_tokens = 8
 teach = {negatives = 1, tasks = 5}

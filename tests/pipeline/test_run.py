@@ -75,11 +75,11 @@ class TestFolder:
 
     def test_results_are_those_of_the_episodes(self, finished: Path) -> None:
         results = json.loads((finished / "results.json").read_text())
-        assert len(results["rows"]) == 3 * 2 * 2 * 2  # arms, splits, samplings, stages (pickup is read off)
+        assert len(results["rows"]) == 3 * 2 * 2 * 2  # arms, splits, samplings, stages (key is read off)
         for row in results["rows"]:
             name = f"eval-{row['arm']}-seed0-{row['split']}-full-{row['sampling']}.jsonl"
             episodes = list(read_episodes(finished / "episodes" / name))
-            won = [e.success if row["stage"] == "full" else "pickup" in e.events for e in episodes]
+            won = [e.success if row["stage"] == "full" else "key" in e.events for e in episodes]
             assert (row["episodes"], row["success"]) == (len(won), sum(won) / len(won))
 
     def test_times_are_kept_apart_and_put_together_for_the_report(self, finished: Path) -> None:
@@ -140,10 +140,10 @@ class TestSecondCall:
         assert sorted(log.read_text().splitlines()) == sorted(lines)
 
     def test_stages_that_are_played_themselves_have_one_row(self, copy: Path, like: Like) -> None:
-        pipeline.run(like("arms=random", "eval.stages=pickup,full", "eval.sampling=greedy"), copy, "eval")
+        pipeline.run(like("arms=random", "eval.stages=key,full", "eval.sampling=greedy"), copy, "eval")
         rows = json.loads((copy / "results.json").read_text())["rows"]
         assert [(row["split"], row["stage"]) for row in rows] == [
-            ("train", "pickup"), ("train", "full"), ("test", "pickup"), ("test", "full"),
+            ("train", "key"), ("train", "full"), ("test", "key"), ("test", "full"),
         ]  # fmt: skip
 
 
@@ -207,9 +207,9 @@ class TestRefusals:
         ("override", "words"),
         [
             ("arms=random,reflect-lr", ["'reflect-lr'", "'reflect-rl'"]),
-            ("eval.stages=pikcup", ["eval.stages", "'pikcup'", "'pickup'"]),
+            ("eval.stages=kye", ["eval.stages", "'kye'", "'key'"]),
             ("eval.splits=tets", ["'tets'", "'test'"]),
-            ("rl.updates=2", ["rl.updates is 2", "at least 3"]),
+            ("rl.updates=1", ["rl.updates is 1", "at least 2"]),
         ],
     )
     def test_what_the_environment_or_the_arms_do_not_have(
@@ -239,17 +239,17 @@ class TestRefusals:
 
 PLUGIN = """
 from pathlib import Path
-from reflectrl.wings.taxi.env import TaxiEnv
+from corridor import CorridorEnv
 
 
-class Fragile(TaxiEnv):
+class Fragile(CorridorEnv):
     def apply(self, action):
         if Path("broken").exists():
             raise RuntimeError("out of\\nfuel")
         return super().apply(action)
 
 
-class Leaky(TaxiEnv):
+class Leaky(CorridorEnv):
     def tasks(self, split, stage=None):
         return super().tasks("train" if split == "test" else split, stage)
 """
@@ -301,22 +301,24 @@ class TestModels:
         assert said(tmp_path / "again") == said(tmp_path / "run")
 
     def test_all_arms_on_another_environment(self, tmp_path: Path, like: Like) -> None:
-        arms = [name for name in ARMS if name != "baseline"]  # this environment has none
+        arms = list(ARMS)
         recipe = like(f"arms={','.join(arms)}", "eval.sampling=greedy", "rl.algorithm=ppo", "rl.baseline=critic")
-        recipe = load_recipe(self.frozen(tmp_path, recipe))
+        recipe = load_recipe(self.elsewhere(tmp_path, recipe))
         pipeline.run(recipe, tmp_path / "run", "eval")
         results = json.loads((tmp_path / "run/results.json").read_text())
-        assert [line["arm"] for line in results["summary"] if line["split"] == "test"] == arms
-        success = {line["arm"]: line["success"] for line in results["summary"]}
+        whole = [line for line in results["summary"] if line["stage"] == "full"]
+        assert [line["arm"] for line in whole if line["split"] == "test"] == arms
+        success = {line["arm"]: line["success"] for line in whole}
         assert success["expert"] == 1.0 and all(0 <= rate <= 1 for rate in success.values())
 
-    def frozen(self, tmp_path: Path, recipe: Any) -> Path:
+    def elsewhere(self, tmp_path: Path, recipe: Any) -> Path:
         from dataclasses import replace
 
         from reflectrl.config import to_toml
 
-        path = tmp_path / "frozen.toml"
-        path.write_text(to_toml(replace(recipe, env={"name": "frozenlake"})), encoding="utf-8")
+        env = {"name": "corridor", "length": 4, "impossible": "hidden", "history": True, "train": 6, "test": 3}
+        path = tmp_path / "elsewhere.toml"
+        path.write_text(to_toml(replace(recipe, env=env)), encoding="utf-8")
         return path
 
 

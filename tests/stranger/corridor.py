@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.base import Outcome, TextEnv, require_known
 from reflectrl.envs.teacher import Teacher
 from reflectrl.types import Task, UserError, named_seed
 
@@ -68,8 +68,8 @@ class CorridorEnv(TextEnv):
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         stage = stage or self.stages[-1]
-        if split not in self.sizes or stage not in self.stages:
-            raise UserError(f"corridor: unknown split {split!r} or stage {stage!r}")
+        require_known("corridor", "split", split, list(self.sizes))
+        require_known("corridor", "stage", stage, self.stages)
         first = 1000 * list(self.sizes).index(split)
         return [
             Task(f"corridor-{stage}-{first + i}", "corridor", {"map": first + i}, split, stage)

@@ -29,7 +29,7 @@ from reflectrl.cli.verbs import CheckEnv, Play, all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.plugins import look_here, resolve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- (needs: [\w ,]+|slow) -->\n+)?```bash\n(.*?)```", re.DOTALL)

@@ -1,0 +1,43 @@
+"""The core's tests against a copy of the package from which every wing is deleted: `python -m benchmarks.core_alone`.
+
+Further words go to pytest, such as `-x` or `tests/envs`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WITH_WINGS = {ROOT / "src" / "reflectrl" / "wings", ROOT / "tests" / "wings", ROOT / "tests" / "benchmarks"}
+COPIED = ("src", "tests", "examples", "docs", "pyproject.toml")
+
+
+def copy_core(folder: Path) -> None:
+    """Copy the package, its tests and the examples, without the wings and what tests them."""
+
+    def ignored(path: str, names: list[str]) -> list[str]:
+        return [name for name in names if name == "__pycache__" or Path(path, name) in WITH_WINGS]
+
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+
+
+def main(words: list[str]) -> int:
+    """Run pytest in the copy; returns its exit code."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        copy_core(folder)
+        env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder / "src"), str(folder)])}
+        return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=folder, env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
