@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from reflectrl.wings.alfworld.game import ABILITIES, STATES, Game, GameError, Goal, Receptacle, Thing
@@ -73,11 +74,6 @@ def _bits(words: frozenset[str], order: Sequence[str]) -> int:
     return sum(1 << i for i, word in enumerate(order) if word in words)
 
 
-_FROZEN: dict[tuple[int, int], frozenset[str]] = {}
-
-
-def _words(bits: int, order: Sequence[str]) -> frozenset[str]:
-    key = (bits, len(order))
-    if key not in _FROZEN:
-        _FROZEN[key] = frozenset(word for i, word in enumerate(order) if bits >> i & 1)
-    return _FROZEN[key]
+@cache  # few sets, in many games
+def _words(bits: int, order: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(word for i, word in enumerate(order) if bits >> i & 1)

@@ -160,9 +160,18 @@ class House:
             return self._go(*indices) if verb == "go" else self._move_door(verb, *indices)
         if verb in ("take", "put"):
             return self._take(*indices) if verb == "take" else self._put(*indices)
-        if verb in ("use", "slice"):
-            return self._use(*indices) if verb == "use" else self._slice(*indices)
-        return self._treat(verb, *indices)
+        thing = indices[0]
+        name = self.game.things[thing].name
+        if verb == "use":
+            self.states[thing] |= {"toggled"}
+            return f"You turn on the {name}."  # always "on": the reference never says otherwise
+        if verb == "slice":
+            self.states[thing] |= {"sliced"}
+            assert self.held is not None
+            return f"You sliced the {name} with the {self.game.things[self.held].name}."
+        state = _STATES[verb]
+        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
+        return f"You {verb} the {name} using the {self.game.receptacles[indices[1]].name}."
 
     def _go(self, receptacle: int) -> str:
         self.location = self.game.receptacles[receptacle].location
@@ -197,31 +206,15 @@ class House:
             else f"You put the {name} in/on the {place}."
         )
 
-    def _use(self, thing: int) -> str:
-        self.states[thing] |= {"toggled"}
-        return f"You turn on the {self.game.things[thing].name}."  # always "on": the reference never says otherwise
-
-    def _slice(self, thing: int) -> str:
-        self.states[thing] |= {"sliced"}
-        assert self.held is not None
-        return f"You sliced the {self.game.things[thing].name} with the {self.game.things[self.held].name}."
-
-    def _treat(self, verb: str, thing: int, receptacle: int) -> str:
-        state = _STATES[verb]
-        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
-        return f"You {verb} the {self.game.things[thing].name} using the {self.game.receptacles[receptacle].name}."
-
     # ---- what is said ----------------------------------------------------------------------------------------------
 
     def introduction(self, wording: str) -> str:
         """What a player reads first; `wording` is the task in words."""
-        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{self._overview()}\n\nYour task is to: {wording}"
-
-    def _overview(self) -> str:
-        if self.game.here.get(self.location):
-            return self.look()
         names = [receptacle.name for receptacle in self.game.receptacles]
-        return f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+        overview = f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+        if self.game.here.get(self.location):
+            overview = self.look()
+        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{overview}\n\nYour task is to: {wording}"
 
     def look(self) -> str:
         """What is around. Things "next to" a receptacle are those that were taken from it and put down beside it."""
@@ -276,29 +269,21 @@ class House:
         """Whether the goal is reached."""
         goal, game = self.game.goal, self.game
         if goal.lamp:
-            return self._is_lit() and self.held is not None and game.things[self.held].kind == goal.kind
+            things = (thing for index in game.here.get(self.location, ()) for thing in self.contents[index])
+            is_lit = any(game.things[thing].kind == goal.lamp and "toggled" in self.states[thing] for thing in things)
+            return is_lit and self.held is not None and game.things[self.held].kind == goal.kind
         return any(
-            sum(map(self.is_wanted, self.contents[index])) >= goal.count
+            sum(game.things[thing].kind == goal.kind and self.is_prepared(thing) for thing in self.contents[index])
+            >= goal.count
             for index, receptacle in enumerate(game.receptacles)
             if receptacle.kind == goal.receptacle
         )
-
-    def is_wanted(self, thing: int) -> bool:
-        """Whether a thing is of the goal's kind and in the state that it asks for."""
-        goal = self.game.goal
-        return self.game.things[thing].kind == goal.kind and self.is_prepared(thing)
 
     def is_prepared(self, thing: int) -> bool:
         """Whether a thing is in the state that the goal asks for (and able to be brought into it)."""
         state = self.game.goal.state
         able = self.game.things[thing].abilities
         return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
-
-    def _is_lit(self) -> bool:
-        """Whether a lamp of the goal's kind that was switched on stands where the player is."""
-        things = (thing for index in self.game.here.get(self.location, ()) for thing in self.contents[index])
-        lamp = self.game.goal.lamp
-        return any(self.game.things[thing].kind == lamp and "toggled" in self.states[thing] for thing in things)
 
     def get_state(self) -> tuple[Any, ...]:
         """Everything that commands change, as a value that later commands do not alter."""

@@ -49,15 +49,15 @@ class Shelf:
     def __init__(self, path: Path, generated: bool = False) -> None:
         self.path, self.generated = path, generated
         self._lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        self.entries = tuple(self._entry(number, line) for number, line in enumerate(self._lines))
+        found: list[Entry] = []
+        for number, line in enumerate(self._lines):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise self._corrupt(number, "not a cached game")
+            found.append(Entry(json.loads(match[1]), match[2], int(match[3])))
+        self.entries = tuple(found)
         self._numbers = {entry.id: number for number, entry in enumerate(self.entries)}
         self.game = lru_cache(maxsize=KEPT)(self._game)
-
-    def _entry(self, number: int, line: str) -> Entry:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise self._corrupt(number, "not a cached game")
-        return Entry(json.loads(match[1]), match[2], int(match[3]))
 
     def _game(self, game_id: str) -> Game:
         """The game of that id."""
@@ -165,22 +165,18 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
         UserError: they cannot be written (the disk is full, say).
     """
     try:
-        _fill(store, games, generated, replace)
+        old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
+        marker = store / _MARKER
+        fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
+        for path in old:
+            path.unlink()
+        marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
+        for path in fresh:
+            path.replace(path.with_suffix(""))
     except OSError as error:
         for path in store.glob(f"*{_SUFFIX}{_FRESH}"):
             path.unlink(missing_ok=True)
         raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
-
-
-def _fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str, replace: bool) -> None:
-    old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
-    fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
-    for path in old:
-        path.unlink()
-    marker = store / _MARKER
-    marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
-    for path in fresh:
-        path.replace(path.with_suffix(""))
 
 
 def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of, numbered
+from reflectrl.wings.alfworld.beliefs import Beliefs, by_promise, kind_of, likely_places, numbered
 from reflectrl.wings.alfworld.game import Goal
-from reflectrl.wings.alfworld.likely import by_promise, likely_places
 from reflectrl.wings.alfworld.search import delivered, target
 
 KINDS_SHOWN = 4

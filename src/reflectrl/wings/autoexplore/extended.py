@@ -14,8 +14,8 @@ from typing import Any
 
 from reflectrl.wings.autoexplore.commands import Command, Result, Verb, cat, head, outlined
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.kinds import kind_of
 from reflectrl.wings.autoexplore.names import joined, parent, shown
+from reflectrl.wings.autoexplore.teacher import kind_of
 from reflectrl.wings.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
 LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")

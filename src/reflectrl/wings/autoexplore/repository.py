@@ -21,10 +21,9 @@ from typing import Any
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.filters import Filters, decoded, is_text
 from reflectrl.wings.autoexplore.index import Index, index
-from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.names import Folder, shown, tree
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable
-from reflectrl.wings.autoexplore.tree import Folder, tree
 
 READ_BYTES = 64 * 1024
 """So much of a file is read unless another limit is given."""

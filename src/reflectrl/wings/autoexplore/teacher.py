@@ -6,15 +6,34 @@ shares with the question.
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from reflectrl.envs.teacher import Teacher
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.kinds import kind_of
 from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.outline import LANGUAGES
 from reflectrl.wings.autoexplore.words import spoken
+
+CODE, DOCS, NEWS, OTHER = ("code", "docs", "news", "other")
+_TEXTS = frozenset({"", ".rst", ".rest", ".md", ".markdown", ".mdx", ".rmd", ".txt", ".adoc", ".html", ".htm", ".tex"})
+_DOCS = frozenset({"doc", "docs", "documentation", "manual"})
+_NEWS = re.compile(r"change|history|news|release|whatsnew", re.IGNORECASE)
+
+
+def kind_of(path: str) -> str:
+    """The kind of a file, told from its path alone: whatever lies among documentation belongs to it."""
+    pure = PurePosixPath(path)
+    suffix = pure.suffix.lower()
+    if suffix in _TEXTS and any(_NEWS.search(part) for part in pure.parts):
+        return NEWS
+    if suffix in _TEXTS - {""} or pure.stem.lower() == "readme" or _DOCS & {part.lower() for part in pure.parts[:-1]}:
+        return DOCS
+    return CODE if suffix[1:] in LANGUAGES else OTHER
+
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.env import AutoExploreEnv

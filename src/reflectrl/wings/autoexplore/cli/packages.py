@@ -20,7 +20,7 @@ from reflectrl.cli.download import SILENCE_SECONDS, Tick, download
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
 from reflectrl.wings.autoexplore.making.imported import plain_name
-from reflectrl.wings.autoexplore.making.pins import Pin
+from reflectrl.wings.autoexplore.making.repositories import Pin
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"

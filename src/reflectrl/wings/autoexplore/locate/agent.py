@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reflectrl.types import Episode, Sampling, UserError
+from reflectrl.types import Episode, Sampling, Task, UserError
+from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.given import GivenEnv
 from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, agent_folder, read_card
 from reflectrl.wings.autoexplore.locate.walks import Ranking, Stride, ranking, retrace
 from reflectrl.wings.autoexplore.search import check_question
@@ -121,3 +121,25 @@ def _by_transformers(folder: Path, context: int) -> tuple[LanguageModel, Languag
         return policy, None
     second = load_model(place, config) if policy.adapter is None else second_player(policy, REFLECTOR, place)
     return policy, second
+
+
+class GivenEnv(AutoExploreEnv):
+    """The environment around one repository.
+
+    Args:
+        finder: the search of the repository; share it between environments.
+        arguments: the others of `AutoExploreEnv`.
+    """
+
+    def __init__(self, finder: Finder, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._given = finder
+
+    def ask(self, question: str) -> Task:
+        """A question as a task, without a right answer: there is neither an expert nor success."""
+        repo = self._given.repository.root.name
+        payload = {"question": question, "repo": repo, "gold": [], "source": "user"}
+        return Task("question", "autoexplore", payload, split="test", stage="all")
+
+    def finder_of(self, task: Task) -> Finder:
+        return self._given

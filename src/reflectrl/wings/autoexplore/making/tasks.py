@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,19 +60,19 @@ class Judge:
 
     def judged(self, draft: Draft) -> Draft | None:
         """The draft as a task, its file's name removed, or None. Later ones must differ from what is kept."""
-        question = self._unnamed(draft)
+        question: str | None = draft.question
+        if leaks(draft.question, draft.path):
+            changed = without_name(draft.question, draft.path, self.rng)
+            question = changed or (draft.question if self.rng.random() < NAMED else None)
         reason = "names the file" if question is None else self._fault(question, draft.path)
         if question is None or reason:
             self.dropped[reason] += 1
             return None
-        self._keep(frozenset(words(question)))
+        asked = frozenset(words(question))
+        for word in asked:
+            self._by_word[word].append(len(self._kept))
+        self._kept.append(asked)
         return draft._replace(question=question)
-
-    def _unnamed(self, draft: Draft) -> str | None:
-        if not leaks(draft.question, draft.path):
-            return draft.question
-        changed = without_name(draft.question, draft.path, self.rng)
-        return changed or (draft.question if self.rng.random() < NAMED else None)
 
     def _fault(self, question: str, path: str) -> str:
         """Why a question is no task, "" if it is one."""
@@ -82,30 +82,15 @@ class Judge:
         shared = asked & self._words.get(path, frozenset())
         if len(shared) < CONTENT_WORDS:
             return "has nothing in common with its file"
-        if self._fitting(shared) - 1 > max(MANY, len(self._words) // 20):
+        fitting = set.intersection(*sorted((self._files_of[word] for word in shared), key=len))
+        if len(fitting) - 1 > max(MANY, len(self._words) // 20):
             return "fits many files"
-        return "asked before" if self._is_known(asked) else ""
-
-    def _fitting(self, shared: Iterable[str]) -> int:
-        """How many files hold all of these words."""
-        rarest = sorted((self._files_of[word] for word in shared), key=len)
-        return len(set.intersection(*rarest))
-
-    def _is_known(self, asked: frozenset[str]) -> bool:
-        near = {number for word in asked for number in self._by_word[word]}
-        return any(len(asked & self._kept[number]) >= ALIKE * len(asked | self._kept[number]) for number in near)
-
-    def _keep(self, asked: frozenset[str]) -> None:
-        for word in asked:
-            self._by_word[word].append(len(self._kept))
-        self._kept.append(asked)
-
-
-Drafts = Iterator[Draft]
+        near = (self._kept[number] for number in {number for word in asked for number in self._by_word[word]})
+        return "asked before" if any(len(asked & kept) >= ALIKE * len(asked | kept) for kept in near) else ""
 
 
 def taken_in_turn(
-    drafts: Mapping[str, Drafts], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
+    drafts: Mapping[str, Iterator[Draft]], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
 ) -> list[Draft]:
     """At most `most` tasks, from all files in turn and at most `per_file` from each.
 
@@ -121,16 +106,12 @@ def taken_in_turn(
     for _ in range(per_file):
         for path in judge.rng.sample(paths, len(paths)):
             if judge.rng.random() < weights.get(path, 1.0):
-                kept += _next_task(drafts[path], judge)
+                tasks = (judge.judged(draft) for draft in drafts[path])
+                if (task := next((task for task in tasks if task is not None), None)) is not None:
+                    kept.append(task)
             if len(kept) == most:
                 return kept
     return kept
-
-
-def _next_task(drafts: Drafts, judge: Judge) -> list[Draft]:
-    """The first of the drafts that is a task; none if there is none left."""
-    tasks = (judge.judged(draft) for draft in drafts)
-    return [task] if (task := next((task for task in tasks if task is not None), None)) is not None else []
 
 
 def _text(repository: Repository, path: str) -> str:

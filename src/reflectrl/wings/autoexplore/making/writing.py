@@ -42,7 +42,13 @@ def write_questions_about(
     drawn = _drawn(repository, rng)
     weights = {path: _WEIGHTS.get(found[0].source, 1.0) for path, found in drawn.items() if found}
     asker = Asker(rng)
-    drafts = {path: _drafts(asker, found) for path, found in drawn.items() if found}
+
+    def drafts_of(found: Iterable[Topic]) -> Iterator[Draft]:
+        for topic in found:
+            if (question := asker.ask(topic)) is not None:
+                yield Draft(question, topic.path, topic.source)
+
+    drafts = {path: drafts_of(found) for path, found in drawn.items() if found}
     kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, judge)
     return as_questions(name, kept, licence), judge.dropped
 
@@ -56,21 +62,11 @@ def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]
     ]
 
 
-def _drafts(asker: Asker, found: Iterable[Topic]) -> Iterator[Draft]:
-    for topic in found:
-        question = asker.ask(topic)
-        if question is not None:
-            yield Draft(question, topic.path, topic.source)
-
-
 def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
     """Some topics of every file in an order of chance, without what several files say in the same words."""
-    found = {path: _topics(repository, path) for path in repository}
+    found = {
+        path: topics(path, text.text) if isinstance(text := repository.read(path), Text) else [] for path in repository
+    }
     files_saying = Counter(told for each in found.values() for told in {topic.told for topic in each if topic.told})
     own = {path: [topic for topic in each if files_saying[topic.told] <= 1] for path, each in found.items()}
     return {path: rng.sample(each, min(len(each), TOPICS_PER_FILE)) for path, each in own.items()}
-
-
-def _topics(repository: Repository, path: str) -> list[Topic]:
-    text = repository.read(path)
-    return topics(path, text.text) if isinstance(text, Text) else []

@@ -141,8 +141,7 @@ class Convert(Data):
         """Read, say what was found, and write."""
         refuse_unknown(settings, type(self))
         from reflectrl.wings.text.samples import Reading, StepReading, read_samples, to_unit
-        from reflectrl.wings.text.samples.scale import through_sigmoid
-        from reflectrl.wings.text.samples.summary import summary
+        from reflectrl.wings.text.samples.sample import summary, through_sigmoid
         from reflectrl.wings.text.samples.writing import to_line, write_lines
 
         reading = Reading(self.missing_reward, StepReading(self.gamma, words=self.words))
@@ -159,7 +158,7 @@ class Convert(Data):
             print(f"{self.to}: {write_lines(self.to, lines)} rows, {self.as_}")
 
     def _rows(self, samples: Sequence[Sample]) -> Any:
-        from reflectrl.wings.text.samples.trl import to_trl
+        from reflectrl.wings.text.samples.writing import to_trl
 
         return (json.dumps(row, ensure_ascii=False) for row in to_trl(samples, self.as_, self.threshold))
 
