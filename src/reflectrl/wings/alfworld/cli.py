@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import tyro
 
 from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ class ALFWorldData(Data):
     def __call__(self, settings: Sequence[str]) -> None:
         """Get the games, then say what the store holds."""
         self._check(settings)
-        from reflectrl.wings.alfworld.library import store_path
-
-        store = store_path(self.store)
+        store = data_folder("alfworld", self.store)
         try:
             if self.download:
                 _report(self._download(store))

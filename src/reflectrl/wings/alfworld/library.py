@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.config.folders import no_link, require_writable
+from reflectrl.config.folders import data_folder, no_link, require_writable
 from reflectrl.types import UserError
 from reflectrl.wings.alfworld.cached import from_json
 from reflectrl.wings.alfworld.game import Game, GameError
@@ -79,14 +79,6 @@ class Shelf:
         return {entry.id: line for entry, line in zip(self.entries, self._lines, strict=True)}
 
 
-def store_path(store: str | Path = "") -> Path:
-    """The folder of a store; "" is $REFLECTRL_DATA/alfworld, or ~/.cache/reflectrl/alfworld without that variable."""
-    if store != "":
-        return Path(store).expanduser()
-    data = os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl"
-    return Path(data).expanduser() / "alfworld"
-
-
 def splits_in(store: Path) -> list[str]:
     """The splits that a store holds."""
     found = {path.name.removesuffix(_SUFFIX) for path in store.glob(f"*{_SUFFIX}")}
@@ -108,7 +100,7 @@ def open_shelf(store: str | Path, split: str) -> Shelf:
     Raises:
         UserError: there are no games, or none of that split, or the file is damaged.
     """
-    folder = store_path(store)
+    folder = data_folder("alfworld", store)
     path = folder / f"{split}{_SUFFIX}"
     try:
         status = path.stat()
@@ -128,7 +120,7 @@ def _absence(store: str | Path, folder: Path, split: str) -> str:
     there = splits_in(folder)
     if there:
         return f"{folder} has no games of split {split!r}; there are {', '.join(there)}"
-    verb = "reflectrl data alfworld" + ("" if folder == store_path() else f" --store {store}")
+    verb = "reflectrl data alfworld" + ("" if folder == data_folder("alfworld") else f" --store {store}")
     return (
         f"there are no ALFWorld games in {folder}: get them with `{verb} --download`, or `{verb} --from DIR` "
         f"(the official files), or make some with `{verb} --generate N`"

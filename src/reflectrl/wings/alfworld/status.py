@@ -59,7 +59,9 @@ def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior
         else:
             left = by_promise(beliefs.left(), kind, prior)
             first = f" (the first is {_reach(left[0], legal)})" if left and _reach(left[0], legal) else ""
-            lines[f"Left for {kind}{first}"] = _first_kinds(left) or "nothing"
+            places = _by_kind(left)
+            more = ["..."] if len(places) > KINDS_SHOWN else []
+            lines[f"Left for {kind}{first}"] = ", ".join([*places[:KINDS_SHOWN], *more]) or "nothing"
     unasked = " (not asked for)" if beliefs.held and kind_of(beliefs.held) not in kinds else ""
     return _lines(beliefs, wording, _holding(beliefs) + unasked, lines)
 
@@ -75,11 +77,6 @@ def _located(things: Iterable[tuple[str, str]], legal: Collection[str]) -> str:
     """Things and their places, those within reach first."""
     texts = [(reach := _reach(place, legal), f"{thing} at {place}{reach and f' ({reach})'}") for thing, place in things]
     return ", ".join(text for _, text in sorted(texts, key=lambda pair: not pair[0]))
-
-
-def _first_kinds(places: Iterable[str]) -> str:
-    kinds = _by_kind(places)
-    return ", ".join([*kinds[:KINDS_SHOWN], *(["..."] if len(kinds) > KINDS_SHOWN else [])])
 
 
 def _words(wording: str) -> Sequence[str]:

@@ -7,7 +7,7 @@ that of the question's words, each weighing as much as it is rare in the reposit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,19 +55,16 @@ def profile(path: str, text: str) -> Profile:
     for place, part in parts.items():
         for word in distinct_words(part):
             places[word] = places.get(word, 0) | place
-    return Profile(said, definitions, places, _holders(definitions, text.split("\n")))
-
-
-def _holders(definitions: Sequence[Definition], lines: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The words from each definition's first line to the next definition."""
-    found: dict[str, list[int]] = {}
+    # The words of a definition are those from its first line to the next definition.
+    holders: dict[str, list[int]] = {}
+    lines = text.split("\n")
     ends = [*(definition.line - 1 for definition in definitions[1:]), len(lines)]
     for number, (definition, end) in enumerate(zip(definitions, ends, strict=False)):
         start = definition.line - 1
         own = lines[start : min(max(end, start + 1), start + PASSAGE_LINES)]
         for word in distinct_words("\n".join([definition.parent, definition.name, *own])):
-            found.setdefault(word, []).append(number)
-    return {word: tuple(numbers) for word, numbers in found.items()}
+            holders.setdefault(word, []).append(number)
+    return Profile(said, definitions, places, {word: tuple(numbers) for word, numbers in holders.items()})
 
 
 def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:

@@ -70,12 +70,9 @@ class ExtendedWalk:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def commands(self) -> Mapping[str, Command]:
-        self._legal = self._legal or self._commands()
-        return self._legal
-
-    def _commands(self) -> dict[str, Command]:
-        found = self._searches()
-        found |= self._moves()
+        if self._legal:
+            return self._legal
+        found = self._legal = self._searches() | self._moves()
         for path, label in self.labels.items():
             found[f"id {label}"] = Command("id", path)
             found |= {f"{verb} {label}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}

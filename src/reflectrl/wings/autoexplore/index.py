@@ -56,7 +56,11 @@ class _Walk:
         try:
             with self.sandbox.folder(path) as descriptor:
                 found = entries(descriptor)
-                self._count(len(found))
+                self._seen += len(found)
+                if self._seen > MOST_ENTRIES:
+                    raise UserError(
+                        f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository"
+                    )
                 if self.filters.ignored and (".gitignore", "file") in found:
                     rules = (*rules, *_rules_in(descriptor, path))
                 for name, kind in found:
@@ -65,11 +69,6 @@ class _Walk:
                         self.left_out[reason] += 1
         except OSError:
             self.left_out["unreadable"] += 1
-
-    def _count(self, more: int) -> None:
-        self._seen += more
-        if self._seen > MOST_ENTRIES:
-            raise UserError(f"{str(self.sandbox.root)!r} holds more than {MOST_ENTRIES:,} files; name one repository")
 
     def _take(self, descriptor: int, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
         """Note a file, or a folder to visit, unless there is a reason not to, which is returned."""
@@ -85,9 +84,6 @@ class _Walk:
                 return "too deep"
             self.pending.append((path, rules))
             return None
-        return self._take_file(descriptor, path, name)
-
-    def _take_file(self, descriptor: int, path: str, name: str) -> str | None:
         try:
             head, stamp = read_in(descriptor, name, HEAD)
         except OSError:

@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.filters import Filters, decoded, is_text
@@ -65,7 +64,9 @@ class Repository:
         sandbox = Sandbox(root)
         found = index(sandbox, filters or Filters())
         if not found.files:
-            raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {_explained(found.left_out)}")
+            left_out = ", ".join(f"{count} ({reason})" for reason, count in found.left_out.items())
+            why = f"left out are {left_out}" if left_out else "it is empty"
+            raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {why}")
         return cls(sandbox, found, cache_bytes)
 
     @property
@@ -143,9 +144,3 @@ class Repository:
 
     def __repr__(self) -> str:
         return f"Repository({str(self.root)!r}: {len(self)} files)"
-
-
-def _explained(left_out: Mapping[str, Any]) -> str:
-    if not left_out:
-        return "it is empty"
-    return "left out are " + ", ".join(f"{count} ({reason})" for reason, count in left_out.items())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from reflectrl.cli.data import Data, bar, refuse_unknown
-from reflectrl.config.folders import require_writable
+from reflectrl.config.folders import data_folder, require_writable
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
 
@@ -68,9 +68,9 @@ class AutoExploreData(Data):
         for is_wrong, why in self._mistakes():
             if is_wrong:
                 raise UserError(f"data: {why}")
-        from reflectrl.wings.autoexplore.library import library_path, open_library
+        from reflectrl.wings.autoexplore.library import open_library
 
-        store = library_path(self.store)
+        store = data_folder("autoexplore", self.store)
         if self.stage == "questions":
             open_library(self.store)  # before anything is made
         if self.download or self.from_ or self.import_ is not None or self.stage == "questions":

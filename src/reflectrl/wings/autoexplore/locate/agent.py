@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.types import Episode, Sampling, Task, UserError
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, agent_folder, read_card
+from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, read_card
 from reflectrl.wings.autoexplore.locate.walks import Ranking, Stride, ranking, retrace
 from reflectrl.wings.autoexplore.search import check_question
 from reflectrl.wings.autoexplore.texts import printable
@@ -88,12 +88,6 @@ class Agent:
         return Walked(episode, ranking(strides[-1], found), strides)
 
 
-def default_agent() -> Agent | None:
-    """The agent that $REFLECTRL_AGENT names, else the one that ships in the package; None if there is neither."""
-    folder = agent_folder()
-    return None if folder is None else Agent.load(folder)
-
-
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
     """Policy and reflector; without the transformers library where that will do."""
     from reflectrl.models.light import load_light
@@ -104,11 +98,7 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
     light = [lm for lm in (load_light(place, context) for place in places) if lm is not None]
     if len(light) == len(places):
         return light[0], light[1] if len(light) > 1 else None
-    return _by_transformers(folder, context)
-
-
-def _by_transformers(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
-    """Policy and reflector: two models, or two adapters on one backbone."""
+    # By transformers: two models, or two adapters on one backbone.
     from transformers.utils.logging import disable_progress_bar
 
     from reflectrl.config import ModelConfig

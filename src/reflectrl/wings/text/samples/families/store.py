@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -83,13 +82,6 @@ class Account:
     skipped: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-
-
-def store_path(family: str, store: str = "") -> Path:
-    """The folder of a store; "" is that of the family in $REFLECTRL_DATA, or ~/.cache/reflectrl without that."""
-    if store != "":
-        return Path(store).expanduser()
-    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / family
 
 
 def read_account(store: Path, family: str) -> Account | None:
