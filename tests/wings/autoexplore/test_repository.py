@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import HEAD, Filters, is_text
+from reflectrl.wings.autoexplore.index import HEAD, Filters, is_text
 from reflectrl.wings.autoexplore.names import Folder, tree
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable

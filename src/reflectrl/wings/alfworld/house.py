@@ -79,23 +79,20 @@ class House:
     def commands(self) -> dict[str, Command]:
         """The admissible commands in order (that of their texts), and what they mean."""
         if self._commands is None:
-            found = dict(self.game.travels[self.location])
-            self._add_fixed(found)
+            found: dict[str, Command] = {**self.game.travels[self.location]}
+            found |= {"look": ("look",), "inventory": ("inventory",)}
+            if self.dialect == "current":
+                found["help"] = ("help",)
             for receptacle in self.game.here.get(self.location, ()):
                 self._add_receptacle(found, receptacle)
-            self._add_held(found)
+            if self.held is not None:
+                self._add_held(found, self.held)
             self._commands = {text: found[text] for text in sorted(found)}
         return self._commands
 
     def admissible(self) -> tuple[str, ...]:
         """The texts of the admissible commands, in order."""
         return tuple(self.commands())
-
-    def _add_fixed(self, found: dict[str, Command]) -> None:
-        found["look"] = ("look",)
-        found["inventory"] = ("inventory",)
-        if self.dialect == "current":
-            found["help"] = ("help",)
 
     def _add_receptacle(self, found: dict[str, Command], index: int) -> None:
         game, receptacle = self.game, self.game.receptacles[index]
@@ -114,26 +111,22 @@ class House:
             if self.held is None and "pickupable" in about.abilities:
                 found[f"take {about.name} from {name}"] = ("take", thing, index)
 
-    def _add_held(self, found: dict[str, Command]) -> None:
-        if self.held is None:
-            return
-        thing = self.game.things[self.held]
+    def _add_held(self, found: dict[str, Command], held: int) -> None:
+        thing = self.game.things[held]
+        put = "move {} to {}" if self.dialect == "current" else "put {} in/on {}"
         # Only what is held can be examined: a stray comma in ALFWorld's domain makes its rule for other things void.
-        found[f"examine {thing.name}"] = ("examine thing", self.held)
+        found[f"examine {thing.name}"] = ("examine thing", held)
         for index in self.game.here.get(self.location, ()):
             receptacle = self.game.receptacles[index]
             if self.is_accessible(index) and thing.kind in receptacle.holds:
-                found[self._put_text(thing.name, receptacle.name)] = ("put", self.held, index)
+                found[put.format(thing.name, receptacle.name)] = ("put", held, index)
             treatment = _TOOLS.get(receptacle.kind)
             if treatment is not None and treatment.ability in thing.abilities:
-                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, self.held, index)
+                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, held, index)
         if thing.kind in ("knife", "butterknife"):
             for other, location in self.at:
                 if location == self.location and "sliceable" in self.game.things[other].abilities:
                     found[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
-
-    def _put_text(self, thing: str, receptacle: str) -> str:
-        return f"move {thing} to {receptacle}" if self.dialect == "current" else f"put {thing} in/on {receptacle}"
 
     def is_accessible(self, receptacle: int) -> bool:
         """Whether one can reach into it: it has no door, or the door is open."""
@@ -147,17 +140,22 @@ class House:
         if meaning is None:
             return "Nothing happens."
         self._commands = None
-        return self._do(*meaning)
-
-    def _do(self, verb: str, *indices: int) -> str:
+        verb, *indices = meaning
         if verb in ("look", "inventory", "help"):
             return {"look": self.look, "inventory": self.inventory, "help": lambda: HELP}[verb]()
         if verb == "examine receptacle":
             return self.describe_receptacle(*indices)
         if verb == "examine thing":
             return self.describe_thing(*indices)
-        if verb in ("go", "open", "close"):
-            return self._go(*indices) if verb == "go" else self._move_door(verb, *indices)
+        if verb == "go":
+            return self._go(*indices)
+        if verb in ("open", "close"):
+            name = self.game.receptacles[indices[0]].name
+            if verb == "close":
+                self.opened.discard(indices[0])
+                return f"You close the {name}."
+            self.opened.add(indices[0])
+            return f"You open the {name}. {self.describe_receptacle(indices[0])}"
         if verb in ("take", "put"):
             return self._take(*indices) if verb == "take" else self._put(*indices)
         thing = indices[0]
@@ -179,14 +177,6 @@ class House:
         place = self.game.receptacles[receptacle].name if current else self.game.places[self.location]
         return f"You arrive at {place}. {self.describe_receptacle(receptacle)}"
 
-    def _move_door(self, verb: str, receptacle: int) -> str:
-        name = self.game.receptacles[receptacle].name
-        if verb == "close":
-            self.opened.discard(receptacle)
-            return f"You close the {name}."
-        self.opened.add(receptacle)
-        return f"You open the {name}. {self.describe_receptacle(receptacle)}"
-
     def _take(self, thing: int, receptacle: int) -> str:
         self.contents[receptacle].discard(thing)
         self.removed.add((thing, receptacle))
@@ -200,11 +190,8 @@ class House:
         self.at.add((thing, self.location))
         self.held = None
         name, place = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        return (
-            f"You move the {name} to the {place}."
-            if self.dialect == "current"
-            else f"You put the {name} in/on the {place}."
-        )
+        said = "You move the {} to the {}." if self.dialect == "current" else "You put the {} in/on the {}."
+        return said.format(name, place)
 
     # ---- what is said ----------------------------------------------------------------------------------------------
 

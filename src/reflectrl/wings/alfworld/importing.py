@@ -12,8 +12,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 from reflectrl.types import UserError, named_seed
-from reflectrl.wings.alfworld.cached import to_json
-from reflectrl.wings.alfworld.game import TYPES, Game, GameError
+from reflectrl.wings.alfworld.game import TYPES, Game, GameError, to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.library import SETS, fill, require_fillable

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from reflectrl.config.folders import data_folder, no_link, require_writable
 from reflectrl.types import UserError
-from reflectrl.wings.alfworld.cached import from_json
-from reflectrl.wings.alfworld.game import Game, GameError
+from reflectrl.wings.alfworld.game import Game, GameError, from_json
 
 SETS = ("train", "valid_seen", "valid_unseen", "valid_train")
 """The official sets of games."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import Filters, decoded, is_text
-from reflectrl.wings.autoexplore.index import Index, index
+from reflectrl.wings.autoexplore.index import Filters, Index, decoded, index, is_text
 from reflectrl.wings.autoexplore.names import Folder, shown, tree
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable

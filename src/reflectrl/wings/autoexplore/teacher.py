@@ -25,7 +25,12 @@ _NEWS = re.compile(r"change|history|news|release|whatsnew", re.IGNORECASE)
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file, told from its path alone: whatever lies among documentation belongs to it."""
+    """The kind of a file, told from its path alone: whatever lies among documentation belongs to it.
+
+    A question says which kind answers it, and the words that it shares with files do not: a page of the manual repeats
+    the words of the docstring that it is about. So files of a kind are compared with each other, and a player decides
+    between the kinds.
+    """
     pure = PurePosixPath(path)
     suffix = pure.suffix.lower()
     if suffix in _TEXTS and any(_NEWS.search(part) for part in pure.parts):

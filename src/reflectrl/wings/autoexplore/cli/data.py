@@ -131,7 +131,7 @@ class AutoExploreData(Data):
 
     def _writer(self, store: Path) -> Writer:
         if self.writer == "rules":
-            from reflectrl.wings.autoexplore.making.writing import write_questions_about
+            from reflectrl.wings.autoexplore.making.tasks import write_questions_about
 
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
         from reflectrl.models.endpoint import Endpoint

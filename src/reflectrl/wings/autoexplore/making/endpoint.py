@@ -16,8 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from reflectrl.models.endpoint import without_thinking
 from reflectrl.types import named_seed
-from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
-from reflectrl.wings.autoexplore.making.writing import PER_FILE, as_questions
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text

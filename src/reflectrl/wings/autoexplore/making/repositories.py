@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,15 +122,10 @@ def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:
     """A name that a file can have and that is not taken: "tool", "tool-2"."""
-    name = (
-        "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".") or "repository"
-    )
-    names = set(taken)
-    return next(
-        free
-        for number in range(1, len(names) + 2)
-        if (free := name if number == 1 else f"{name}-{number}") not in names
-    )
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".")
+    name, names = name or "repository", set(taken)
+    free = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(one for one in free if one not in names)
 
 
 def require_fit(repository: Repository) -> None:

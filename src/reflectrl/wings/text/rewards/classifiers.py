@@ -133,7 +133,10 @@ class OasstConfig(GPTNeoXConfig):
 
 
 class OasstRewardModel(GPTNeoXPreTrainedModel):
-    """One number for a text, higher for a better last answer."""
+    """OpenAssistant's reward models on Pythia, which `transformers` does not know by itself: a GPT-NeoX without its
+    language-model head, and a linear layer on the pooled hidden states. One number for a text, higher for a better last
+    answer.
+    """
 
     config_class = OasstConfig
 
