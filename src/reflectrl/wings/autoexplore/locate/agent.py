@@ -73,9 +73,9 @@ def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
 def ranking(last: Stride, rest: Iterable[str]) -> Ranking:
     """How an episode ranks the files.
 
-    When the last action was chosen, some files could be identified. They come first: the identified one, then the others
-    by the probability that the player gave to `id F` in its last choice. The other files follow in the order of the
-    search.
+    When the last action was chosen, some files could be identified. They come first: the identified one, then the
+    others by the probability that the player gave to `id F` in its last choice. The other files follow in the order of
+    the search.
 
     Args:
         last: the last step of a walk.

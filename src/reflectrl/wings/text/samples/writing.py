@@ -108,7 +108,7 @@ FORMS: tuple[str, ...] = get_args(TrlForm)
 
 
 def to_trl(samples: Sequence[Sample], form: str, threshold: float | None = None) -> Iterator[dict[str, Any]]:
-    """Rows that TRL's trainers read, of one form, in the order of the samples; prompts and completions keep every space.
+    """Rows that TRL reads, of one form, in the order of the samples; prompts and completions keep every space.
 
     - "prompt-completion": a row per sample, with its reward, which TRL does not look at.
     - "preference": of each group the best completion against every one that earned less, with "score_chosen" and
