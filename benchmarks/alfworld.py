@@ -29,9 +29,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.wings.alfworld.cached import to_json
 from reflectrl.wings.alfworld.env import AlfworldEnv
-from reflectrl.wings.alfworld.game import Game
+from reflectrl.wings.alfworld.game import Game, to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.library import fill, open_shelf, splits_in

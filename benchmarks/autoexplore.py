@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.wings.autoexplore.finder import DEEPEST, Finder
-from reflectrl.wings.autoexplore.given import GivenEnv
+from reflectrl.wings.autoexplore.locate.agent import GivenEnv
 from reflectrl.wings.autoexplore.repository import Repository
 
 if TYPE_CHECKING:  # brings torch

@@ -23,7 +23,7 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError, named_seed
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.library import Library, open_library
-from reflectrl.wings.autoexplore.locate.walks import ranking, retrace
+from reflectrl.wings.autoexplore.locate.agent import ranking, retrace
 from reflectrl.wings.autoexplore.search import Over, Search
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View, count_tokens

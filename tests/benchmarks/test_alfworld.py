@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import alfworld_recheck, alfworld_sweep
 from benchmarks.alfworld import Asked, measured
-from reflectrl.wings.alfworld.cached import to_json
+from reflectrl.wings.alfworld.game import to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.library import fill
 from reflectrl.wings.alfworld.reading import compile_game

@@ -9,6 +9,13 @@ from pathlib import Path
 from reflectrl.types import UserError
 
 
+def data_folder(name: str, chosen: str | os.PathLike[str] = "") -> Path:
+    """The folder of some data: the chosen one, or $REFLECTRL_DATA/NAME, or ~/.cache/reflectrl/NAME without either."""
+    if chosen != "":
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
+
+
 def require_writable(folder: Path, complaint: str) -> None:
     """Make a folder if need be, and try whether something can be written there.
 

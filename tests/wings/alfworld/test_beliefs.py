@@ -3,10 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.wings.alfworld.beliefs import Beliefs
+from reflectrl.wings.alfworld.beliefs import Beliefs, likely_places
 from reflectrl.wings.alfworld.game import TYPES, Goal
 from reflectrl.wings.alfworld.house import House
-from reflectrl.wings.alfworld.likely import likely_places
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.search import advise
 from tests.wings.alfworld.houses import kitchen

@@ -10,9 +10,8 @@ from reflectrl.config import Word
 from reflectrl.envs import make
 from reflectrl.envs.check import check_text_env
 from reflectrl.types import Task, UserError
-from reflectrl.wings.alfworld.cached import to_json
 from reflectrl.wings.alfworld.env import AlfworldEnv
-from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
+from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
 from reflectrl.wings.alfworld.reading import compile_game

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.wings.alfworld.cached import from_json, to_json
-from reflectrl.wings.alfworld.game import TYPES
+from reflectrl.wings.alfworld.game import TYPES, from_json, to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.pddl import parse_problem

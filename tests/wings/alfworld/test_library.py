@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 from reflectrl.wings.alfworld.game import TYPES
 from reflectrl.wings.alfworld.importing import generate_games, import_games
-from reflectrl.wings.alfworld.library import Entry, open_shelf, splits_in, store_path
+from reflectrl.wings.alfworld.library import Entry, open_shelf, splits_in
 from reflectrl.wings.alfworld.reading import compile_game
 from tests.wings.alfworld.houses import PLANS, kitchen, write_kitchen
 
@@ -319,10 +320,10 @@ class TestShelf:
 
     def test_the_default_store_follows_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path))
-        assert store_path() == tmp_path / "alfworld"
+        assert data_folder("alfworld") == tmp_path / "alfworld"
         monkeypatch.delenv("REFLECTRL_DATA")
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert store_path() == tmp_path / ".cache" / "reflectrl" / "alfworld"
+        assert data_folder("alfworld") == tmp_path / ".cache" / "reflectrl" / "alfworld"
 
     def test_importing_the_module_leaves_nothing_behind(self, tmp_path: Path) -> None:
         subprocess.run(

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of
+from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of, likely_places
 from reflectrl.wings.alfworld.game import TYPES, Game, Goal
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House
-from reflectrl.wings.alfworld.likely import likely_places
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.search import advise
 from reflectrl.wings.alfworld.status import guiding_status, plain_status

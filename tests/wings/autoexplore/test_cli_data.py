@@ -24,8 +24,8 @@ from reflectrl.wings.autoexplore.cli.packages import (
     index_url,
 )
 from reflectrl.wings.autoexplore.library import open_library
-from reflectrl.wings.autoexplore.making import pins as table
-from reflectrl.wings.autoexplore.making.pins import Pin, pin_of, pins
+from reflectrl.wings.autoexplore.making import repositories as table
+from reflectrl.wings.autoexplore.making.repositories import Pin, pin_of, pins
 from tests.wings.autoexplore.written import sdist, write_shop
 
 

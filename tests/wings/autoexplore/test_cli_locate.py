@@ -79,7 +79,7 @@ def hostile(root: Path) -> None:
 
 
 def test_hostile_names_and_contents_send_nothing_to_the_terminal(repo: Path, capsys: Any) -> None:
-    from reflectrl.wings.autoexplore.filters import Filters
+    from reflectrl.wings.autoexplore.index import Filters
     from reflectrl.wings.autoexplore.repository import Repository
 
     hostile(repo)

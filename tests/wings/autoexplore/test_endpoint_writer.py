@@ -12,8 +12,7 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.models.endpoint import Endpoint
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered
-from reflectrl.wings.autoexplore.making.prompts import questions_in, questions_request
+from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered, questions_in, questions_request
 from reflectrl.wings.autoexplore.repository import Repository
 from tests.wings.autoexplore.written import write_shop
 

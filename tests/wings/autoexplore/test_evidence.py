@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.wings.autoexplore.evidence import ENOUGH, PASSAGE_LINES, profile, weigh
-from reflectrl.wings.autoexplore.finder import GROUNDS, WEIGHTS, Finder
+from reflectrl.wings.autoexplore.finder import ENOUGH, GROUNDS, PASSAGE_LINES, WEIGHTS, Finder, profile, weigh
 from reflectrl.wings.autoexplore.outline import about, outline
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.search import Postings, Search

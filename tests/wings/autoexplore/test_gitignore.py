@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import Filters
 from reflectrl.wings.autoexplore.gitignore import Rules, is_ignored
+from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.repository import Repository
 
 EVERYTHING = Filters(hidden=False, tests=False, binaries=False, non_ascii=False, min_characters=0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.given import GivenEnv
+from reflectrl.wings.autoexplore.locate.agent import GivenEnv
 from reflectrl.wings.autoexplore.repository import Repository
 from tests.wings.autoexplore import walking
 from tests.wings.autoexplore.hostile import CANARY, LAYOUTS, TEXT, build, playground, state

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reflectrl.wings.autoexplore.kinds import kind_of
+from reflectrl.wings.autoexplore.teacher import kind_of
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import HEAD, Filters, is_text
+from reflectrl.wings.autoexplore.index import HEAD, Filters, is_text
+from reflectrl.wings.autoexplore.names import Folder, tree
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable
-from reflectrl.wings.autoexplore.tree import Folder, tree
 
 KEEP_ALL = Filters(ignored=False, hidden=False, tests=False, binaries=False, non_ascii=False, min_characters=0)
 

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.making.asking import Asker
+from reflectrl.wings.autoexplore.making.make import leak_share, split_by_task, split_of_repositories
 from reflectrl.wings.autoexplore.making.rewording import leaks
-from reflectrl.wings.autoexplore.making.splitting import split_by_task, split_of_repositories
-from reflectrl.wings.autoexplore.making.table import leak_share
-from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, write_questions_about
 from reflectrl.wings.autoexplore.making.topics import Topic, topics
-from reflectrl.wings.autoexplore.making.writing import PER_FILE, write_questions_about
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.words import words

@@ -17,7 +17,7 @@ from typing import Any
 from reflectrl.prompts import policy_prompt, reflector_prompt, words_prompt
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.given import GivenEnv
+from reflectrl.wings.autoexplore.locate.agent import GivenEnv
 from reflectrl.wings.autoexplore.repository import Repository
 from tests.wings.autoexplore import watched
 from tests.wings.autoexplore.watched import ALL, Filters, check, counts, wrong

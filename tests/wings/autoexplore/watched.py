@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import Filters
+from reflectrl.wings.autoexplore.index import Filters
 from reflectrl.wings.autoexplore.names import joined, parent, shown
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text, Unreadable

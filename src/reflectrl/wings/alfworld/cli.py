@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import tyro
 
 from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -60,23 +61,21 @@ class ALFWorldData(Data):
     def __call__(self, settings: Sequence[str]) -> None:
         """Get the games, then say what the store holds."""
         self._check(settings)
-        from reflectrl.wings.alfworld.library import store_path
-
-        store = store_path(self.store)
+        store = data_folder("alfworld", self.store)
         try:
-            self._get(store)
+            if self.download:
+                _report(self._download(store))
+            elif self.from_:
+                _report(self._import([path for paths in self.from_ for path in paths], store))
+            elif self.generate is not None:
+                from reflectrl.wings.alfworld.importing import generate_games
+
+                with bar("generate") as tick:
+                    generate_games(self.generate, self.seed, store, tick, self.replace)
         except UserError:
             _clear(store)
             raise
         _show(store, self.store)
-
-    def _get(self, store: Path) -> None:
-        if self.download:
-            _report(self._download(store))
-        elif self.from_:
-            _report(self._import([path for paths in self.from_ for path in paths], store))
-        elif self.generate is not None:
-            self._generate(self.generate, store)
 
     def _check(self, settings: Sequence[str]) -> None:
         refuse_unknown(settings, type(self))
@@ -99,12 +98,6 @@ class ALFWorldData(Data):
 
         with bar("import") as tick:
             return import_games(sources, store, tick, self.replace)
-
-    def _generate(self, count: int, store: Path) -> None:
-        from reflectrl.wings.alfworld.importing import generate_games
-
-        with bar("generate") as tick:
-            generate_games(count, self.seed, store, tick, self.replace)
 
     def _download(self, store: Path) -> Imported:
         from reflectrl.wings.alfworld.library import require_fillable

@@ -18,9 +18,8 @@ from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game
 from reflectrl.wings.alfworld.house import Dialect, House
 from reflectrl.wings.alfworld.library import Entry, Shelf, open_shelf
-from reflectrl.wings.alfworld.milestones import reached
 from reflectrl.wings.alfworld.reference import ReferenceHouse
-from reflectrl.wings.alfworld.search import Advice
+from reflectrl.wings.alfworld.search import Advice, reached
 from reflectrl.wings.alfworld.status import guiding_status, plain_status
 from reflectrl.wings.alfworld.teacher import AlfworldTeacher
 from reflectrl.wings.alfworld.variants import redrawn
@@ -135,13 +134,10 @@ class AlfworldEnv(TextEnv):
         stage = stage or "all"
         require_known("alfworld", "stage", stage, self.stages)
         found = [entry for entry in self._entries(split) if self._is_in(entry, stage)]
-        return [self._task_of(entry, split, stage, variant) for variant in self._variants(split) for entry in found]
-
-    def _variants(self, split: str) -> range:
-        """Numbers of the variants that a split's games are played in; 0 is the game as it is."""
+        variants = range(1 + self.variants if split == "train" else 1)  # 0 is the game as it is
         if split == "validation" and self.official[split] == "train":  # not those that are trained on
-            return range(self.variants + 1, self.variants + 3)
-        return range(1 + self.variants if split == "train" else 1)
+            variants = range(self.variants + 1, self.variants + 3)
+        return [self._task_of(entry, split, stage, variant) for variant in variants for entry in found]
 
     def _task_of(self, entry: Entry, split: str, stage: str, variant: int) -> Task:
         name = entry.id if not variant else f"{entry.id}#{variant}"
@@ -211,12 +207,12 @@ class AlfworldEnv(TextEnv):
         return "" if self.recall else self._text
 
     def state(self) -> str:
-        return "".join(self._recent) + (self._status() if self.status else "")
-
-    def _status(self) -> str:
+        status = ""
         if self.guide:
-            return guiding_status(self.beliefs, self._words, set(self.legal_actions()), self.prior)
-        return plain_status(self.beliefs, self._words)
+            status = guiding_status(self.beliefs, self._words, set(self.legal_actions()), self.prior)
+        elif self.status:
+            status = plain_status(self.beliefs, self._words)
+        return "".join(self._recent) + status
 
     def legal_actions(self) -> Sequence[str]:
         return self.house.admissible()

@@ -77,7 +77,7 @@ def generate_game(seed: int, task_type: str | None = None) -> Written:
     if task_type is None:
         task_type = str(np.random.default_rng(named_seed("alfworld-type", seed)).choice(TYPES, p=SHARES))
     drafts = (_draft(seed, task_type, attempt) for attempt in count())
-    return next(draft for draft in drafts if draft and _is_fit(*draft))
+    return next(draft for draft in drafts if draft and 3 <= len(plan(House(compile_game(*draft)))) <= 14)
 
 
 def _draft(seed: int, task_type: str, attempt: int) -> Written | None:
@@ -90,10 +90,6 @@ def _draft(seed: int, task_type: str, attempt: int) -> Written | None:
     goal = _draw_goal(rng, task_type, room, layout)
     household = _furnish(rng, room, layout, goal) if goal else None
     return _written(f"trial_G{seed:08}", task_type, scene, goal, household) if goal and household else None
-
-
-def _is_fit(game_id: str, problem: str, trajectory: Mapping[str, Any]) -> bool:
-    return 3 <= len(plan(House(compile_game(game_id, problem, trajectory)))) <= 14
 
 
 # ---- the task ------------------------------------------------------------------------------------------------------
@@ -134,7 +130,14 @@ def _furnish(rng: np.random.Generator, room: str, layout: Layout, goal: Goal) ->
                 _stand(rng, household, names.of(kind), kind, layout)
             elif not _put(rng, household, names.of(kind), kind, layout, goal) and kind == goal.kind:
                 return None
-    _nest(rng, household)
+    # In some rooms, a piece of cutlery lies in a vessel.
+    where, kinds = dict(household.inside), household.things
+    pairs = [
+        (inner, outer) for inner, outer in product(where, where)
+        if where[inner] == where[outer] and kinds[inner] in rooms.CUTLERY and kinds[outer] in rooms.VESSELS
+    ]  # fmt: skip
+    if pairs and rng.random() < 0.3:
+        household.nested.append(pairs[rng.integers(len(pairs))])
     return household
 
 
@@ -181,23 +184,13 @@ def _put(rng: np.random.Generator, household: Household, name: str, kind: str, l
     return True
 
 
-def _nest(rng: np.random.Generator, household: Household) -> None:
-    """In some rooms, let a piece of cutlery lie in a vessel."""
-    where = dict(household.inside)
-    pairs = [
-        (inner, outer) for inner, outer in product(where, where)
-        if where[inner] == where[outer]
-        and household.things[inner] in rooms.CUTLERY and household.things[outer] in rooms.VESSELS
-    ]  # fmt: skip
-    if pairs and rng.random() < 0.3:
-        household.nested.append(pairs[rng.integers(len(pairs))])
-
-
 # ---- its files -----------------------------------------------------------------------------------------------------
 
 
 def _written(trial: str, task_type: str, scene: int, goal: Goal, household: Household) -> Written:
     target = goal.lamp or goal.receptacle
+    kinds = {"obj": goal.kind, "recep": goal.receptacle, "lamp": goal.lamp}
+    words = {name: WORD_BREAK.sub(" ", kind).lower() for name, kind in kinds.items()}
     trajectory = {
         "pddl_params": {
             "mrecep_target": "", "object_sliced": False, "object_target": goal.kind,
@@ -206,13 +199,7 @@ def _written(trial: str, task_type: str, scene: int, goal: Goal, household: Hous
         "scene": {"floor_plan": f"FloorPlan{scene}", "scene_num": scene},
         "task_id": trial,
         "task_type": task_type,
-        "turk_annotations": {"anns": [{"task_desc": text} for text in _paraphrases(task_type, goal)]},
+        "turk_annotations": {"anns": [{"task_desc": text.format(**words)} for text in PARAPHRASES[task_type]]},
     }  # fmt: skip
     game_id = f"{task_type}-{goal.kind}-None-{target}-{scene}/{trial}"
     return game_id, problem_text(trial, household, goal), trajectory
-
-
-def _paraphrases(task_type: str, goal: Goal) -> list[str]:
-    kinds = {"obj": goal.kind, "recep": goal.receptacle, "lamp": goal.lamp}
-    words = {name: WORD_BREAK.sub(" ", kind).lower() for name, kind in kinds.items()}
-    return [text.format(**words) for text in PARAPHRASES[task_type]]

@@ -79,23 +79,20 @@ class House:
     def commands(self) -> dict[str, Command]:
         """The admissible commands in order (that of their texts), and what they mean."""
         if self._commands is None:
-            found = dict(self.game.travels[self.location])
-            self._add_fixed(found)
+            found: dict[str, Command] = {**self.game.travels[self.location]}
+            found |= {"look": ("look",), "inventory": ("inventory",)}
+            if self.dialect == "current":
+                found["help"] = ("help",)
             for receptacle in self.game.here.get(self.location, ()):
                 self._add_receptacle(found, receptacle)
-            self._add_held(found)
+            if self.held is not None:
+                self._add_held(found, self.held)
             self._commands = {text: found[text] for text in sorted(found)}
         return self._commands
 
     def admissible(self) -> tuple[str, ...]:
         """The texts of the admissible commands, in order."""
         return tuple(self.commands())
-
-    def _add_fixed(self, found: dict[str, Command]) -> None:
-        found["look"] = ("look",)
-        found["inventory"] = ("inventory",)
-        if self.dialect == "current":
-            found["help"] = ("help",)
 
     def _add_receptacle(self, found: dict[str, Command], index: int) -> None:
         game, receptacle = self.game, self.game.receptacles[index]
@@ -114,26 +111,22 @@ class House:
             if self.held is None and "pickupable" in about.abilities:
                 found[f"take {about.name} from {name}"] = ("take", thing, index)
 
-    def _add_held(self, found: dict[str, Command]) -> None:
-        if self.held is None:
-            return
-        thing = self.game.things[self.held]
+    def _add_held(self, found: dict[str, Command], held: int) -> None:
+        thing = self.game.things[held]
+        put = "move {} to {}" if self.dialect == "current" else "put {} in/on {}"
         # Only what is held can be examined: a stray comma in ALFWorld's domain makes its rule for other things void.
-        found[f"examine {thing.name}"] = ("examine thing", self.held)
+        found[f"examine {thing.name}"] = ("examine thing", held)
         for index in self.game.here.get(self.location, ()):
             receptacle = self.game.receptacles[index]
             if self.is_accessible(index) and thing.kind in receptacle.holds:
-                found[self._put_text(thing.name, receptacle.name)] = ("put", self.held, index)
+                found[put.format(thing.name, receptacle.name)] = ("put", held, index)
             treatment = _TOOLS.get(receptacle.kind)
             if treatment is not None and treatment.ability in thing.abilities:
-                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, self.held, index)
+                found[f"{treatment.verb} {thing.name} with {receptacle.name}"] = (treatment.verb, held, index)
         if thing.kind in ("knife", "butterknife"):
             for other, location in self.at:
                 if location == self.location and "sliceable" in self.game.things[other].abilities:
                     found[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
-
-    def _put_text(self, thing: str, receptacle: str) -> str:
-        return f"move {thing} to {receptacle}" if self.dialect == "current" else f"put {thing} in/on {receptacle}"
 
     def is_accessible(self, receptacle: int) -> bool:
         """Whether one can reach into it: it has no door, or the door is open."""
@@ -147,36 +140,42 @@ class House:
         if meaning is None:
             return "Nothing happens."
         self._commands = None
-        return self._do(*meaning)
-
-    def _do(self, verb: str, *indices: int) -> str:
+        verb, *indices = meaning
         if verb in ("look", "inventory", "help"):
             return {"look": self.look, "inventory": self.inventory, "help": lambda: HELP}[verb]()
         if verb == "examine receptacle":
             return self.describe_receptacle(*indices)
         if verb == "examine thing":
             return self.describe_thing(*indices)
-        if verb in ("go", "open", "close"):
-            return self._go(*indices) if verb == "go" else self._move_door(verb, *indices)
+        if verb == "go":
+            return self._go(*indices)
+        if verb in ("open", "close"):
+            name = self.game.receptacles[indices[0]].name
+            if verb == "close":
+                self.opened.discard(indices[0])
+                return f"You close the {name}."
+            self.opened.add(indices[0])
+            return f"You open the {name}. {self.describe_receptacle(indices[0])}"
         if verb in ("take", "put"):
             return self._take(*indices) if verb == "take" else self._put(*indices)
-        if verb in ("use", "slice"):
-            return self._use(*indices) if verb == "use" else self._slice(*indices)
-        return self._treat(verb, *indices)
+        thing = indices[0]
+        name = self.game.things[thing].name
+        if verb == "use":
+            self.states[thing] |= {"toggled"}
+            return f"You turn on the {name}."  # always "on": the reference never says otherwise
+        if verb == "slice":
+            self.states[thing] |= {"sliced"}
+            assert self.held is not None
+            return f"You sliced the {name} with the {self.game.things[self.held].name}."
+        state = _STATES[verb]
+        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
+        return f"You {verb} the {name} using the {self.game.receptacles[indices[1]].name}."
 
     def _go(self, receptacle: int) -> str:
         self.location = self.game.receptacles[receptacle].location
         current = self.dialect == "current"
         place = self.game.receptacles[receptacle].name if current else self.game.places[self.location]
         return f"You arrive at {place}. {self.describe_receptacle(receptacle)}"
-
-    def _move_door(self, verb: str, receptacle: int) -> str:
-        name = self.game.receptacles[receptacle].name
-        if verb == "close":
-            self.opened.discard(receptacle)
-            return f"You close the {name}."
-        self.opened.add(receptacle)
-        return f"You open the {name}. {self.describe_receptacle(receptacle)}"
 
     def _take(self, thing: int, receptacle: int) -> str:
         self.contents[receptacle].discard(thing)
@@ -191,37 +190,18 @@ class House:
         self.at.add((thing, self.location))
         self.held = None
         name, place = self.game.things[thing].name, self.game.receptacles[receptacle].name
-        return (
-            f"You move the {name} to the {place}."
-            if self.dialect == "current"
-            else f"You put the {name} in/on the {place}."
-        )
-
-    def _use(self, thing: int) -> str:
-        self.states[thing] |= {"toggled"}
-        return f"You turn on the {self.game.things[thing].name}."  # always "on": the reference never says otherwise
-
-    def _slice(self, thing: int) -> str:
-        self.states[thing] |= {"sliced"}
-        assert self.held is not None
-        return f"You sliced the {self.game.things[thing].name} with the {self.game.things[self.held].name}."
-
-    def _treat(self, verb: str, thing: int, receptacle: int) -> str:
-        state = _STATES[verb]
-        self.states[thing] = (self.states[thing] | {state}) - {_UNDONE[state]}
-        return f"You {verb} the {self.game.things[thing].name} using the {self.game.receptacles[receptacle].name}."
+        said = "You move the {} to the {}." if self.dialect == "current" else "You put the {} in/on the {}."
+        return said.format(name, place)
 
     # ---- what is said ----------------------------------------------------------------------------------------------
 
     def introduction(self, wording: str) -> str:
         """What a player reads first; `wording` is the task in words."""
-        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{self._overview()}\n\nYour task is to: {wording}"
-
-    def _overview(self) -> str:
-        if self.game.here.get(self.location):
-            return self.look()
         names = [receptacle.name for receptacle in self.game.receptacles]
-        return f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+        overview = f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
+        if self.game.here.get(self.location):
+            overview = self.look()
+        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{overview}\n\nYour task is to: {wording}"
 
     def look(self) -> str:
         """What is around. Things "next to" a receptacle are those that were taken from it and put down beside it."""
@@ -276,29 +256,21 @@ class House:
         """Whether the goal is reached."""
         goal, game = self.game.goal, self.game
         if goal.lamp:
-            return self._is_lit() and self.held is not None and game.things[self.held].kind == goal.kind
+            things = (thing for index in game.here.get(self.location, ()) for thing in self.contents[index])
+            is_lit = any(game.things[thing].kind == goal.lamp and "toggled" in self.states[thing] for thing in things)
+            return is_lit and self.held is not None and game.things[self.held].kind == goal.kind
         return any(
-            sum(map(self.is_wanted, self.contents[index])) >= goal.count
+            sum(game.things[thing].kind == goal.kind and self.is_prepared(thing) for thing in self.contents[index])
+            >= goal.count
             for index, receptacle in enumerate(game.receptacles)
             if receptacle.kind == goal.receptacle
         )
-
-    def is_wanted(self, thing: int) -> bool:
-        """Whether a thing is of the goal's kind and in the state that it asks for."""
-        goal = self.game.goal
-        return self.game.things[thing].kind == goal.kind and self.is_prepared(thing)
 
     def is_prepared(self, thing: int) -> bool:
         """Whether a thing is in the state that the goal asks for (and able to be brought into it)."""
         state = self.game.goal.state
         able = self.game.things[thing].abilities
         return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
-
-    def _is_lit(self) -> bool:
-        """Whether a lamp of the goal's kind that was switched on stands where the player is."""
-        things = (thing for index in self.game.here.get(self.location, ()) for thing in self.contents[index])
-        lamp = self.game.goal.lamp
-        return any(self.game.things[thing].kind == lamp and "toggled" in self.states[thing] for thing in things)
 
     def get_state(self) -> tuple[Any, ...]:
         """Everything that commands change, as a value that later commands do not alter."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 from reflectrl.types import UserError, named_seed
-from reflectrl.wings.alfworld.cached import to_json
-from reflectrl.wings.alfworld.game import TYPES, Game, GameError
+from reflectrl.wings.alfworld.game import TYPES, Game, GameError, to_json
 from reflectrl.wings.alfworld.generate import generate_game
 from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.library import SETS, fill, require_fillable
@@ -67,30 +66,22 @@ def import_games(
     with open_sources(sources) as (files, skipped):
         found = Imported(skipped=skipped)
         for done, place in enumerate(sorted(files), 1):
-            _import_one(found, place, files[place])
+            try:
+                game = _read_game(place, files[place])
+            except _SkippedError as reason:
+                found.skipped[str(reason)] += 1
+            except UNREADABLE as error:
+                found.bad.append((f"{place.split}/{place.id}", " ".join(str(error).split()) or type(error).__name__))
+            else:
+                found.games.setdefault(place.split, {})[place.id] = to_json(game)
             tick(done, len(files), "games read")
     if not found.games:
-        raise UserError(f"{', '.join(map(str, sources))}: not one game can be imported; {_why_none(found)}")
+        why = f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
+        if found.bad:
+            why = f"{len(found.bad)} cannot be played, the first being {': '.join(found.bad[0])}"
+        raise UserError(f"{', '.join(map(str, sources))}: not one game can be imported; {why}")
     fill(store, found.games, replace=replace)
     return found
-
-
-def _import_one(found: Imported, place: Place, files: Mapping[str, Read]) -> None:
-    try:
-        game = _read_game(place, files)
-    except _SkippedError as reason:
-        found.skipped[str(reason)] += 1
-    except UNREADABLE as error:
-        found.bad.append((f"{place.split}/{place.id}", " ".join(str(error).split()) or type(error).__name__))
-    else:
-        found.games.setdefault(place.split, {})[place.id] = to_json(game)
-
-
-def _why_none(found: Imported) -> str:
-    if found.bad:
-        name, reason = found.bad[0]
-        return f"{len(found.bad)} cannot be played, the first being {name}: {reason}"
-    return f"left out: {', '.join(found.skipped)}; expected {LAYOUT}"
 
 
 def _read_game(place: Place, files: Mapping[str, Read]) -> Game:

@@ -75,14 +75,11 @@ class Names:
     def of(self, kind: str) -> str:
         """A new name for something of that kind."""
         body = kind.removesuffix("Basin")
-        while (place := self._place()) in self.used:
-            pass
+        place = ""
+        while not place or place in self.used:
+            place = "_bar_".join(
+                f"_{'plus' if value >= 0 else 'minus'}_{abs(value) // 100:02}_dot_{abs(value) % 100:02}"
+                for value in self.rng.integers((-400, 1, -400), (400, 220, 400)).tolist()
+            )
         self.used.add(place)
         return f"{body}_bar_{place}" + (f"_bar_{kind}" if body != kind else "")
-
-    def _place(self) -> str:
-        lows, highs = (-400, 1, -400), (400, 220, 400)
-        return "_bar_".join(
-            f"_{'plus' if value >= 0 else 'minus'}_{abs(value) // 100:02}_dot_{abs(value) % 100:02}"
-            for value in self.rng.integers(lows, highs).tolist()
-        )

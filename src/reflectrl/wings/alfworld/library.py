@@ -10,10 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from reflectrl.config.folders import no_link, require_writable
+from reflectrl.config.folders import data_folder, no_link, require_writable
 from reflectrl.types import UserError
-from reflectrl.wings.alfworld.cached import from_json
-from reflectrl.wings.alfworld.game import Game, GameError
+from reflectrl.wings.alfworld.game import Game, GameError, from_json
 
 SETS = ("train", "valid_seen", "valid_unseen", "valid_train")
 """The official sets of games."""
@@ -49,15 +48,15 @@ class Shelf:
     def __init__(self, path: Path, generated: bool = False) -> None:
         self.path, self.generated = path, generated
         self._lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        self.entries = tuple(self._entry(number, line) for number, line in enumerate(self._lines))
+        found: list[Entry] = []
+        for number, line in enumerate(self._lines):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise self._corrupt(number, "not a cached game")
+            found.append(Entry(json.loads(match[1]), match[2], int(match[3])))
+        self.entries = tuple(found)
         self._numbers = {entry.id: number for number, entry in enumerate(self.entries)}
         self.game = lru_cache(maxsize=KEPT)(self._game)
-
-    def _entry(self, number: int, line: str) -> Entry:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise self._corrupt(number, "not a cached game")
-        return Entry(json.loads(match[1]), match[2], int(match[3]))
 
     def _game(self, game_id: str) -> Game:
         """The game of that id."""
@@ -77,14 +76,6 @@ class Shelf:
     def lines(self) -> dict[str, str]:
         """Game id → its line."""
         return {entry.id: line for entry, line in zip(self.entries, self._lines, strict=True)}
-
-
-def store_path(store: str | Path = "") -> Path:
-    """The folder of a store; "" is $REFLECTRL_DATA/alfworld, or ~/.cache/reflectrl/alfworld without that variable."""
-    if store != "":
-        return Path(store).expanduser()
-    data = os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl"
-    return Path(data).expanduser() / "alfworld"
 
 
 def splits_in(store: Path) -> list[str]:
@@ -108,7 +99,7 @@ def open_shelf(store: str | Path, split: str) -> Shelf:
     Raises:
         UserError: there are no games, or none of that split, or the file is damaged.
     """
-    folder = store_path(store)
+    folder = data_folder("alfworld", store)
     path = folder / f"{split}{_SUFFIX}"
     try:
         status = path.stat()
@@ -128,7 +119,7 @@ def _absence(store: str | Path, folder: Path, split: str) -> str:
     there = splits_in(folder)
     if there:
         return f"{folder} has no games of split {split!r}; there are {', '.join(there)}"
-    verb = "reflectrl data alfworld" + ("" if folder == store_path() else f" --store {store}")
+    verb = "reflectrl data alfworld" + ("" if folder == data_folder("alfworld") else f" --store {store}")
     return (
         f"there are no ALFWorld games in {folder}: get them with `{verb} --download`, or `{verb} --from DIR` "
         f"(the official files), or make some with `{verb} --generate N`"
@@ -165,22 +156,18 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
         UserError: they cannot be written (the disk is full, say).
     """
     try:
-        _fill(store, games, generated, replace)
+        old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
+        marker = store / _MARKER
+        fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
+        for path in old:
+            path.unlink()
+        marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
+        for path in fresh:
+            path.replace(path.with_suffix(""))
     except OSError as error:
         for path in store.glob(f"*{_SUFFIX}{_FRESH}"):
             path.unlink(missing_ok=True)
         raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
-
-
-def _fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str, replace: bool) -> None:
-    old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
-    fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
-    for path in old:
-        path.unlink()
-    marker = store / _MARKER
-    marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
-    for path in fresh:
-        path.replace(path.with_suffix(""))
 
 
 def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:

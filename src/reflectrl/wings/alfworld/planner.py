@@ -172,7 +172,11 @@ class _Search:
             if spent > best[state]:
                 continue
             if self._bound(state) == 0:
-                return self._traced(state, came)
+                found = []
+                while state in came:
+                    state, deed = came[state]
+                    found.append(deed)
+                return found[::-1]
             for deed, cost, after in self._steps(state):
                 total = spent + cost
                 if total < best.get(after, total + 1):
@@ -181,17 +185,13 @@ class _Search:
                     heappush(queue, (total + self._bound(after), pushed, -total, after))
         raise GameError(f"{self.house.game.id} cannot be won from here")
 
-    def _traced(self, state: _State, came: dict[_State, tuple[_State, Deed]]) -> list[Deed]:
-        found = []
-        while state in came:
-            state, deed = came[state]
-            found.append(deed)
-        return found[::-1]
-
     def _steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
         """Deeds that may help, what they cost in commands, and the states that they lead to."""
-        if self.goal.lamp:
-            yield from self._lamp_steps(state)
+        for thing, index in sorted(state.lying) if self.goal.lamp else ():
+            if thing in state.done and thing in self.lamps:
+                yield self._step(state, ("visit", thing, index))
+            elif thing in self.lamps and "toggleable" in self.house.game.things[thing].abilities:
+                yield self._step(state, ("use", thing, index), done=state.done | {thing})
         if state.held is None:
             yield from self._take_steps(state)
             return
@@ -205,13 +205,6 @@ class _Search:
         for index in self.places if anywhere else self.targets if ready else ():
             lying = state.lying | {(held, index)} if held in self.watched else state.lying
             yield self._step(state, ("put", held, index), held=None, lying=lying)
-
-    def _lamp_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
-        for thing, index in sorted(state.lying):
-            if thing in state.done and thing in self.lamps:
-                yield self._step(state, ("visit", thing, index))
-            elif thing in self.lamps and "toggleable" in self.house.game.things[thing].abilities:
-                yield self._step(state, ("use", thing, index), done=state.done | {thing})
 
     def _take_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
         """Takes, of things where they lay at first: to take up what the plan itself put down cannot help."""
@@ -237,9 +230,8 @@ class _Search:
 
     def _bound(self, state: _State) -> int:
         """No more commands than a win takes, and 0 only when it is won."""
-        return self._lamp_bound(state) if self.goal.lamp else self._place_bound(state)
-
-    def _lamp_bound(self, state: _State) -> int:
+        if not self.goal.lamp:
+            return self._place_bound(state)
         here = {thing for thing, index in state.lying if self.receptacles[index].location == state.location}
         lamps = self.lamps & here
         light = 0 if lamps & state.done else 1 if lamps or self.lamps & state.done else 2

@@ -31,18 +31,15 @@ def compile_game(game_id: str, problem: str, trajectory: Mapping[str, Any], word
     if task_type not in TYPES:
         raise GameError(f"task type {task_type!r} is none of {', '.join(TYPES)}")
     try:
-        game = _assemble(game_id, task_type, facts, _goal(task_type, literals), wording, _annotations(trajectory))
+        written = trajectory.get("turk_annotations", {}).get("anns", [])
+        wordings = tuple(one["task_desc"].strip() for one in written if one.get("task_desc", "").strip())
+        game = _assemble(game_id, task_type, facts, _goal(task_type, literals), wording, wordings)
     except GameError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError) as error:  # a name without a kind, a fact too short
         raise GameError(f"its facts do not fit together: {error!r}") from error
     _require_possible(game)
     return game
-
-
-def _annotations(trajectory: Mapping[str, Any]) -> tuple[str, ...]:
-    written = trajectory.get("turk_annotations", {}).get("anns", [])
-    return tuple(one["task_desc"].strip() for one in written if one.get("task_desc", "").strip())
 
 
 def _goal(task_type: str, literals: frozenset[Fact]) -> Goal:
@@ -148,18 +145,14 @@ def _indexed(facts: Sequence[Fact], first: Mapping[str, int], second: Mapping[st
 
 def _names(ids: set[str]) -> dict[str, str]:
     """PDDL name → the name that players read: its kind and a number, counted down along the sorted names."""
-    kinds = {name: _kind(name) for name in sorted(ids) if "_bar_" in name}
+    ends = {name: "basin" if "basin" in name else "" for name in sorted(ids) if "_bar_" in name}
+    kinds = {name: name.split("_bar_", 1)[0] + end for name, end in ends.items()}
     left = Counter(kinds.values())
     names = {}
     for name, kind in kinds.items():
         names[name] = f"{kind} {left[kind]}"
         left[kind] -= 1
     return names
-
-
-def _kind(name: str) -> str:
-    kind = name.split("_bar_", 1)[0]
-    return kind + "basin" if "basin" in name else kind
 
 
 def _require_possible(game: Game) -> None:

@@ -66,11 +66,8 @@ class ReferenceHouse:
 
     def _begin(self, wording: str) -> None:
         domain, grammar = _rules()
-        content = {
-            "pddl_domain": domain,
-            "grammar": grammar.replace("UNKNOWN GOAL.", wording),
-            "pddl_problem": self._problem,
-        }
+        grammar = grammar.replace("UNKNOWN GOAL.", wording)
+        content = {"pddl_domain": domain, "grammar": grammar, "pddl_problem": self._problem}
         self._walked = []
         arguments = list(sys.argv)  # Fast Downward's translator overwrites them
         try:

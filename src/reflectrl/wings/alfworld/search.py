@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of, number_of, numbered
+from reflectrl.wings.alfworld.beliefs import Beliefs, by_promise, kind_of, number_of, numbered
 from reflectrl.wings.alfworld.game import TREATMENTS, Goal
-from reflectrl.wings.alfworld.likely import by_promise
 
 
 class Advice(NamedTuple):
@@ -123,3 +122,24 @@ def _search(beliefs: Beliefs, kind: str, legal: Collection[str], because: str, p
     place, *_ = by_promise(left, kind, prior)
     because = f"{because} Left: {numbered([p for p in left if kind_of(p) == kind_of(place)])}."
     return _go(beliefs, place, legal, because)
+
+
+def reached(beliefs: Beliefs, goal: Goal) -> frozenset[str]:
+    """The milestones that stand reached.
+
+    They are: "found" (a thing of the goal's kind was seen), "taken" (it is in the hand), "prepared" (it is in the state
+    asked for, or a lamp is lit where one is needed), "placed" (it lies where it belongs).
+    """
+    found = set()
+    holding = kind_of(beliefs.held) == goal.kind
+    if holding or beliefs.where(goal.kind):
+        found.add("found")
+    if holding:
+        found.add("taken")
+    verb = TREATMENTS[goal.state].verb if goal.state else ""
+    is_prepared_one = any(done == verb and kind_of(thing) == goal.kind for done, thing in beliefs.done)
+    if any(kind_of(lamp) == goal.lamp for lamp in beliefs.lit) or is_prepared_one:
+        found.add("prepared")
+    if goal.receptacle and any(delivered(beliefs, goal, p) for p in beliefs.seen if kind_of(p) == goal.receptacle):
+        found.add("placed")
+    return frozenset(found)

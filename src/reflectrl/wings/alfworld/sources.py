@@ -73,20 +73,13 @@ def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
             if not here:
                 raise UserError(f"{path}: no ALFWorld games there; expected {LAYOUT}, in a folder or in archives")
             for place, name, read in here:
-                reason = _unwanted(place)
-                if reason:
-                    skipped[place] = reason
+                # By its name alone, a game is not among the official sets: the rule of the reference's own loader.
+                barred = next((word for word in ("movable", "Sliced") if word in place.task + place.trial), "")
+                if barred or place.split not in SETS:
+                    skipped[place] = f"{barred} in its name" if barred else f"in none of {', '.join(SETS)}"
                 else:
                     found.setdefault(place, {})[name] = read
         yield Sources(found, Counter(skipped.values()))
-
-
-def _unwanted(place: Place) -> str:
-    """Why a game is not among the official sets by its name alone: the rule of the reference's own loader."""
-    for word in ("movable", "Sliced"):
-        if word in place.task + place.trial:
-            return f"{word} in its name"
-    return "" if place.split in SETS else f"in none of {', '.join(SETS)}"
 
 
 def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from reflectrl.wings.alfworld.beliefs import Beliefs, kind_of, numbered
+from reflectrl.wings.alfworld.beliefs import Beliefs, by_promise, kind_of, likely_places, numbered
 from reflectrl.wings.alfworld.game import Goal
-from reflectrl.wings.alfworld.likely import by_promise, likely_places
 from reflectrl.wings.alfworld.search import delivered, target
 
 KINDS_SHOWN = 4
@@ -60,7 +59,9 @@ def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior
         else:
             left = by_promise(beliefs.left(), kind, prior)
             first = f" (the first is {_reach(left[0], legal)})" if left and _reach(left[0], legal) else ""
-            lines[f"Left for {kind}{first}"] = _first_kinds(left) or "nothing"
+            places = _by_kind(left)
+            more = ["..."] if len(places) > KINDS_SHOWN else []
+            lines[f"Left for {kind}{first}"] = ", ".join([*places[:KINDS_SHOWN], *more]) or "nothing"
     unasked = " (not asked for)" if beliefs.held and kind_of(beliefs.held) not in kinds else ""
     return _lines(beliefs, wording, _holding(beliefs) + unasked, lines)
 
@@ -76,11 +77,6 @@ def _located(things: Iterable[tuple[str, str]], legal: Collection[str]) -> str:
     """Things and their places, those within reach first."""
     texts = [(reach := _reach(place, legal), f"{thing} at {place}{reach and f' ({reach})'}") for thing, place in things]
     return ", ".join(text for _, text in sorted(texts, key=lambda pair: not pair[0]))
-
-
-def _first_kinds(places: Iterable[str]) -> str:
-    kinds = _by_kind(places)
-    return ", ".join([*kinds[:KINDS_SHOWN], *(["..."] if len(kinds) > KINDS_SHOWN else [])])
 
 
 def _words(wording: str) -> Sequence[str]:

@@ -79,24 +79,17 @@ def _facts(household: Household) -> list[str]:
     facts += [("objectType", name, f"{kind}Type") for name, kind in things.items()]
     facts += [("canContain", f"{r}Type", f"{kind}Type") for r in holders for kind in HOLDS.get(r, ()) if kind in kinds]
     facts += [("pickupable", name) for name, kind in things.items() if kind not in FIXED]
-    facts += [("isReceptacleObject", name) for name in _able(things, "isReceptacleObject")]
+    facts += [("isReceptacleObject", name) for name, kind in things.items() if kind in ABLE["isReceptacleObject"]]
     facts += [("openable", one.name) for one in receptacles if one.openable]
     facts.append(("atLocation", "agent1", household.start))
-    facts += [("cleanable", name) for name in _able(things, "cleanable")]
-    facts += [("heatable", name) for name in _able(things, "heatable")]
-    facts += [("coolable", name) for name in _able(things, "coolable")]
-    facts += [("isCool", name) for name in household.cool]
-    facts += [("toggleable", name) for name in _able(things, "toggleable")]
-    facts += [("sliceable", name) for name in _able(things, "sliceable")]
+    for ability in ("cleanable", "heatable", "coolable", "toggleable", "sliceable"):
+        facts += [(ability, name) for name, kind in things.items() if kind in ABLE[ability]]
+        facts += [("isCool", name) for name in household.cool if ability == "coolable"]
     facts += [("inReceptacle", thing, receptacle) for thing, receptacle in household.inside]
     facts += [("inReceptacleObject", inner, outer) for inner, outer in household.nested]
     facts += [("receptacleAtLocation", one.name, one.location) for one in receptacles]
     facts += [("objectAtLocation", thing, spot) for thing, spot in household.at]
     return [f"({' '.join(fact)})" for fact in facts]
-
-
-def _able(things: dict[str, str], ability: str) -> list[str]:
-    return [name for name, kind in things.items() if kind in ABLE[ability]]
 
 
 _PLACED = """\

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from reflectrl.wings.autoexplore.evidence import Profiles
+from reflectrl.wings.autoexplore.finder import Profiles
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.search import CONTENT_BYTES
 from reflectrl.wings.autoexplore.texts import Unreadable

@@ -59,15 +59,14 @@ class Comments:
 
     def bare(self, block: list[str]) -> str:
         """What is said in the lines of a comment."""
-        return "\n".join(map(self._bare, block)).strip("\n")
-
-    def _bare(self, line: str) -> str:
-        line = line.strip()
-        if (mark := self._line.match(line)) is not None:
-            line = line[mark.end() :]
-        if self.opening:
-            line = line.removeprefix(self.opening).removesuffix(self.closing)
-        return _DECORATION.sub("", line)
+        said = []
+        for line in map(str.strip, block):
+            if (mark := self._line.match(line)) is not None:
+                line = line[mark.end() :]
+            if self.opening:
+                line = line.removeprefix(self.opening).removesuffix(self.closing)
+            said.append(_DECORATION.sub("", line))
+        return "\n".join(said).strip("\n")
 
     def above(self, lines: list[str], number: int) -> str:
         """The first sentence of the comment right above line `number` (from 1), "" if there is none."""
@@ -147,16 +146,8 @@ _BY_SUFFIX = {
 }
 _SUFFIXES = {suffix: comments for comments, suffixes in _BY_SUFFIX.items() for suffix in suffixes.split()}
 _NAMED = (
-    "makefile",
-    "gnumakefile",
-    "dockerfile",
-    "rakefile",
-    "gemfile",
-    "justfile",
-    "vagrantfile",
-    "jenkinsfile",
-    "pipfile",
-)
+    "makefile", "gnumakefile", "dockerfile", "rakefile", "gemfile", "justfile", "vagrantfile", "jenkinsfile", "pipfile",
+)  # fmt: skip
 
 
 def comments_of(path: str) -> Comments | None:

@@ -88,23 +88,25 @@ class AutoExploreEnv(TextEnv):
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         stage = stage or "all"
         require_known("autoexplore", "stage", stage, self.stages)
-        questions = [one for one in self._questions(split) if self._is_in(one, stage)]
-        return [_task_of(one, split, stage) for one in questions]
+        tasks = []
+        for one in self._questions(split):
+            if min(map(depth, one.gold)) <= STAGES.get(stage, 1_000):
+                about = {"question": one.question, "repo": one.repo, "gold": list(one.gold), "source": one.source}
+                tasks.append(Task(one.id, "autoexplore", about, split, stage))
+        return tasks
 
     def _questions(self, split: str) -> list[Question]:
         library = open_library(self.library)
         require_known("autoexplore", "split", split, library.splits)
-        found = [one for one in library.questions(split) if self._is_wanted(one)]
+        found = [
+            one
+            for one in library.questions(split)
+            if (not self.sources or one.source in self.sources) and (not self.repos or one.repo in self.repos)
+        ]
         if not found:
             raise UserError(f"autoexplore: no questions of these sources and repositories in {split!r}")
         count = min(self.limit or len(found), len(found))
         return [found[i * len(found) // count] for i in range(count)]
-
-    def _is_wanted(self, question: Question) -> bool:
-        return (not self.sources or question.source in self.sources) and (not self.repos or question.repo in self.repos)
-
-    def _is_in(self, question: Question, stage: str) -> bool:
-        return min(map(depth, question.gold)) <= STAGES.get(stage, 1_000)
 
     def group(self, task: Task) -> str | None:
         """What results are reported by, too."""
@@ -175,16 +177,6 @@ class AutoExploreEnv(TextEnv):
         self._ask(task)
         self.walk = self._started(salt)
         self.walk.set_state(walk)
-
-
-def _task_of(question: Question, split: str, stage: str) -> Task:
-    payload = {
-        "question": question.question,
-        "repo": question.repo,
-        "gold": list(question.gold),
-        "source": question.source,
-    }
-    return Task(question.id, "autoexplore", payload, split, stage)
 
 
 @lru_cache(maxsize=256)

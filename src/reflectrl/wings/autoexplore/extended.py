@@ -14,8 +14,8 @@ from typing import Any
 
 from reflectrl.wings.autoexplore.commands import Command, Result, Verb, cat, head, outlined
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.kinds import kind_of
 from reflectrl.wings.autoexplore.names import joined, parent, shown
+from reflectrl.wings.autoexplore.teacher import kind_of
 from reflectrl.wings.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
 LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
@@ -70,12 +70,9 @@ class ExtendedWalk:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def commands(self) -> Mapping[str, Command]:
-        self._legal = self._legal or self._commands()
-        return self._legal
-
-    def _commands(self) -> dict[str, Command]:
-        found = self._searches()
-        found |= self._moves()
+        if self._legal:
+            return self._legal
+        found = self._legal = self._searches() | self._moves()
         for path, label in self.labels.items():
             found[f"id {label}"] = Command("id", path)
             found |= {f"{verb} {label}": Command(verb, path) for verb in LOOKS if (verb, path) not in self.looked}

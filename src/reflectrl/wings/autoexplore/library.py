@@ -7,13 +7,13 @@ questions/SPLIT.jsonl       train, validation, test, and one for every imported 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from reflectrl.config.folders import data_folder
 from reflectrl.envs.base import SPLITS
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.questions import Question, read_questions, rows_of
@@ -96,14 +96,6 @@ class Library:
         return Path(self.repos[name].path or self.folder / "repos" / name)
 
 
-def library_path(folder: str | os.PathLike[str] = "") -> Path:
-    """The folder of a library; "" is $REFLECTRL_DATA/autoexplore, or ~/.cache/reflectrl/autoexplore without that."""
-    if folder != "":
-        return Path(folder).expanduser()
-    data = os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl"
-    return Path(data).expanduser() / "autoexplore"
-
-
 def open_library(folder: str = "") -> Library:
     """The library in a folder; opened once per process, and anew when its list of repositories has changed.
 
@@ -113,12 +105,12 @@ def open_library(folder: str = "") -> Library:
     Raises:
         UserError: there is no library, or it is damaged.
     """
-    path = library_path(folder)
+    path = data_folder("autoexplore", folder)
     try:
         status = (path / REPOS).stat()
         return _opened(path.resolve(), status.st_mtime_ns)
     except FileNotFoundError:
-        verb = VERB + ("" if path == library_path() else f" --store {folder}")
+        verb = VERB + ("" if path == data_folder("autoexplore") else f" --store {folder}")
         raise UserError(
             f"there is no library of repositories in {path}: make one from well-known packages with "
             f"`{verb} --download`, or from your own repositories with `{verb} --from DIR ...`"

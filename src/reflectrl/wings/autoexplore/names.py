@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+=@#%^~()\[\]{}/-]*")
 """Names of these are shown as they are; so are letters and digits of other scripts."""
@@ -54,3 +57,28 @@ def parent(path: str) -> str:
 def depth(path: str) -> int:
     """How many folders lie above a path: 0 for what is in the root."""
     return path.count("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What lies in a folder: names, sorted. Folders without any file below them are not among them."""
+
+    path: str
+    folders: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def tree(files: Iterable[str]) -> dict[str, Folder]:
+    """Every folder above the files, by its path. The root ("") is always there."""
+    folders: defaultdict[str, list[str]] = defaultdict(list)
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    known = {""}
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        names[folder].append(name)
+        while folder not in known:
+            known.add(folder)
+            outer, _, inner = folder.rpartition("/")
+            folders[outer].append(inner)
+            folder = outer
+    return {path: Folder(path, tuple(sorted(folders[path])), tuple(sorted(names[path]))) for path in sorted(known)}

@@ -66,7 +66,14 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
     found: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
     if found is None:
         found = code_outline(text, LANGUAGES[suffix], comments_of(path) or HASH)
-    return tuple(islice(_constants_once(found), MOST_DEFINITIONS))
+    kept, constants = [], set()  # a constant counts once, where it is set first
+    for each in found:
+        if each.kind != "constant" or (each.name, each.parent) not in constants:
+            kept.append(each)
+        constants.add((each.name, each.parent))
+        if len(kept) == MOST_DEFINITIONS:
+            break
+    return tuple(kept)
 
 
 def about(path: str, text: str) -> str:
@@ -76,7 +83,7 @@ def about(path: str, text: str) -> str:
     or that of the class that is named like the file, of Markdown and reStructuredText the first heading, of tables the
     names of their columns, of package files their description.
     """
-    suffix, text = _suffix(path), _clean(text)
+    suffix, text, comments = _suffix(path), _clean(text), comments_of(path)
     if suffix in ("md", "markdown", "mdx", "rmd", "rst", "rest"):
         return title_in_front(text) or next((heading.name for heading in outline(path, text)), "")
     if suffix in ("csv", "tsv"):
@@ -84,17 +91,10 @@ def about(path: str, text: str) -> str:
     if suffix in ("json", "json5", "jsonc", "jsonl", "ndjson"):
         return json_about(text)
     if suffix == "txt" or not suffix:
-        return _first_sentence(text) if comments_of(path) is None else _of_comment(path, text)
-    return _of_package(path, suffix, text) or _of_comment(path, text) or _of_namesake(path, text)
-
-
-def _constants_once(found: Iterable[Definition]) -> Iterator[Definition]:
-    """Without the constants that were set further up already."""
-    seen = set()
-    for each in found:
-        if each.kind != "constant" or (each.name, each.parent) not in seen:
-            yield each
-        seen.add((each.name, each.parent))
+        prose = text[:4000].lstrip("\n =-*#~")
+        return sentence(prose) if comments is None else comments.leading(text)
+    told = _of_package(path, suffix, text) or (comments.leading(text) if comments else "")
+    return told or _of_namesake(path, text)
 
 
 def _of_package(path: str, suffix: str, text: str) -> str:
@@ -110,11 +110,6 @@ def _of_package(path: str, suffix: str, text: str) -> str:
     return sentence(found[found.re.groups]) if found else ""
 
 
-def _of_comment(path: str, text: str) -> str:
-    comments = comments_of(path)
-    return comments.leading(text) if comments else ""
-
-
 def _of_namesake(path: str, text: str) -> str:
     """What the comment on the class that is named like the file says."""
     stem = _letters(path.rpartition("/")[2].partition(".")[0])
@@ -122,11 +117,6 @@ def _of_namesake(path: str, text: str) -> str:
         return ""  # without a look at all of the file
     classes = (each for each in outline(path, text) if each.kind == "class" and _letters(each.name) == stem)
     return next((each.doc for each in classes if each.doc), "")
-
-
-def _first_sentence(text: str) -> str:
-    """What a file of prose begins with."""
-    return sentence(text[:4000].lstrip("\n =-*#~"))
 
 
 def _letters(name: str) -> str:

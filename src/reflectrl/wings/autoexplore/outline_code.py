@@ -37,7 +37,9 @@ class _Scope(NamedTuple):
 
 def code_outline(text: str, language: Language, comments: Comments) -> Iterator[Definition]:
     """Definitions at the top level and in classes, in the order of lines; what is inside a function is left out."""
-    masked = _masked(text, language)
+    # The text, as long as before, with blanks for comments, strings and overlong lines.
+    masked = language.masked.sub(lambda found: _blank(found[0]), text)
+    masked = "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
     found = _matches(masked, language)
     lines = text.split("\n")
     scopes: list[_Scope] = []
@@ -47,9 +49,9 @@ def code_outline(text: str, language: Language, comments: Comments) -> Iterator[
         indent = len(line) - len(line.lstrip())
         while scopes and scopes[-1].indent >= indent and not _GOES_ON.match(line):
             scopes.pop()
-        if number not in found or not _counts(found[number][0], scopes):
+        kind, match = found.get(number, ("", None))
+        if match is None or not (scopes[-1].is_class if scopes else kind != "method"):  # inside of a function
             continue
-        kind, match = found[number]
         name = match["name"]
         if kind != "within":
             enclosing = match.groupdict().get("parent") or (scopes[-1].name if scopes else "")
@@ -62,17 +64,6 @@ def code_outline(text: str, language: Language, comments: Comments) -> Iterator[
             yield Definition(number, kind, one_line(name), enclosing, doc, signature)
         if kind != "constant":
             scopes.append(_Scope(indent, name, kind in ("class", "within")))
-
-
-def _counts(kind: str, scopes: list[_Scope]) -> bool:
-    """Whether a definition of that kind may stand here."""
-    return scopes[-1].is_class if scopes else kind != "method"
-
-
-def _masked(text: str, language: Language) -> str:
-    """The text, as long as before, with blanks for comments, strings and overlong lines."""
-    masked = language.masked.sub(lambda found: _blank(found[0]), text)
-    return "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
 
 
 def _blank(text: str) -> str:

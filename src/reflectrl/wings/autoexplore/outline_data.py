@@ -96,13 +96,11 @@ def settings_about(text: str, outline: tuple[Definition, ...]) -> str:
         for key in outline:
             if key.name == name and key.kind == "key" and key.parent in _PACKAGE_SECTIONS:
                 value = re.split("[=:]", lines[key.line - 1], maxsplit=1)[-1].strip().strip("\"',")
-                if said := sentence(value if value not in ("|", ">", ">-", "|-", "") else _indented(lines, key.line)):
+                if value in ("|", ">", ">-", "|-", ""):  # it stands below, indented
+                    value = "\n".join(line for line in lines[key.line : key.line + 5] if line[:1].isspace())
+                if said := sentence(value):
                     return said
     return ""
-
-
-def _indented(lines: list[str], start: int) -> str:
-    return "\n".join(line for line in lines[start : start + 5] if line[:1].isspace())
 
 
 def _settings(text: str, comments: Comments) -> Iterator[Definition]:

@@ -63,7 +63,9 @@ def _defined(body: Sequence[ast.stmt]) -> list[Definition]:
                     found.append(Definition(node.lineno, "class", name, parent, _doc(node.body)))
                     pending.append((node.body, name))
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    found.append(_function(node, parent))
+                    kind = "method" if parent else "function"
+                    signature = _signature(node.args, kind)
+                    found.append(Definition(node.lineno, kind, node.name, parent, _doc(node.body), signature))
                 case ast.Assign() | ast.AnnAssign():
                     doc = _doc(body[place + 1 : place + 2])
                     found += (Definition(node.lineno, "constant", name, parent, doc) for name in _constants(node))
@@ -77,11 +79,6 @@ def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         yield getattr(node, field, [])
     yield from (handler.body for handler in getattr(node, "handlers", ()))
-
-
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, parent: str) -> Definition:
-    kind = "method" if parent else "function"
-    return Definition(node.lineno, kind, node.name, parent, _doc(node.body), _signature(node.args, kind))
 
 
 def _constants(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:

@@ -66,12 +66,10 @@ class PaperWalk:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def commands(self) -> Mapping[str, Command]:
-        self._legal = self._legal or self._commands()
-        return self._legal
-
-    def _commands(self) -> dict[str, Command]:
+        if self._legal:
+            return self._legal
         folders, files = self._shown()
-        found: dict[str, Command] = {}
+        found = self._legal = {}
         if self.folder:
             found["cd .."] = Command("cd", parent(self.folder))
         if self._first + self.page < self._entries():

@@ -47,8 +47,14 @@ def rows_of(path: Path) -> list[tuple[Any, str]]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"{path} cannot be read: {why}") from error
-    places = [(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    return [(_decoded(line, place), place) for line, place in places]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        place = f"{path}, line {number}"
+        try:
+            rows += [(json.loads(line), place)] if line.strip() else []
+        except ValueError as error:
+            raise UserError(f"{place} is no JSON: {error}") from error
+    return rows
 
 
 def question_of(row: Any, place: str) -> Question:
@@ -82,10 +88,3 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _decoded(line: str, place: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{place} is no JSON: {error}") from error

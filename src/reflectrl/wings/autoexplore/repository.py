@@ -16,15 +16,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import Filters, decoded, is_text
-from reflectrl.wings.autoexplore.index import Index, index
-from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.index import Filters, Index, decoded, index, is_text
+from reflectrl.wings.autoexplore.names import Folder, shown, tree
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable
-from reflectrl.wings.autoexplore.tree import Folder, tree
 
 READ_BYTES = 64 * 1024
 """So much of a file is read unless another limit is given."""
@@ -66,7 +63,9 @@ class Repository:
         sandbox = Sandbox(root)
         found = index(sandbox, filters or Filters())
         if not found.files:
-            raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {_explained(found.left_out)}")
+            left_out = ", ".join(f"{count} ({reason})" for reason, count in found.left_out.items())
+            why = f"left out are {left_out}" if left_out else "it is empty"
+            raise UserError(f"{str(sandbox.root)!r} holds no file to explore: {why}")
         return cls(sandbox, found, cache_bytes)
 
     @property
@@ -144,9 +143,3 @@ class Repository:
 
     def __repr__(self) -> str:
         return f"Repository({str(self.root)!r}: {len(self)} files)"
-
-
-def _explained(left_out: Mapping[str, Any]) -> str:
-    if not left_out:
-        return "it is empty"
-    return "left out are " + ", ".join(f"{count} ({reason})" for reason, count in left_out.items())

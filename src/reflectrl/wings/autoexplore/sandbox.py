@@ -115,13 +115,18 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
     """As `Sandbox.read`, in an open folder. What is not a regular file is neither read nor waited for."""
-    descriptor = os.open(name, _file_flags(), dir_fd=folder)
+    # Never through a link, never waiting for the other end of a pipe.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
     try:
         before = _stamp(descriptor)
-        data = _read(descriptor, limit)
+        pieces, missing = [], limit
+        while missing > 0 and (piece := os.read(descriptor, min(missing, _AT_ONCE))):
+            pieces.append(piece)
+            missing -= len(piece)
         if _stamp(descriptor) != before:
             raise OSError(errno.ESTALE, "changed while it was read")
-        return data, before
+        return b"".join(pieces), before
     finally:
         os.close(descriptor)
 
@@ -131,14 +136,6 @@ def _stamp(descriptor: int) -> Stamp:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     return Stamp(found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IXUSR))
-
-
-def _read(descriptor: int, limit: int) -> bytes:
-    pieces, missing = [], limit
-    while missing > 0 and (piece := os.read(descriptor, min(missing, _AT_ONCE))):
-        pieces.append(piece)
-        missing -= len(piece)
-    return b"".join(pieces)
 
 
 def why(error: OSError) -> str:
@@ -171,8 +168,3 @@ def _nearest(root: str | os.PathLike[str]) -> str:
 
 def _folder_flags() -> int:
     return os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def _file_flags() -> int:
-    """Never through a link, never waiting for the other end of a pipe."""
-    return os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -73,8 +73,7 @@ class Search:
         Raises:
             UserError: there is no word to search for in the question.
         """
-        asked = _Question(question)
-        return [self._hit(path, score, asked) for path, score in self._ranked(asked, k)]
+        return self.explain(question, self.rank(question, k))
 
     def explain(self, question: str, scored: Iterable[tuple[str, float]]) -> list[Hit]:
         """Files that were found in another way, in the same order, with what they share with the question.
@@ -97,7 +96,13 @@ class Search:
         Raises:
             UserError: there is no word to search for in the question.
         """
-        return self._ranked(_Question(question), most)
+        asked = _Question(question)
+        scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
+        found_F = np.flatnonzero(scores_D > 0)
+        if most is not None:
+            found_F = found_F[scores_D[found_F] >= _least(scores_D[found_F], most)]
+        order_F = found_F[np.argsort(-scores_D[found_F], kind="stable")][:most]  # stable: files are sorted by path
+        return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def rarity(self, word: str) -> float:
         """How much a word (without its ending) says: above 0, and larger for words that fewer files hold."""
@@ -116,14 +121,6 @@ class Search:
         texts = (f"{path}\n{self._text(path)}" for path in self.repository.files)
         files = Postings(map(count_runs, texts), words_of)
         return [(files, 1.0), (names, NAMES_WEIGHT)] if self.over == "both" else [(files, 1.0)]
-
-    def _ranked(self, asked: _Question, most: int | None = None) -> list[tuple[str, float]]:
-        scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
-        found_F = np.flatnonzero(scores_D > 0)
-        if most is not None:
-            found_F = found_F[scores_D[found_F] >= _least(scores_D[found_F], most)]
-        order_F = found_F[np.argsort(-scores_D[found_F], kind="stable")][:most]  # stable: files are sorted by path
-        return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def _text(self, path: str) -> str:
         if self.over == "names":

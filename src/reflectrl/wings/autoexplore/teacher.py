@@ -6,15 +6,39 @@ shares with the question.
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from reflectrl.envs.teacher import Teacher
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.commands import Command, Walk
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.kinds import kind_of
 from reflectrl.wings.autoexplore.names import shown
+from reflectrl.wings.autoexplore.outline import LANGUAGES
 from reflectrl.wings.autoexplore.words import spoken
+
+CODE, DOCS, NEWS, OTHER = ("code", "docs", "news", "other")
+_TEXTS = frozenset({"", ".rst", ".rest", ".md", ".markdown", ".mdx", ".rmd", ".txt", ".adoc", ".html", ".htm", ".tex"})
+_DOCS = frozenset({"doc", "docs", "documentation", "manual"})
+_NEWS = re.compile(r"change|history|news|release|whatsnew", re.IGNORECASE)
+
+
+def kind_of(path: str) -> str:
+    """The kind of a file, told from its path alone: whatever lies among documentation belongs to it.
+
+    A question says which kind answers it, and the words that it shares with files do not: a page of the manual repeats
+    the words of the docstring that it is about. So files of a kind are compared with each other, and a player decides
+    between the kinds.
+    """
+    pure = PurePosixPath(path)
+    suffix = pure.suffix.lower()
+    if suffix in _TEXTS and any(_NEWS.search(part) for part in pure.parts):
+        return NEWS
+    if suffix in _TEXTS - {""} or pure.stem.lower() == "readme" or _DOCS & {part.lower() for part in pure.parts[:-1]}:
+        return DOCS
+    return CODE if suffix[1:] in LANGUAGES else OTHER
+
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.env import AutoExploreEnv
@@ -59,7 +83,13 @@ def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, act
         action: the action to be taken now.
     """
     command = walk.commands()[action]
-    said = [_of_last(finder, last, command), _of_next(walk, question, command)]
+    said = [_of_last(finder, last, command)]
+    if command.verb == "id":
+        said.append(_of_file(walk, question, command.path))
+    elif command.verb == "cd" and (shared := _shared(question, command.path.rpartition("/")[2])):
+        said.append(f"The folder shares {', '.join(shared)} with the question.")
+    elif command.verb == "search" and command.path:
+        said.append(f"The word {command.path} is telling.")
     return " ".join([*filter(None, said), f"Next: {action}"])
 
 
@@ -70,23 +100,12 @@ def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
     if last.verb in ("cat", "head", "outline"):
         about = finder.profiles.of(last.path).about
         name = shown(last.path.rpartition("/")[2])
-        return f"{name} is about {_short(about)}, not this." if about else f"{name} does not answer it."
+        in_short = " ".join(about.rstrip(".").split()[:12])
+        return f"{name} is about {in_short}, not this." if about else f"{name} does not answer it."
     if command.verb in ("more", "search") and last.verb in ("search", "more"):
         return "None of these fits."
     if last.verb == "cd" and command.verb == "cd" and not command.path.startswith(last.path):
         return f"{shown(last.path) if last.path else 'The root'} does not lead there."
-    return ""
-
-
-def _of_next(walk: Walk, question: str, command: Command) -> str:
-    match command.verb:
-        case "id":
-            return _of_file(walk, question, command.path)
-        case "cd":
-            shared = _shared(question, command.path.rpartition("/")[2])
-            return f"The folder shares {', '.join(shared)} with the question." if shared else ""
-        case "search" if command.path:
-            return f"The word {command.path} is telling."
     return ""
 
 
@@ -105,8 +124,3 @@ def _shared(question: str, name: str) -> list[str]:
     """Words of the question in a name, as the question has them."""
     inside = {word for _, word in spoken(name)}
     return list(dict.fromkeys(form for form, word in spoken(question) if word in inside))[:WORDS]
-
-
-def _short(text: str) -> str:
-    """The first words of a line."""
-    return " ".join(text.rstrip(".").split()[:12])

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from reflectrl.wings.autoexplore.names import joined
+from reflectrl.wings.autoexplore.names import Folder, joined
 from reflectrl.wings.autoexplore.repository import Repository
-from reflectrl.wings.autoexplore.tree import Folder
 
 OUTPUT_TOKENS = 150
 """Longest output of a command."""

@@ -87,22 +87,21 @@ class FrozenLakeEnv(TextEnv):
         require_known("frozenlake", "stage", stage or "full", self.stages)
         return self._tasks[split]
 
-    @cached_property
-    def _tasks(self) -> dict[str, list[Task]]:
-        return {split: [self._task_of(rows, split) for rows in maps] for split, maps in self._maps().items()}
-
     def _task_of(self, rows: tuple[str, ...], split: str) -> Task:
         row, column = lake(rows).start
         name = f"{row}-{column}" if self.maps != "random" else f"{named_seed(*rows):016x}"
         return Task(f"frozenlake-{self.maps}-{name}", "frozenlake", {"map": list(rows)}, split)
 
-    def _maps(self) -> dict[str, list[tuple[str, ...]]]:
-        """The maps of every split, each with its start marked S."""
+    @cached_property
+    def _tasks(self) -> dict[str, list[Task]]:
+        """A task for every map of a split, with its start marked S."""
         if self.maps == "random":
-            return {split: self._random_maps(split) for split in SPLITS}
-        rows = STANDARD[self.maps]
-        starts = [cell for cell in lake(rows).ice if cell in lake(rows).distances]
-        return divide([restarted(rows, cell) for cell in starts], self.sizes, "frozenlake", self.split_seed)
+            maps = {split: self._random_maps(split) for split in SPLITS}
+        else:
+            rows = STANDARD[self.maps]
+            starts = [cell for cell in lake(rows).ice if cell in lake(rows).distances]
+            maps = divide([restarted(rows, cell) for cell in starts], self.sizes, "frozenlake", self.split_seed)
+        return {split: [self._task_of(rows, split) for rows in own] for split, own in maps.items()}
 
     def _random_maps(self, split: str) -> list[tuple[str, ...]]:
         """Distinct solvable maps.
@@ -116,14 +115,13 @@ class FrozenLakeEnv(TextEnv):
             if len(found) == self.sizes[split]:
                 return list(found)
             rows = draw_rows(rng, self.size, self.holes)
-            if SPLITS[named_seed(self.split_seed, *rows) % 3] == split and self._solvable(rows):
+            if SPLITS[named_seed(self.split_seed, *rows) % 3] != split:
+                continue
+            world = lake(rows)
+            if world.distances.get(world.start, self.horizon + 1) <= self.horizon:
                 found[rows] = None
         wish = f"{self.sizes[split]} different {self.size}x{self.size} maps"
         raise UserError(f"frozenlake: cannot draw {wish} for {split}: found {len(found)} (larger size, fewer holes?)")
-
-    def _solvable(self, rows: tuple[str, ...]) -> bool:
-        world = lake(rows)
-        return world.distances.get(world.start, self.horizon + 1) <= self.horizon
 
     # ---- the world -------------------------------------------------------------------------------------------------
 

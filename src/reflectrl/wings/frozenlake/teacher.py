@@ -31,8 +31,11 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
         before: the cell before the last action; None at the start.
         last: the last action; None at the start.
     """
-    parts = [f"Agent {place(cell)}, goal {place(lake.goal)}.", f"Holes beside: {holes_beside(lake, cell)}."]
-    parts.append(f"Safe moves: {safe_moves(lake, cell)}." if lake.slippery else f"Route {' '.join(route(lake, cell))}.")
+    holes = " ".join(move for move in ACTIONS if lake.letter(lake.neighbour(cell, move)) == "H") or "none"
+    safe = (move for move in ACTIONS if all(lake.letter(near) != "H" for near in lake.outcomes(cell, move)))
+    parts = [f"Agent {place(cell)}, goal {place(lake.goal)}.", f"Holes beside: {holes}."]
+    way = f"Safe moves: {' '.join(safe) or 'none'}." if lake.slippery else f"Route {' '.join(route(lake, cell))}."
+    parts.append(way)
     if before is not None and last is not None:
         parts.append(f"Last move {last} {verdict(lake, before, cell, last)}.")
     parts.append(f"Next {lake.best_action(cell)}.")
@@ -42,17 +45,6 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
 def place(cell: Cell) -> str:
     """A cell in words."""
     return f"row {cell[0]} column {cell[1]}"
-
-
-def holes_beside(lake: Lake, cell: Cell) -> str:
-    """The moves that lead straight into a hole, or "none"."""
-    return " ".join(move for move in ACTIONS if lake.letter(lake.neighbour(cell, move)) == "H") or "none"
-
-
-def safe_moves(lake: Lake, cell: Cell) -> str:
-    """The moves on slippery ice that cannot end in a hole, or "none"."""
-    safe = (move for move in ACTIONS if all(lake.letter(near) != "H" for near in lake.outcomes(cell, move)))
-    return " ".join(safe) or "none"
 
 
 def route(lake: Lake, cell: Cell) -> list[str]:

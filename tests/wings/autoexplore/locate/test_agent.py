@@ -13,7 +13,7 @@ from reflectrl.cli import main
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate import card as cards
-from reflectrl.wings.autoexplore.locate.agent import Agent, default_agent
+from reflectrl.wings.autoexplore.locate.agent import Agent
 from reflectrl.wings.autoexplore.locate.card import VARIABLE, read_card
 from reflectrl.wings.autoexplore.locate.export import export
 from reflectrl.wings.autoexplore.repository import Repository
@@ -122,8 +122,8 @@ def test_nothing_else_is_overwritten(run_folder: Path, tmp_path: Path, capsys: A
 
 def test_which_agent_is_used(agent_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, str(agent_folder))
-    found = default_agent()
-    assert found is not None and found.card.recipe == "tiny"
+    found = cards.agent_folder()
+    assert found is not None and Agent.load(found).card.recipe == "tiny"
     assert cards.agent_folder(str(tmp_path)) == tmp_path
 
 

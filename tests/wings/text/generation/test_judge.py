@@ -8,8 +8,7 @@ import pytest
 
 from reflectrl.models.endpoint import Endpoint
 from reflectrl.types import UserError
-from reflectrl.wings.text.generation.judge import Wins, count, judge
-from reflectrl.wings.text.generation.judge_prompts import compare_request, read_verdict
+from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
 
 

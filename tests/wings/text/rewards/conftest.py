@@ -24,7 +24,7 @@ def save_classifier(
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-    from reflectrl.wings.text.rewards.oasst import register
+    from reflectrl.wings.text.rewards.classifiers import register
 
     register()
     ends = [END, "<pad>"] if pad else [END]  # the padding of RoBERTa has a low number

@@ -73,7 +73,7 @@ def test_the_reward_model_reads_the_dialogue_in_its_own_marks(classifier):
 
 
 def test_mean_pooling_does_not_see_the_padding(classifier):
-    from reflectrl.wings.text.rewards.oasst import OasstConfig, OasstRewardModel
+    from reflectrl.wings.text.rewards.classifiers import OasstConfig, OasstRewardModel
 
     config = OasstConfig("mean", vocab_size=20, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
     model = OasstRewardModel(config).eval()

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples import Gate, Reading, Sample, dialogue, read_samples
-from reflectrl.wings.text.samples.families import FAMILIES, Account, comet, prepare, read_account, sources, store_path
+from reflectrl.wings.text.samples.families import FAMILIES, Account, comet, prepare, read_account, sources
 from reflectrl.wings.text.samples.families.sources import Source, find, records, split_of
 from reflectrl.wings.text.samples.rows import BadRowError
 from reflectrl.wings.text.samples.writing import to_line
@@ -461,6 +462,6 @@ class TestStore:
 
     def test_where_data_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REFLECTRL_DATA", "/data")
-        assert (store_path("hha"), store_path("hha", "~/x")) == (Path("/data/hha"), Path.home() / "x")
+        assert (data_folder("hha"), data_folder("hha", "~/x")) == (Path("/data/hha"), Path.home() / "x")
         monkeypatch.delenv("REFLECTRL_DATA")
-        assert store_path("comet") == Path.home() / ".cache/reflectrl/comet"
+        assert data_folder("comet") == Path.home() / ".cache/reflectrl/comet"

@@ -14,8 +14,7 @@ from reflectrl.types import UserError
 from reflectrl.wings.text.samples import Reading, Sample, Samples, group_of, read_samples, to_unit, write_samples
 from reflectrl.wings.text.samples.reading import form_of
 from reflectrl.wings.text.samples.rows import BadRowError
-from reflectrl.wings.text.samples.scale import through_sigmoid
-from reflectrl.wings.text.samples.summary import summary
+from reflectrl.wings.text.samples.sample import summary, through_sigmoid
 from reflectrl.wings.text.samples.writing import LineFile, to_line
 
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples import Sample, group_of, read_samples, to_trl
-from reflectrl.wings.text.samples.trl import FORMS
-from reflectrl.wings.text.samples.writing import write_lines
+from reflectrl.wings.text.samples.writing import FORMS, write_lines
 
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 rewards = st.integers(-3, 3).map(float)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from reflectrl.cli.data import Data, bar, refuse_unknown
-from reflectrl.config.folders import require_writable
+from reflectrl.config.folders import data_folder, require_writable
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
 
@@ -64,32 +64,30 @@ class AutoExploreData(Data):
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Make what is asked for, then say what the library holds."""
-        self._check(settings)
-        from reflectrl.wings.autoexplore.library import library_path, open_library
+        refuse_unknown(settings, type(self))
+        for is_wrong, why in self._mistakes():
+            if is_wrong:
+                raise UserError(f"data: {why}")
+        from reflectrl.wings.autoexplore.library import open_library
 
-        store = library_path(self.store)
+        store = data_folder("autoexplore", self.store)
         if self.stage == "questions":
             open_library(self.store)  # before anything is made
-        if self._asked:
+        if self.download or self.from_ or self.import_ is not None or self.stage == "questions":
             made = store.with_name(f"{store.name}.making") if self.replace else store
             require_writable(made, f"a library cannot be written to {made}")
             try:
                 self._make(made)
             finally:
-                _clear(made)
+                for folder in (made / DOWNLOADS, made / "repos", made):  # those in which nothing is
+                    with suppress(OSError):
+                        folder.rmdir()
             if self.replace:
                 _put_in_place(made, store)
-        _show(self.store)
+        from reflectrl.wings.autoexplore.making.make import lines
 
-    @property
-    def _asked(self) -> bool:
-        return self.download or bool(self.from_) or self.import_ is not None or self.stage == "questions"
-
-    def _check(self, settings: Sequence[str]) -> None:
-        refuse_unknown(settings, type(self))
-        for is_wrong, why in self._mistakes():
-            if is_wrong:
-                raise UserError(f"data: {why}")
+        library = open_library(self.store)
+        print(library.folder, *lines(library), sep="\n")
 
     def _mistakes(self) -> Iterator[tuple[bool, str]]:
         """What does not go together, and why."""
@@ -123,10 +121,8 @@ class AutoExploreData(Data):
         elif self.from_:
             folders = [path for paths in self.from_ for path in paths]
             reference(folders, store, self.seed, self.split_by == "task")
-        if self.stage in ("questions", "all"):
-            self._write(store)
-
-    def _write(self, store: Path) -> None:
+        if self.stage == "repos":
+            return
         from reflectrl.wings.autoexplore.making.make import make_questions
 
         with bar("questions") as tick:
@@ -135,7 +131,7 @@ class AutoExploreData(Data):
 
     def _writer(self, store: Path) -> Writer:
         if self.writer == "rules":
-            from reflectrl.wings.autoexplore.making.writing import write_questions_about
+            from reflectrl.wings.autoexplore.making.tasks import write_questions_about
 
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
         from reflectrl.models.endpoint import Endpoint
@@ -160,13 +156,6 @@ class AutoExploreData(Data):
         _report("left out", left_out, "questions")
 
 
-def _clear(store: Path) -> None:
-    """Remove the folders in which nothing is."""
-    for folder in (store / DOWNLOADS, store / "repos", store):
-        with suppress(OSError):
-            folder.rmdir()
-
-
 def _put_in_place(made: Path, store: Path) -> None:
     """The new library becomes the library."""
     old = store.with_name(f"{store.name}.old")
@@ -180,14 +169,3 @@ def _put_in_place(made: Path, store: Path) -> None:
 def _report(what: str, reasons: Counter[str], things: str) -> None:
     for reason, count in reasons.most_common():
         print(f"{what}: {count} {things}, {reason}")
-
-
-def _show(named: str) -> None:
-    """A table: files and questions per repository, then totals per split."""
-    from reflectrl.wings.autoexplore.library import open_library
-    from reflectrl.wings.autoexplore.making.table import lines
-
-    library = open_library(named)
-    print(library.folder)
-    for line in lines(library):
-        print(line)

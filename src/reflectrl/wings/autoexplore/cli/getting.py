@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from reflectrl.cli.data import bar
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.library import RepoEntry
-    from reflectrl.wings.autoexplore.making.pins import Pin
+    from reflectrl.wings.autoexplore.making.repositories import Pin
 
 DOWNLOADS = "downloads"
 """Folder in the library for archives, until they are unpacked."""
@@ -20,14 +20,14 @@ DOWNLOADS = "downloads"
 def get_table(index: str, store: Path) -> None:
     """Get the packages of the built-in table that are for training, validation and test."""
     from reflectrl.wings.autoexplore.library import IMPORTED
-    from reflectrl.wings.autoexplore.making.pins import pins
+    from reflectrl.wings.autoexplore.making.repositories import pins
 
     _get([pin for pin in pins() if pin.split != IMPORTED], index, store)
 
 
 def get_named(named: Sequence[str], index: str, store: Path) -> dict[str, RepoEntry]:
     """Get the packages of repositories (owner/name); returns owner/name → repository, of those that an index has."""
-    from reflectrl.wings.autoexplore.making.pins import pin_of
+    from reflectrl.wings.autoexplore.making.repositories import pin_of
 
     wanted = {name: pin_of(name) for name in named}
     found = _get(list(dict.fromkeys(wanted.values())), index, store)
@@ -41,7 +41,12 @@ def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]
     from reflectrl.wings.autoexplore.making.repositories import entries
 
     index, known = index_url(index), entries(store)
-    missing = [pin for pin in wanted if not _is_there(pin, known, store)]
+    missing = []
+    for pin in wanted:
+        entry = known.get(pin.package)
+        fits = entry is not None and pin.version in ("", entry.version)
+        if not (fits and (store / "repos" / pin.package).exists()):
+            missing.append(pin)
     if missing:
         print(f"getting {len(missing)} packages from {index}", flush=True)
     with bar("packages") as tick:
@@ -53,13 +58,6 @@ def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]
             tick(done, len(missing), pin.package)
     known = entries(store)
     return {pin.package: known[pin.package] for pin in wanted if pin.package in known}
-
-
-def _is_there(pin: Pin, known: Mapping[str, RepoEntry], store: Path) -> bool:
-    entry = known.get(pin.package)
-    if entry is None or pin.version not in ("", entry.version):
-        return False
-    return (store / "repos" / pin.package).exists()
 
 
 def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
@@ -78,7 +76,7 @@ def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
 
 def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) -> None:
     """Add folders of the user's own to a library, split by repository, or all for training where tasks are split."""
-    from reflectrl.wings.autoexplore.making.make import add_repositories, own_splits
+    from reflectrl.wings.autoexplore.making.make import add_repositories, split_of_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced
 
     known = entries(store)
@@ -88,8 +86,8 @@ def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) ->
     for folder in dict.fromkeys(folder.expanduser().resolve() for folder in folders):
         found.append(referenced(folder, "train", taken, there.get(str(folder), "")))
         taken[found[-1].name] = None
-    splits = own_splits([entry.name for entry in found], seed, by_task)
-    add_repositories(store, [replace(entry, split=splits[entry.name]) for entry in found])
+    splits = {} if by_task else split_of_repositories([entry.name for entry in found], seed)
+    add_repositories(store, [replace(entry, split=splits.get(entry.name, "train")) for entry in found])
 
 
 def beside(named: Sequence[str], folder: Path, store: Path) -> dict[str, RepoEntry]:

@@ -11,12 +11,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.cli.agents import agent_of
 
 if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
     from reflectrl.wings.autoexplore.locate.answers import Answer
     from reflectrl.wings.autoexplore.search import Hit
+
+SMALL = 20_000_000
+"""Models of at most so many weights play on one thread: further ones gain nothing, and on a busy machine each small
+product waits for them."""
+
+
+def agent_of(model: str, search: bool) -> Agent | None:
+    """The agent of a folder, else the one that is named in the environment or ships; None to answer by search.
+
+    Args:
+        model: its folder; "" if none was named.
+        search: whether the search is to answer in any case.
+
+    Raises:
+        UserError: both were asked for, or the folder holds no agent.
+    """
+    if search:
+        if model:
+            raise UserError("--model names an agent, and the other options leave the answer to search; drop either")
+        return None
+    from reflectrl.wings.autoexplore.locate.card import agent_folder, read_card
+
+    folder = agent_folder(model)
+    if folder is None:
+        return None
+    read_card(folder)  # what is wrong with it is said before torch is imported
+    import torch
+
+    from reflectrl.wings.autoexplore.locate.agent import Agent
+
+    agent = Agent.load(folder)
+    if agent.weights <= SMALL:
+        torch.set_num_threads(1)
+    return agent
+
 
 WORDS_SHOWN = 6
 """So many of the words that a file shares with the question are printed; JSON holds all of them."""
@@ -46,7 +80,13 @@ class Locate:
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Answer, and print the files, best first."""
-        self._check(settings)
+        if settings:
+            from reflectrl.plugins import suggestion
+
+            option = settings[0].partition("=")[0]
+            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
+        if self.top < 1:
+            raise UserError(f"--top is {self.top}; it must be at least 1")
         from reflectrl.wings.autoexplore.repository import Repository
         from reflectrl.wings.autoexplore.search import check_question
 
@@ -77,15 +117,6 @@ class Locate:
         why = "" if self.search or self.names_only else "no trained model is there yet: "
         what = METHODS["names" if self.names_only else "search"]
         return f"{why}this is {what}" + ("; it takes no walk to be traced" if self.trace else "")
-
-    def _check(self, settings: Sequence[str]) -> None:
-        if settings:
-            from reflectrl.plugins import suggestion
-
-            option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
-        if self.top < 1:
-            raise UserError(f"--top is {self.top}; it must be at least 1")
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tyro
 
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.cli.agents import agent_of
+from reflectrl.wings.autoexplore.cli.locate import agent_of
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def own_library(repos: Sequence[Path], run: Path) -> Path:
     """
     from reflectrl.wings.autoexplore.cli.data import AutoExploreData
     from reflectrl.wings.autoexplore.library import QUESTIONS, open_library
-    from reflectrl.wings.autoexplore.making.splitting import FEWEST
+    from reflectrl.wings.autoexplore.making.make import FEWEST
 
     library = run / LIBRARY
     if not (library / QUESTIONS).is_dir():

@@ -20,7 +20,7 @@ from reflectrl.cli.download import SILENCE_SECONDS, Tick, download
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
 from reflectrl.wings.autoexplore.making.imported import plain_name
-from reflectrl.wings.autoexplore.making.pins import Pin
+from reflectrl.wings.autoexplore.making.repositories import Pin
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -58,11 +58,8 @@ def index_url(given: str = "") -> str:
 
 def _configured() -> str:
     """`index-url` of pip's configuration; the most personal file counts."""
-    environment = [
-        os.environ.get("PIP_CONFIG_FILE"),
-        f"{os.environ['VIRTUAL_ENV']}/pip.conf" if "VIRTUAL_ENV" in os.environ else None,
-    ]
-    for name in [*filter(None, environment), *_CONFIGURATIONS]:
+    own = f"{os.environ['VIRTUAL_ENV']}/pip.conf" if "VIRTUAL_ENV" in os.environ else None
+    for name in [*filter(None, (os.environ.get("PIP_CONFIG_FILE"), own)), *_CONFIGURATIONS]:
         parser = configparser.ConfigParser(interpolation=None)
         try:
             parser.read(Path(name).expanduser(), encoding="utf-8")
@@ -92,17 +89,11 @@ def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: N
     if pin.file and (folder / pin.file).exists():
         return _verified(folder / pin.file, pin), pin
     chosen = choose(files_of(pin.package, index), pin)
-    taken = replace_pin(pin, chosen)
+    version, sha256 = pin.version or _version(chosen.name), pin.sha256 or chosen.sha256
+    taken = pin._replace(version=version, file=chosen.name, sha256=sha256)
     archive = folder / chosen.name
     download(chosen.url, archive, tick)
     return _verified(archive, taken), taken
-
-
-def replace_pin(pin: Pin, chosen: File) -> Pin:
-    """The pin of the file that was chosen."""
-    return pin._replace(
-        version=pin.version or _version(chosen.name), file=chosen.name, sha256=pin.sha256 or chosen.sha256
-    )
 
 
 def _verified(archive: Path, pin: Pin) -> Path:

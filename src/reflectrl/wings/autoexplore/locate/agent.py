@@ -10,18 +10,81 @@ Nothing leaves the machine. torch is imported when an agent is loaded, not befor
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reflectrl.types import Episode, Sampling, UserError
+from reflectrl.types import Episode, Sampling, Task, UserError, named_seed
+from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.given import GivenEnv
-from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, agent_folder, read_card
-from reflectrl.wings.autoexplore.locate.walks import Ranking, Stride, ranking, retrace
+from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, read_card
 from reflectrl.wings.autoexplore.search import check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View
+
+Ranking = tuple[tuple[str, float], ...]
+"""(path, probability of identifying it), best first."""
+
+
+@dataclass(frozen=True)
+class Stride:
+    """One step of a walk."""
+
+    action: str
+    probability: float | None
+    """That the player gave to the action, if it told."""
+    reflection: str | None
+    output: str
+    """What the command showed."""
+    offered: Mapping[str, float]
+    """Files that could be identified before it → the probability of that."""
+    identified: str | None = None
+    """The file, if the action identified one."""
+
+
+def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
+    """Walk an episode again, and tell what was seen on the way.
+
+    Args:
+        env: one with the arguments of the environment in which it was played.
+
+    Raises:
+        UserError: its actions are not those of the episode, because the repository has changed since, say.
+    """
+    env.reset(seed=named_seed(episode.seed, "env") % 2**32, options={"task": episode.task})
+    strides = []
+    for number, step in enumerate(episode.steps):
+        commands = env.walk.commands()
+        if tuple(commands) != step.observation.actions:
+            raise UserError(
+                f"{episode.task.id}: step {number} cannot be walked again: other actions are legal there now"
+            )
+        action, choice = step.observation.actions[step.action], step.choice
+        probs = dict(zip(step.observation.actions, choice.probs if choice else (), strict=False))
+        offered = {one.path: probs.get(name, 0.0) for name, one in commands.items() if one.verb == "id"}
+        command = commands[action]
+        identified = command.path if command.verb == "id" else None
+        shown = env.walk.do(action).text
+        strides.append(Stride(action, probs.get(action), step.reflection, shown, offered, identified))
+    return strides
+
+
+def ranking(last: Stride, rest: Iterable[str]) -> Ranking:
+    """How an episode ranks the files.
+
+    When the last action was chosen, some files could be identified. They come first: the identified one, then the
+    others by the probability that the player gave to `id F` in its last choice. The other files follow in the order of
+    the search.
+
+    Args:
+        last: the last step of a walk.
+        rest: all files that a search finds, best first.
+    """
+    by_probability = sorted(last.offered, key=lambda path: -last.offered[path])  # equal ones in the order of the offer
+    order = dict.fromkeys([*([last.identified] if last.identified else []), *by_probability, *rest])
+    return tuple((path, last.offered.get(path, 0.0)) for path in order)
+
 
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
@@ -34,7 +97,7 @@ class Walked:
 
     episode: Episode
     ranking: Ranking
-    """(path, probability that the policy gave to identifying it in its last choice), best first; see `walks.py`."""
+    """(path, probability that the policy gave to identifying it in its last choice), best first; see `ranking`."""
     strides: tuple[Stride, ...]
     """Each command, what was thought before it, and what it showed."""
 
@@ -88,12 +151,6 @@ class Agent:
         return Walked(episode, ranking(strides[-1], found), strides)
 
 
-def default_agent() -> Agent | None:
-    """The agent that $REFLECTRL_AGENT names, else the one that ships in the package; None if there is neither."""
-    folder = agent_folder()
-    return None if folder is None else Agent.load(folder)
-
-
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
     """Policy and reflector; without the transformers library where that will do."""
     from reflectrl.models.light import load_light
@@ -104,11 +161,7 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
     light = [lm for lm in (load_light(place, context) for place in places) if lm is not None]
     if len(light) == len(places):
         return light[0], light[1] if len(light) > 1 else None
-    return _by_transformers(folder, context)
-
-
-def _by_transformers(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
-    """Policy and reflector: two models, or two adapters on one backbone."""
+    # By transformers: two models, or two adapters on one backbone.
     from transformers.utils.logging import disable_progress_bar
 
     from reflectrl.config import ModelConfig
@@ -121,3 +174,25 @@ def _by_transformers(folder: Path, context: int) -> tuple[LanguageModel, Languag
         return policy, None
     second = load_model(place, config) if policy.adapter is None else second_player(policy, REFLECTOR, place)
     return policy, second
+
+
+class GivenEnv(AutoExploreEnv):
+    """The environment around one repository.
+
+    Args:
+        finder: the search of the repository; share it between environments.
+        arguments: the others of `AutoExploreEnv`.
+    """
+
+    def __init__(self, finder: Finder, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._given = finder
+
+    def ask(self, question: str) -> Task:
+        """A question as a task, without a right answer: there is neither an expert nor success."""
+        repo = self._given.repository.root.name
+        payload = {"question": question, "repo": repo, "gold": [], "source": "user"}
+        return Task("question", "autoexplore", payload, split="test", stage="all")
+
+    def finder_of(self, task: Task) -> Finder:
+        return self._given

@@ -9,9 +9,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.filters import Filters
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.index import index
+from reflectrl.wings.autoexplore.index import Filters, index
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp
 from reflectrl.wings.autoexplore.search import Hit, Search, check_question

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
-from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import ARMS, chosen
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_models
@@ -40,7 +40,9 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
     Raises:
         UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
     """
-    recipe = _recipe(run, trust)
+    if not (run / "recipe.toml").is_file():
+        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
+    recipe = load_recipe(run / "recipe.toml", trust=trust)
     card = _card(recipe, run, arm, seed)
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
@@ -51,7 +53,10 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
     def fill(folder: Path) -> None:
         for name, lm in zip((POLICY, REFLECTOR), models, strict=True):
             if lm is not None:
-                _written(lm, half).save(folder / name)
+                if half:
+                    lm.model.half()
+                # One that needs no other model does not say where it came from.
+                (lm if lm.adapter else replace(lm, base="")).save(folder / name)
         write_card(folder, card)
 
     try:
@@ -59,19 +64,6 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     return card
-
-
-def _written(lm: LanguageModel, half: bool) -> LanguageModel:
-    """A model as it is to be written: one that needs no other does not say where it came from."""
-    if half:
-        lm.model.half()
-    return lm if lm.adapter else replace(lm, base="")
-
-
-def _recipe(run: Path, trust: bool) -> Recipe:
-    if not (run / "recipe.toml").is_file():
-        raise UserError(f"{run} is no run folder (it has no recipe.toml)")
-    return load_recipe(run / "recipe.toml", trust=trust)
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
@@ -83,7 +75,11 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
     env = make(recipe.env)
     if not isinstance(env, AutoExploreEnv):
         raise UserError(f"{run} is a run of {recipe.env.get('name')!r}; agents answer questions with autoexplore")
-    play, results = recipe.play, _results(run)
+    results: dict[str, Any] = {}  # empty where the run was not evaluated yet
+    with suppress(OSError, ValueError, TypeError):
+        results = dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
+    own = [row for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)]
+    play = recipe.play
     return Card(
         recipe.name,
         arm,
@@ -91,17 +87,5 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         results.get("commit", ""),
         PlaySettings(play.scoring, play.reflection_tokens, play.shuffle_labels, recipe.model.context),
         WalkSettings(env.actions, env.hits, env.page, env.horizon),
-        tuple(_plain(row) for row in results.get("rows", ()) if (row["arm"], row["seed"]) == (arm, seed)),
+        tuple({key: value for key, value in row.items() if value is not None} for row in own),
     )
-
-
-def _results(run: Path) -> dict[str, Any]:
-    """`results.json`; empty where the run was not evaluated yet."""
-    try:
-        return dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if value is not None}

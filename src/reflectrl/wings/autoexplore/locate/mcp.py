@@ -76,20 +76,16 @@ def make_server(locator: LiveLocator) -> MCPServer:
     )
     def locate(question: Question, k: Count = 5) -> Found:
         try:
-            _check(question, k)
+            if not 1 <= k <= MOST_FILES:
+                raise UserError(f"k is {k}; it must be from 1 to {MOST_FILES}")
+            if len(question) > MOST_CHARACTERS:
+                raise UserError(f"the question has {len(question):,} characters; ask in at most {MOST_CHARACTERS:,}")
             answer = locator.locate(question, k)
         except UserError as error:
             raise ToolError(str(error)) from None
         return Found(method=answer.method, files=[_told(hit) for hit in answer.files])
 
     return server
-
-
-def _check(question: str, k: int) -> None:
-    if not 1 <= k <= MOST_FILES:
-        raise UserError(f"k is {k}; it must be from 1 to {MOST_FILES}")
-    if len(question) > MOST_CHARACTERS:
-        raise UserError(f"the question has {len(question):,} characters; ask in at most {MOST_CHARACTERS:,}")
 
 
 def _told(hit: Hit) -> File:

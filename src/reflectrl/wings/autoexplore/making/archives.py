@@ -7,8 +7,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from reflectrl.types import UserError
@@ -33,31 +31,24 @@ def unpack(archive: Path, folder: Path) -> str:
     Raises:
         UserError: the archive is damaged, too large, or holds anything that would lie outside of the folder.
     """
-    with _aside(folder) as fresh:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder.parent, ignore_cleanup_errors=True) as beside:
+        fresh = Path(beside) / "fresh"
+        fresh.mkdir()
         try:
             (_unpack_zip if archive.name.endswith((".zip", ".whl")) else _unpack_tar)(archive, fresh)
         except _DAMAGED as error:
             raise UserError(f"{archive} cannot be unpacked: {' '.join(str(error).split())}") from error
-        root = _root(fresh)
+        inside = list(fresh.iterdir())
+        root = inside[0] if len(inside) == 1 and inside[0].is_dir() else fresh
         metadata = _take_metadata(root)
         root.rename(folder)
     return metadata
 
 
-@contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside one that is to be made."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=folder.parent))
-    try:
-        yield fresh
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
 def _unpack_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, "r:*") as tar:
-        members = [member for member in tar if member.isdir() or (member.isreg() and _is_wanted(member.name))]
+        members = [one for one in tar if one.isdir() or (one.isreg() and not one.name.endswith(_COMPILED))]
         _require_size(sum(member.size for member in members))
         tar.extractall(folder, members=members, filter="data")  # refuses absolute names, `..` and devices
 
@@ -65,7 +56,7 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
 def _unpack_zip(archive: Path, folder: Path) -> None:
     """As the data filter does for tars; zipfile itself would silently put `../x` inside."""
     with zipfile.ZipFile(archive) as file:
-        members = [member for member in file.infolist() if not member.is_dir() and _is_wanted(member.filename)]
+        members = [one for one in file.infolist() if not one.is_dir() and not one.filename.endswith(_COMPILED)]
         _require_size(sum(member.file_size for member in members))
         for member in members:
             path = PurePosixPath(member.filename)
@@ -76,19 +67,9 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
                 shutil.copyfileobj(source, target)
 
 
-def _is_wanted(name: str) -> bool:
-    return not name.endswith(_COMPILED)
-
-
 def _require_size(size: int) -> None:
     if size > MOST_BYTES:
         raise ValueError(f"it holds {size:,} bytes")
-
-
-def _root(folder: Path) -> Path:
-    """The folder that encloses everything, if there is one."""
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
 
 def _take_metadata(root: Path) -> str:

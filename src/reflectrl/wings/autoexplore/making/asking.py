@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from reflectrl.wings.autoexplore.making.english import (
     Said,
@@ -35,15 +34,16 @@ class Asker(Naming):
 
     def ask(self, topic: Topic) -> str | None:
         """A question about a topic; None where nothing can be asked."""
-        ways: dict[str, Callable[[Topic], str | None]] = {"keys": self._about_keys, "section": self._about_section}
-        question = ways.get(topic.kind, self._about_code)(topic)
+        if topic.kind == "keys":
+            question: str | None = self._about_keys(topic)
+        elif topic.kind == "section":
+            question = self._about_section(topic)
+        else:
+            ways = (self._short, self._medium, self._long, self._report)
+            question = self.rng.choices(ways, list(STYLES.values()))[0](topic)
         return _finished(question) if question else None
 
     # ---- code --------------------------------------------------------------------------------------------------------
-
-    def _about_code(self, topic: Topic) -> str | None:
-        style = self.rng.choices((self._short, self._medium, self._long, self._report), list(STYLES.values()))[0]
-        return style(topic)
 
     def _short(self, topic: Topic) -> str | None:
         what = self.does(topic, self.rng.choice((6, 8, 10)))
@@ -103,16 +103,14 @@ class Asker(Naming):
 
     def _about_section(self, topic: Topic) -> str | None:
         if topic.name and self.chance(0.55 if topic.told else 1.0):
-            return self._about_title(plain(topic.name))
+            title = plain(topic.name)
+            what = said(title)
+            if what is not None and what.verb and verb_of(title.split()[0]):
+                return self.phrase("how_to").format(**forms(Said(what.verb, self.reword(shortened(what.rest, 12)))))
+            return self.phrase("explained").format(rest=self.reword(lowered(shortened(title, 12))))
         clause = self.reword(lowered(shortened(main_clause(plain(topic.told)), 14)))
         phrase = "stated" if is_clause(clause) else "mentioned"
         return self.phrase(phrase).format(clause=clause) if len(clause.split()) >= 4 else None
-
-    def _about_title(self, title: str) -> str:
-        what = said(title)
-        if what is not None and what.verb and verb_of(title.split()[0]):
-            return self.phrase("how_to").format(**forms(Said(what.verb, self.reword(shortened(what.rest, 12)))))
-        return self.phrase("explained").format(rest=self.reword(lowered(shortened(title, 12))))
 
     def _about_keys(self, topic: Topic) -> str:
         keys = [reworded(in_words(key), self.rng, 0.3) if self.chance(0.5) else key for key in topic.takes[:3]]

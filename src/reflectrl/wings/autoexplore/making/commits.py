@@ -118,16 +118,8 @@ def _ask(entry: RepoEntry, root: Path, trees: Path, commit: Commit, rng: random.
 
 def telling_commits(root: Path) -> Iterator[Commit]:
     """The latest commits that change one source file, tests aside, and say what for."""
-    log = _git(
-        root,
-        "log",
-        f"--max-count={LOOKED_AT}",
-        "--no-merges",
-        "--no-renames",
-        "--name-status",
-        "-z",
-        "--format=%x01%H%x02%s%x02",
-    )
+    shape = ("--no-merges", "--no-renames", "--name-status", "-z", "--format=%x01%H%x02%s%x02")
+    log = _git(root, "log", f"--max-count={LOOKED_AT}", *shape)
     for record in log.decode("utf-8", "replace").split("\x01")[1:]:
         sha, message, names = record.split("\x02", 2)
         fields = [name for name in names.strip("\0\n").split("\0") if name]
@@ -167,9 +159,8 @@ def _write_tree(root: Path, tree: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            tar.extractall(
-                folder, members=[member for member in tar if member.isdir() or member.isreg()], filter="data"
-            )
+            members = [member for member in tar if member.isdir() or member.isreg()]
+            tar.extractall(folder, members=members, filter="data")
     except (tarfile.TarError, OSError) as error:
         raise UserError(f"{root}: {tree} cannot be written: {error}") from error
 

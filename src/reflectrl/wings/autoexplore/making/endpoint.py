@@ -5,18 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
+from jinja2 import Environment, StrictUndefined
+
+from reflectrl.models.endpoint import without_thinking
 from reflectrl.types import named_seed
-from reflectrl.wings.autoexplore.making.prompts import questions_in, questions_request
-from reflectrl.wings.autoexplore.making.tasks import Draft, Judge
-from reflectrl.wings.autoexplore.making.writing import PER_FILE, as_questions
+from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
+
+_NUMBER = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):]|Q\d*[.:])?\s*")
+
+
+def questions_request(path: str, text: str, count: int) -> str:
+    """What a chat model is asked: `count` questions that a file answers, one per line.
+
+    Args:
+        path: the file's, from the repository's root.
+        text: what it holds, or the beginning of that.
+        count: so many are wished for.
+    """
+    source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2").read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined).from_string(source).render(path=path, text=text, count=count)
+
+
+def questions_in(answer: str) -> list[str]:
+    """The lines of an answer that end in a question mark, without numbers, bullets and quotation marks."""
+    lines = (_NUMBER.sub("", line, count=1).strip().strip("\"'*") for line in without_thinking(answer).splitlines())
+    return [line for line in lines if line.endswith("?")]
+
 
 SHOWN_BYTES = 8 * 1024
 """So much of a file is shown to the model, from its beginning."""
@@ -55,15 +79,11 @@ class Remembered:
         if key not in self._known:
             self._known[key] = self._chat.complete(messages, max_tokens, temperature)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(
-                    ("\n" if self._is_cut() else "") + json.dumps({"request": key, "answer": self._known[key]}) + "\n"
-                )
+                written = self._path.read_bytes()
+                if written and not written.endswith(b"\n"):  # an interruption cut the last line off
+                    file.write("\n")
+                file.write(json.dumps({"request": key, "answer": self._known[key]}) + "\n")
         return self._known[key]
-
-    def _is_cut(self) -> bool:
-        """Whether the file's last line has no end."""
-        data = self._path.read_bytes()
-        return bool(data) and not data.endswith(b"\n")
 
 
 def _row(line: str) -> dict[str, str]:
@@ -97,7 +117,9 @@ class EndpointWriter:
         judge = Judge(repository, rng)
         kept: list[Draft] = []
         for path, text in self._shown(repository, rng):
-            asked = [judge.judged(Draft(question, path, "llm")) for question in self._ask(path, text)]
+            request = questions_request(path, text, ASKED_AT_ONCE)
+            answer = self.chat.complete([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
+            asked = [judge.judged(Draft(question, path, "llm")) for question in questions_in(answer)]
             kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
             if len(kept) == self.per_repo:
                 break
@@ -109,7 +131,3 @@ class EndpointWriter:
             found = repository.read(path, SHOWN_BYTES) if repository.size(path) > LONGER_THAN else None
             if isinstance(found, Text):
                 yield path, found.text
-
-    def _ask(self, path: str, text: str) -> list[str]:
-        request = questions_request(path, text, ASKED_AT_ONCE)
-        return questions_in(self.chat.complete([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE))

@@ -100,8 +100,7 @@ def _doubled(word: str) -> str:
 
 
 @cache
-def _forms() -> dict[str, str]:
-    """Every form of the verbs that are known → the verb."""
+def _forms() -> dict[str, str]:  # every form of the verbs that are known → the verb
     verbs = tables()["verbs"]
     forms = {make(verb): verb for verb in verbs for make in (participle, gerund, third)}
     return forms | {verb: verb for verb in verbs}

@@ -74,14 +74,12 @@ def gold_files(gold: Iterable[str], files: Sequence[str]) -> set[str]:
     found = set()
     for path in gold:
         ending = [path] if path in known else [file for file in files if file.endswith(f"/{path}")]
-        found.update(ending if len(ending) == 1 else _without_leading(path, known))
+        head, _, rest = path.partition("/")
+        if len(ending) == 1:
+            found.add(ending[0])
+        elif head in ("src", "lib") and rest in known:
+            found.add(rest)
     return found
-
-
-def _without_leading(path: str, known: set[str]) -> list[str]:
-    """The file that a path names once `src` or `lib` is taken off."""
-    head, _, rest = path.partition("/")
-    return [rest] if head in ("src", "lib") and rest in known else []
 
 
 def matched(

@@ -35,10 +35,7 @@ def licence_of(root: Path, metadata: str = "") -> str:
         root: the repository.
         metadata: the text of a package's PKG-INFO, if there is one.
     """
-    for said in (_from_metadata(metadata), _from_pyproject(root / "pyproject.toml"), _from_files(root)):
-        if said:
-            return said
-    return UNKNOWN
+    return _from_metadata(metadata) or _from_pyproject(root / "pyproject.toml") or _from_files(root) or UNKNOWN
 
 
 def _from_metadata(metadata: str) -> str:

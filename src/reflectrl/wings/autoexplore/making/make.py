@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from reflectrl.envs.base import SPLITS
+from reflectrl.envs.base import SPLITS, divide
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions, is_clone
 from reflectrl.wings.autoexplore.making.imported import by_repo, matched
 from reflectrl.wings.autoexplore.making.repositories import entries, write_entries
-from reflectrl.wings.autoexplore.making.splitting import split_by_task, split_of_repositories
+from reflectrl.wings.autoexplore.making.rewording import leaks
 from reflectrl.wings.autoexplore.questions import Question, write_questions
 from reflectrl.wings.autoexplore.repository import Repository
 
@@ -64,29 +64,20 @@ def make_questions(
         tick(done, len(own), f"repositories asked about: {sum(map(len, found.values()))} questions")
     others = [entry for entry in library.repos.values() if not (entry.split in SPLITS and _is_tree(entry))]
     write_entries(store, [*others, *trees])
-    _write_splits(
-        store, split_by_task([question for each in found.values() for question in each], seed) if by_task else found
-    )
-    return dropped
-
-
-def _is_tree(entry: RepoEntry) -> bool:
-    """Whether this is the tree of a commit, made for a question about it."""
-    return "@" in entry.name
-
-
-def _write_splits(store: Path, found: Mapping[str, Sequence[Question]]) -> None:
+    if by_task:
+        found = split_by_task([question for each in found.values() for question in each], seed)
     (store / QUESTIONS).mkdir(exist_ok=True)
     for split, questions in found.items():
         if questions:
             write_questions(store / QUESTIONS / f"{split}.jsonl", questions)
         else:
             (store / QUESTIONS / f"{split}.jsonl").unlink(missing_ok=True)
+    return dropped
 
 
-def own_splits(names: Sequence[str], seed: int, by_task: bool) -> dict[str, str]:
-    """Name → split, for repositories of the user's own; all are "train" where questions are divided instead."""
-    return dict.fromkeys(names, SPLITS[0]) if by_task else split_of_repositories(names, seed)
+def _is_tree(entry: RepoEntry) -> bool:
+    """Whether this is the tree of a commit, made for a question about it."""
+    return "@" in entry.name
 
 
 def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping[str, RepoEntry]) -> Counter[str]:
@@ -114,11 +105,80 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
     }
     found, left_out = matched(asked, opened)
     if not found:
-        raise UserError(f"not one of the {len(asked)} questions of {name} can be asked: {_counted(left_out)}")
+        why = ", ".join(f"{reason}: {count}" for reason, count in left_out.most_common()) or "there are none"
+        raise UserError(f"not one of the {len(asked)} questions of {name} can be asked: {why}")
     (store / QUESTIONS).mkdir(exist_ok=True)
     write_questions(store / QUESTIONS / f"{name}.jsonl", found)
     return left_out
 
 
-def _counted(reasons: Counter[str]) -> str:
-    return ", ".join(f"{reason}: {count}" for reason, count in reasons.most_common()) or "there are none"
+def lines(library: Library) -> Iterator[str]:
+    """One line per set and repository, with the licence, files to explore, and questions by source; then the totals."""
+    sources = sorted({question.source for split in library.splits for question in library.questions(split)})
+    heading = f"{'set':12} {'repository':28} {'version':14} {'licence':18} {'files':>6}"
+    yield heading + "".join(f"{source:>11}" for source in sources) + f"{'all':>8}  names file"
+    for split in library.splits:
+        by_repo: dict[str, list[Question]] = {}
+        for question in library.questions(split):
+            by_repo.setdefault(question.repo, []).append(question)
+        for name, questions in sorted(by_repo.items()):
+            entry = library.repos[name]
+            files = len(library.repository(name))
+            head = f"{split:12} {name[:28]:28} {entry.version[:14]:14} {entry.licence[:18]:18} {files:6}"
+            yield head + _counts(questions, sources)
+        yield f"{split:12} {'all ' + str(len(by_repo)) + ' repositories':69}" + _counts(
+            library.questions(split), sources
+        )
+    unasked = sorted({*library.repos} - {each.repo for split in library.splits for each in library.questions(split)})
+    if unasked:
+        yield f"without questions: {', '.join(unasked)}"
+
+
+def leak_share(questions: Sequence[Question]) -> float:
+    """The share of questions that name a file which answers them (`rewording.leaks`); 0 of none."""
+    named = sum(any(leaks(question.question, path) for path in question.gold) for question in questions)
+    return named / len(questions) if questions else 0.0
+
+
+def _counts(questions: Sequence[Question], sources: Sequence[str]) -> str:
+    counts = Counter(question.source for question in questions)
+    return "".join(f"{counts[source]:11}" for source in sources) + f"{len(questions):8}  {leak_share(questions):10.1%}"
+
+
+FEWEST = 3
+"""Repositories that can be split by repository."""
+
+
+def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
+    """Name → split: a tenth for validation, two tenths for test, but at least one for each.
+
+    Raises:
+        UserError: there are fewer than three.
+    """
+    if len(names) < FEWEST:
+        raise UserError(
+            f"{len(names)} repositories cannot be split by repository into train, validation and test: "
+            "name three at least, or split by task (--split-by task)"
+        )
+    validation, test = max(1, round(len(names) / 10)), max(1, round(len(names) / 5))
+    sizes = {"train": len(names) - validation - test, "validation": validation, "test": test}
+    divided = divide(sorted(names), sizes, "autoexplore-repositories", seed)
+    return {name: split for split, own in divided.items() for name in own}
+
+
+def split_by_task(questions: Sequence[Question], seed: int) -> dict[str, list[Question]]:
+    """Split → questions, 7 : 2 : 1 for training, validation and test, whatever repository they ask about.
+
+    So does the paper (Reflect-RL, AutoExplore). What is learnt about a repository then helps on its other questions.
+    (The split by repository is ours and tests on two tenths: one tenth of a few repositories is one or two of them.)
+
+    Raises:
+        UserError: there are fewer than three questions.
+    """
+    if len(questions) < FEWEST:
+        raise UserError(f"{len(questions)} questions cannot be split into train, validation and test")
+    validation, test = max(1, round(len(questions) / 5)), max(1, round(len(questions) / 10))
+    sizes = {"train": len(questions) - validation - test, "validation": validation, "test": test}
+    ordered = sorted(questions, key=lambda question: question.id)
+    divided = divide(ordered, sizes, "autoexplore-tasks", seed)
+    return {split: sorted(own, key=lambda question: question.id) for split, own in divided.items()}

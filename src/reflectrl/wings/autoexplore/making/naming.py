@@ -47,10 +47,6 @@ class Naming:
 
     rng: random.Random
 
-    def pick(self, choices: Sequence[str]) -> str:
-        """One of several."""
-        return self.rng.choice(choices)
-
     def phrase(self, name: str) -> str:
         """One of the entries of `phrases.toml`."""
         return self.rng.choice(phrases(name))
@@ -71,7 +67,7 @@ class Naming:
         rate = self.rng.choice(RATES)
         rest = reworded(shortened(what.rest, most), self.rng, rate)
         others = tables()["verbs"].get(what.verb, "").split()
-        verb = self.pick(others).replace("_", " ") if others and self.chance(rate) else what.verb
+        verb = self.rng.choice(others).replace("_", " ") if others and self.chance(rate) else what.verb
         return Said(verb, rest) if rest else None
 
     def does(self, topic: Topic, most: int) -> Said | None:
@@ -87,13 +83,13 @@ class Naming:
         verb = verb_of(words[0]) if is_done else None
         if verb and len(words) > 2:
             return Said(verb, self.reword(" ".join(words[1:])))
-        noun = {"constant": self.pick(("setting", "constant", "value"))}.get(topic.kind, topic.kind)
+        noun = {"constant": self.rng.choice(("setting", "constant", "value"))}.get(topic.kind, topic.kind)
         return Said("", f"{self.words_of(topic.name)} {noun}")
 
     def thing(self, kind: str, name: str, told: str, most: int = 10) -> str:
         """A definition as a noun: called by its name, by the words of its name, or described."""
         if name and self.chance(LITERAL):
-            return self.pick((f"the {name} {kind}", f"{name}", f"the {name.strip('_')} {kind}"))
+            return self.rng.choice((f"the {name} {kind}", f"{name}", f"the {name.strip('_')} {kind}"))
         what = self.said(told, most) if told else None
         if what is not None and what.verb:
             return f"the {kind} that {third(what.verb)} {what.rest}"
@@ -119,10 +115,10 @@ class Naming:
     def place(self, topic: Topic, share: float) -> str:
         """Where a definition is: in which class, or in which part of the repository; "" more often than not."""
         if topic.owner and self.chance(share):
-            return f" {self.pick(('in', 'of', 'in'))} {self.thing('class', topic.owner, topic.owner_told, 8)}"
+            return f" {self.rng.choice(('in', 'of', 'in'))} {self.thing('class', topic.owner, topic.owner_told, 8)}"
         folder = topic.path.split("/")[-2:-1]
         if folder and folder[0].lower() not in word_list("usual_folders") and self.chance(share / 2):
-            return f" in the {in_words(folder[0])} {self.pick(('package', 'code', 'part'))}"
+            return f" in the {in_words(folder[0])} {self.rng.choice(('package', 'code', 'part'))}"
         return ""
 
     def detail(self, topic: Topic) -> str | None:
@@ -131,12 +127,12 @@ class Naming:
         if topic.calls:
             ways += [f"{self.phrase('using')} {self.things(topic.calls)}"] * 2
         if topic.raises:
-            ways.append(f"{self.phrase('raising')} the {in_words(self.pick(topic.raises))}")
+            ways.append(f"{self.phrase('raising')} the {in_words(self.rng.choice(topic.raises))}")
         if topic.takes:
             ways.append(f"{self.phrase('taking')} the {self.things(topic.takes)}")
         if topic.bases:
             ways += [f"{self.phrase('inheriting')} {self.things(topic.bases)}"] * 2
-        return self.pick(ways) if ways else None
+        return self.rng.choice(ways) if ways else None
 
     def remark(self, remark: str) -> str | None:
         """A comment, as something that is done."""

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import REPOS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.archives import unpack
 from reflectrl.wings.autoexplore.making.licences import licence_of
-from reflectrl.wings.autoexplore.making.pins import Pin
 from reflectrl.wings.autoexplore.questions import write_rows
 from reflectrl.wings.autoexplore.repository import Repository
+
+
+class Pin(NamedTuple):
+    """A package, and which release of it.
+
+    Attributes:
+        package: its name on a package index.
+        version: "" is the newest.
+        file: name of its source distribution (or wheel, where that is far smaller); "" is whatever there is.
+        sha256: of that file; "" is what the index says.
+        split: of the library.
+        repo: owner/name of its repository, where imported questions name it.
+    """
+
+    package: str
+    version: str = ""
+    file: str = ""
+    sha256: str = ""
+    split: str = "train"
+    repo: str = ""
+
+
+@cache
+def pins() -> tuple[Pin, ...]:
+    """The whole table, in its order."""
+    table = tomllib.loads(
+        files("reflectrl.wings.autoexplore.making").joinpath("packages.toml").read_text(encoding="utf-8")
+    )
+    return tuple(
+        Pin(row.get("package", key), row["version"], row["file"], row["sha256"], split, key if "/" in key else "")
+        for split, rows in table.items()
+        for key, row in rows.items()
+    )
+
+
+def pin_of(repo: str) -> Pin:
+    """The package of a repository (owner/name): from the table, or else the newest release of its own name."""
+    known = {pin.repo: pin for pin in pins() if pin.repo}
+    return known.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
+
 
 FILES = (5, 20_000)
 """Files to explore that a repository has at least, and at most."""
@@ -67,7 +111,7 @@ def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> 
     repository = Repository.open(path)
     require_fit(repository)
     return RepoEntry(
-        free_name(name or repository.root.name, taken),
+        _free_name(name or repository.root.name, taken),
         _version(repository.root),
         str(repository.root),
         licence_of(repository.root),
@@ -76,17 +120,12 @@ def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> 
     )
 
 
-def free_name(name: str, taken: Iterable[str]) -> str:
+def _free_name(name: str, taken: Iterable[str]) -> str:
     """A name that a file can have and that is not taken: "tool", "tool-2"."""
-    name = (
-        "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".") or "repository"
-    )
-    names = set(taken)
-    return next(
-        free
-        for number in range(1, len(names) + 2)
-        if (free := name if number == 1 else f"{name}-{number}") not in names
-    )
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".")
+    name, names = name or "repository", set(taken)
+    free = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(one for one in free if one not in names)
 
 
 def require_fit(repository: Repository) -> None:

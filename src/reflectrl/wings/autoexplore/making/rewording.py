@@ -50,7 +50,9 @@ def other_word(word: str, rng: random.Random) -> str | None:
             return _in_case(rng.choice(_others_of(verb)), word)
     single = _PLURAL.sub("", lower)
     if single != lower and (others := tables()["others"].get(single)):
-        return _in_case(_plural(rng.choice(others.split()).replace("_", " ")), word)
+        noun = rng.choice(others.split()).replace("_", " ")
+        plural = noun if noun.endswith("s") else third(noun) if " " not in noun else f"{noun}s"
+        return _in_case(plural, word)
     return None
 
 
@@ -61,12 +63,6 @@ def _others_of(verb: str) -> tuple[str, ...]:
 
 def _in_case(other: str, word: str) -> str:
     return other.capitalize() if word[:1].isupper() else other
-
-
-def _plural(noun: str) -> str:
-    if noun.endswith("s"):
-        return noun
-    return third(noun) if " " not in noun else f"{noun}s"
 
 
 def is_identifier(word: str) -> bool:

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reflectrl.types import named_seed
+from reflectrl.wings.autoexplore.making.asking import Asker
 from reflectrl.wings.autoexplore.making.rewording import leaks, without_name
+from reflectrl.wings.autoexplore.making.topics import Topic, topics
+from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
 from reflectrl.wings.autoexplore.words import count_words, words
@@ -48,31 +52,31 @@ class Judge:
     dropped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._words = {
-            path: frozenset(count_words(f"{path}\n{_text(self.repository, path)}")) for path in self.repository
-        }
+        self._words: dict[str, frozenset[str]] = {}
         self._files_of: defaultdict[str, set[str]] = defaultdict(set)
-        for path, found in self._words.items():
-            for word in found:
+        for path in self.repository:
+            found = self.repository.read(path)
+            self._words[path] = frozenset(count_words(f"{path}\n{found.text if isinstance(found, Text) else ''}"))
+            for word in self._words[path]:
                 self._files_of[word].add(path)
         self._kept: list[frozenset[str]] = []
         self._by_word: defaultdict[str, list[int]] = defaultdict(list)
 
     def judged(self, draft: Draft) -> Draft | None:
         """The draft as a task, its file's name removed, or None. Later ones must differ from what is kept."""
-        question = self._unnamed(draft)
+        question: str | None = draft.question
+        if leaks(draft.question, draft.path):
+            changed = without_name(draft.question, draft.path, self.rng)
+            question = changed or (draft.question if self.rng.random() < NAMED else None)
         reason = "names the file" if question is None else self._fault(question, draft.path)
         if question is None or reason:
             self.dropped[reason] += 1
             return None
-        self._keep(frozenset(words(question)))
+        asked = frozenset(words(question))
+        for word in asked:
+            self._by_word[word].append(len(self._kept))
+        self._kept.append(asked)
         return draft._replace(question=question)
-
-    def _unnamed(self, draft: Draft) -> str | None:
-        if not leaks(draft.question, draft.path):
-            return draft.question
-        changed = without_name(draft.question, draft.path, self.rng)
-        return changed or (draft.question if self.rng.random() < NAMED else None)
 
     def _fault(self, question: str, path: str) -> str:
         """Why a question is no task, "" if it is one."""
@@ -82,30 +86,15 @@ class Judge:
         shared = asked & self._words.get(path, frozenset())
         if len(shared) < CONTENT_WORDS:
             return "has nothing in common with its file"
-        if self._fitting(shared) - 1 > max(MANY, len(self._words) // 20):
+        fitting = set.intersection(*sorted((self._files_of[word] for word in shared), key=len))
+        if len(fitting) - 1 > max(MANY, len(self._words) // 20):
             return "fits many files"
-        return "asked before" if self._is_known(asked) else ""
-
-    def _fitting(self, shared: Iterable[str]) -> int:
-        """How many files hold all of these words."""
-        rarest = sorted((self._files_of[word] for word in shared), key=len)
-        return len(set.intersection(*rarest))
-
-    def _is_known(self, asked: frozenset[str]) -> bool:
-        near = {number for word in asked for number in self._by_word[word]}
-        return any(len(asked & self._kept[number]) >= ALIKE * len(asked | self._kept[number]) for number in near)
-
-    def _keep(self, asked: frozenset[str]) -> None:
-        for word in asked:
-            self._by_word[word].append(len(self._kept))
-        self._kept.append(asked)
-
-
-Drafts = Iterator[Draft]
+        near = (self._kept[number] for number in {number for word in asked for number in self._by_word[word]})
+        return "asked before" if any(len(asked & kept) >= ALIKE * len(asked | kept) for kept in near) else ""
 
 
 def taken_in_turn(
-    drafts: Mapping[str, Drafts], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
+    drafts: Mapping[str, Iterator[Draft]], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
 ) -> list[Draft]:
     """At most `most` tasks, from all files in turn and at most `per_file` from each.
 
@@ -121,18 +110,67 @@ def taken_in_turn(
     for _ in range(per_file):
         for path in judge.rng.sample(paths, len(paths)):
             if judge.rng.random() < weights.get(path, 1.0):
-                kept += _next_task(drafts[path], judge)
+                tasks = (judge.judged(draft) for draft in drafts[path])
+                if (task := next((task for task in tasks if task is not None), None)) is not None:
+                    kept.append(task)
             if len(kept) == most:
                 return kept
     return kept
 
 
-def _next_task(drafts: Drafts, judge: Judge) -> list[Draft]:
-    """The first of the drafts that is a task; none if there is none left."""
-    tasks = (judge.judged(draft) for draft in drafts)
-    return [task] if (task := next((task for task in tasks if task is not None), None)) is not None else []
+PER_REPO = 300
+PER_FILE = 8
+TOPICS_PER_FILE = 40
+"""So many topics of a file are drawn, and asked about until enough questions are taken."""
+_WEIGHTS = {"docs": 0.45, "header": 0.15}
+"""How often documentation and data files use their turn, so that most questions are about code."""
 
 
-def _text(repository: Repository, path: str) -> str:
-    found = repository.read(path)
-    return found.text if isinstance(found, Text) else ""
+def write_questions_about(
+    name: str, repository: Repository, licence: str, seed: int = 0, per_repo: int = PER_REPO
+) -> tuple[list[Question], Counter[str]]:
+    """Questions about a repository, the same ones for the same files and seed.
+
+    Args:
+        name: the repository's name in the library.
+        repository: its files.
+        licence: kept with each question.
+        seed: for everything that is drawn.
+        per_repo: at most so many.
+
+    Returns:
+        The questions, sorted by path of the answer; and reason → how many drafts were refused for it.
+    """
+    rng = random.Random(named_seed("autoexplore-questions", seed, name))
+    judge = Judge(repository, rng)
+    drawn = _drawn(repository, rng)
+    weights = {path: _WEIGHTS.get(found[0].source, 1.0) for path, found in drawn.items() if found}
+    asker = Asker(rng)
+
+    def drafts_of(found: Iterable[Topic]) -> Iterator[Draft]:
+        for topic in found:
+            if (question := asker.ask(topic)) is not None:
+                yield Draft(question, topic.path, topic.source)
+
+    drafts = {path: drafts_of(found) for path, found in drawn.items() if found}
+    kept = taken_in_turn(drafts, weights, per_repo, PER_FILE, judge)
+    return as_questions(name, kept, licence), judge.dropped
+
+
+def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]:
+    """Drafts as questions, numbered in the order of the files that answer them."""
+    ordered = sorted(drafts, key=lambda draft: (draft.path, draft.question))
+    return [
+        Question(f"{name}-{number}", name, draft.question, (draft.path,), draft.source, licence)
+        for number, draft in enumerate(ordered)
+    ]
+
+
+def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
+    """Some topics of every file in an order of chance, without what several files say in the same words."""
+    found = {
+        path: topics(path, text.text) if isinstance(text := repository.read(path), Text) else [] for path in repository
+    }
+    files_saying = Counter(told for each in found.values() for told in {topic.told for topic in each if topic.told})
+    own = {path: [topic for topic in each if files_saying[topic.told] <= 1] for path, each in found.items()}
+    return {path: rng.sample(each, min(len(each), TOPICS_PER_FILE)) for path, each in own.items()}

@@ -70,6 +70,8 @@ def topics(path: str, text: str) -> list[Topic]:
 
 # ---- code ------------------------------------------------------------------------------------------------------------
 
+_USUAL_NAMES = ("main", "setUp", "run")
+"""Nearly every file has these, as it has `__repr__` and `x`."""
 _DERIVED = re.compile(r"class\s+\w+\s*\(([^()]*)\)|class\s+\w+\s*(?:extends|implements|:)\s*([\w.,: ]+)")
 _CALL = re.compile(r"(?<![\w@])(?:\w+\.)*(\w{4,})\(")
 _RAISE = re.compile(r"\b(?:raise|throw new|throw)\s+(?:\w+\.)*(\w+)")
@@ -89,7 +91,8 @@ def _of_code(path: str, text: str) -> Iterator[Topic]:
     classes = {each.name: each for each in defined if each.kind == "class"}
     ends = [each.line for each in defined[1:]] + [len(lines) + 1]
     for each, end in zip(defined, ends, strict=False):
-        if _is_usual(each.name):
+        name = each.name
+        if (name.startswith("__") and name != "__init__") or len(name.strip("_")) < 3 or name in _USUAL_NAMES:
             continue
         body = lines[each.line - 1 : min(end - 1, each.line + LONGEST_BODY)]
         topic = _definition(path, each, classes.get(each.parent), body)
@@ -98,18 +101,13 @@ def _of_code(path: str, text: str) -> Iterator[Topic]:
             yield Topic(path, "comment", each.kind, each.name, remark, each.parent, topic.owner_told)
 
 
-def _is_usual(name: str) -> bool:
-    """Names that nearly every file has: `__repr__`, `main`, `x`."""
-    return (
-        (name.startswith("__") and name != "__init__") or len(name.strip("_")) < 3 or name in ("main", "setUp", "run")
-    )
-
-
 def _definition(path: str, each: Definition, owner: Definition | None, body: Sequence[str]) -> Topic:
     code = "\n".join(line for line in body[1:] if not line.lstrip().startswith(("#", "//", "*")))
     calls = [name for name in _CALL.findall(code) if name not in word_list("usual_calls") and name != each.name]
     raises = [name for name in _RAISE.findall(code) if name not in word_list("usual_errors") and name[:1].isupper()]
     takes = [name for name in _PARAMETER.findall(each.signature) if name not in ("self", "cls", "args", "kwargs")]
+    derived = _DERIVED.search(body[0]) if each.kind == "class" and body else None
+    bases = re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", derived[1] or derived[2] or "") if derived else []
     return Topic(
         path,
         "docstring" if each.doc else "name",
@@ -122,16 +120,8 @@ def _definition(path: str, each: Definition, owner: Definition | None, body: Seq
         tuple(name for name in dict.fromkeys(calls) if len(parts(name)) > 1)[:6],
         tuple(dict.fromkeys(raises))[:3],
         tuple(name for name in takes if len(name) > 2)[:6],
-        tuple(_bases(body[0])) if each.kind == "class" and body else (),
+        tuple(name for name in bases if len(parts(name)) > 1),
     )
-
-
-def _bases(line: str) -> Iterator[str]:
-    """The names of the classes that one is derived from, as far as its first line tells."""
-    named = _DERIVED.search(line)
-    for name in re.findall(r"(?:\w+\.)*([A-Z]\w{3,})", (named[1] or named[2] or "") if named else ""):
-        if len(parts(name)) > 1:
-            yield name
 
 
 def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
@@ -143,13 +133,9 @@ def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
             block.append(line)
         elif block and comments is not None:
             told = plain(re.split(r"(?<=[a-z])[.:?]\s", " ".join(comments.bare(block).split()), maxsplit=1)[0])
-            if _is_prose(told):
+            if _TELLING.fullmatch(told) and not _NO_PROSE.search(told) and len(told.split()) >= 4:
                 yield told
             block = []
-
-
-def _is_prose(told: str) -> bool:
-    return bool(_TELLING.fullmatch(told)) and not _NO_PROSE.search(told) and len(told.split()) >= 4
 
 
 # ---- documentation and data ------------------------------------------------------------------------------------------

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
 from reflectrl.cli.data import Data, bar, refuse_unknown
+from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
-    from reflectrl.wings.text.samples import Sample
     from reflectrl.wings.text.samples.families import Account
 
 ADVICE = " (--skip-bad leaves such rows out and counts them)"
@@ -46,11 +47,11 @@ class _Prepare(Data):
         """Prepare the data if there is a --from, then say what the store holds."""
         refuse_unknown(settings, type(self))
         from reflectrl.wings.text.samples import Gate
-        from reflectrl.wings.text.samples.families import FAMILIES, prepare, read_account, store_path
+        from reflectrl.wings.text.samples.families import FAMILIES, prepare, read_account
 
         if () in self.from_:
             raise UserError("data: --from needs a folder or a file")
-        store, paths = store_path(self.family, self.store), [path for paths in self.from_ for path in paths]
+        store, paths = data_folder(self.family, self.store), [path for paths in self.from_ for path in paths]
         if paths:
             gate, family = Gate(self.skip_bad, ADVICE), FAMILIES[self.family]
             with bar("prepare") as tick:
@@ -141,9 +142,8 @@ class Convert(Data):
         """Read, say what was found, and write."""
         refuse_unknown(settings, type(self))
         from reflectrl.wings.text.samples import Reading, StepReading, read_samples, to_unit
-        from reflectrl.wings.text.samples.scale import through_sigmoid
-        from reflectrl.wings.text.samples.summary import summary
-        from reflectrl.wings.text.samples.writing import to_line, write_lines
+        from reflectrl.wings.text.samples.sample import summary, through_sigmoid
+        from reflectrl.wings.text.samples.writing import to_line, to_trl, write_lines
 
         reading = Reading(self.missing_reward, StepReading(self.gamma, words=self.words))
         samples = read_samples(self.from_, self.skip_bad, reading)
@@ -152,16 +152,13 @@ class Convert(Data):
         if self.unit or self.bounds:
             samples = to_unit(samples, self.bounds)
             print("rewards {} and {} become 0 and 1".format(*samples[0].meta["bounds"]))
-        for line in summary(samples):
-            print(line)
+        print(*summary(samples), sep="\n")
         if self.to is not None:
-            lines = map(to_line, samples) if self.as_ == "samples" else self._rows(samples)
+            lines = map(to_line, samples)
+            if self.as_ != "samples":
+                rows = to_trl(samples, self.as_, self.threshold)
+                lines = map(partial(json.dumps, ensure_ascii=False), rows)
             print(f"{self.to}: {write_lines(self.to, lines)} rows, {self.as_}")
-
-    def _rows(self, samples: Sequence[Sample]) -> Any:
-        from reflectrl.wings.text.samples.trl import to_trl
-
-        return (json.dumps(row, ensure_ascii=False) for row in to_trl(samples, self.as_, self.threshold))
 
 
 def _show(account: Account, store: Path) -> None:

@@ -55,7 +55,7 @@ def write_completions(
     Raises:
         UserError: the file holds something else, or a prompt does not fit the model's context.
     """
-    wanted = [replace(prompt, id=_name(prompt.id, k, draws)) for prompt in prompts for k in range(draws)]
+    wanted = [replace(one, id=one.id if draws == 1 else f"{one.id}#{k}") for one in prompts for k in range(draws)]
     done = read_completions(path)
     left = [sample for sample in wanted if sample.id not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,8 @@ def write_completions(
             generators = [np.random.default_rng(named_seed(seed, "completion", sample.id)) for sample in part]
             for sample, _, _ in write(lm, part, sampling, generators, most_tokens, prompt_tokens):
                 done[sample.id] = sample
-                file.write(_line(sample) + "\n")
+                row = {key: value for key, value in vars(sample).items() if key != "reward"}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
             file.flush()
     tick(len(wanted), len(wanted))
     return [done[sample.id] for sample in wanted]
@@ -89,12 +90,3 @@ def read_completions(path: Path) -> dict[str, Sample]:
             raise UserError(f"{path}:{number}: no written completion; remove the file to write it anew") from error
         found[sample.id] = sample
     return found
-
-
-def _line(sample: Sample) -> str:
-    row = {key: value for key, value in vars(sample).items() if key != "reward"}
-    return json.dumps(row, ensure_ascii=False)
-
-
-def _name(prompt: str, draw: int, draws: int) -> str:
-    return prompt if draws == 1 else f"{prompt}#{draw}"

@@ -4,19 +4,60 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from jinja2 import Environment, StrictUndefined
 
 from reflectrl.episodes.log import drop_half_line
-from reflectrl.models.endpoint import Endpoint
+from reflectrl.models.endpoint import Endpoint, without_thinking
 from reflectrl.statistics import mean_interval
 from reflectrl.types import UserError
-from reflectrl.wings.text.generation.judge_prompts import Verdict, compare_request, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
+
+Verdict = Literal["first", "second", "tie", "unclear"]
+PUNCTUATION = " .*\"'()[]\n"
+
+
+@lru_cache(maxsize=1)
+def _words() -> Any:
+    source = files("reflectrl.wings.text.generation").joinpath("judge.j2").read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined).from_string(source).module
+
+
+def compare_request(prompt: str, first: str, second: str) -> str:
+    """What a judge is asked about two answers to a prompt."""
+    return str(_words().compare(prompt.strip(), first.strip(), second.strip()))
+
+
+NAMED = r"\b(A|B|TIE|Tie|tie)\b"
+
+
+def read_verdict(answer: str) -> Verdict:
+    """Which answer a judge prefers; "unclear" if it does not say.
+
+    Understood are, in this order: a first word that is "A", "B" or "TIE"; such a word alone on the last line; the only
+    one of these words in the whole answer.
+    """
+    said = without_thinking(answer)
+    if len(said.strip(PUNCTUATION)) == 1:
+        said = said.upper()  # in a sentence, "a" is an article
+    lines = said.splitlines() or [""]
+    first, last = re.match(rf"\W*{NAMED}\W*(\Z|[.:,\n])", said), re.fullmatch(rf"\W*{NAMED}\W*", lines[-1])
+    found = first or last
+    named = {found[1]} if found else set(re.findall(NAMED, said))
+    if len(named) != 1:
+        return "unclear"
+    word = named.pop()
+    return "first" if word == "A" else "second" if word == "B" else "tie"
+
 
 ORDERS = ("ours first", "theirs first")
 POINTS: Mapping[tuple[str, Verdict], int] = {
@@ -88,7 +129,14 @@ def judge(
     Raises:
         UserError: the two answer different prompts, the file holds other verdicts, or the server does not answer.
     """
-    questions = [question for pair in _pairs(ours, theirs) for question in _both_orders(*pair)]
+    others = {sample.prompt: sample.completion for sample in theirs}
+    questions = []
+    for sample in ours:
+        if sample.prompt not in others:
+            raise UserError(f"judge: the other model has no completion of prompt {sample.id!r}")
+        texts = (sample.completion, others[sample.prompt])
+        questions.append(Question(sample.id, ORDERS[0], compare_request(sample.prompt, *texts)))
+        questions.append(Question(sample.id, ORDERS[1], compare_request(sample.prompt, *reversed(texts))))
     verdicts = _read(path)
     left = [question for question in questions if question.key(endpoint.model) not in verdicts]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,22 +175,6 @@ def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
         unclear=sum(verdict == "unclear" for verdict in verdicts.values()),
         swayed=swayed,
     )
-
-
-def _pairs(ours: Sequence[Sample], theirs: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    others = {sample.prompt: sample for sample in theirs}
-    for sample in ours:
-        if sample.prompt not in others:
-            raise UserError(f"judge: the other model has no completion of prompt {sample.id!r}")
-    return [(sample, others[sample.prompt]) for sample in ours]
-
-
-def _both_orders(ours: Sample, theirs: Sample) -> list[Question]:
-    texts = (ours.completion, theirs.completion)
-    return [
-        Question(ours.id, ORDERS[0], compare_request(ours.prompt, *texts)),
-        Question(ours.id, ORDERS[1], compare_request(ours.prompt, *reversed(texts))),
-    ]
 
 
 def _read(path: Path) -> dict[str, Verdict]:

@@ -22,12 +22,9 @@ def distinct(texts: Sequence[str], n: int) -> float:
 
     It falls as the corpus grows, so only corpora of one size can be compared.
     """
-    grams = [gram for text in texts for gram in _grams(words(text), n)]
+    corpus = [words(text) for text in texts]
+    grams = [gram for tokens in corpus for gram in zip(*(tokens[i:] for i in range(n)), strict=False)]
     return len(set(grams)) / len(grams) if grams else 0.0
-
-
-def _grams(tokens: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    return list(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
 def mean_length(texts: Sequence[str]) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from reflectrl.config import Algorithm, OfflineConfig
+from reflectrl.config.folders import data_folder
 from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example
@@ -33,7 +34,6 @@ from reflectrl.wings.text.learn.text_dataset import TextCompletions, prompt_ids,
 from reflectrl.wings.text.pipeline.graph import PPO, REFERENCE, SPLITS, VALUE, last, places
 from reflectrl.wings.text.pipeline.task import TextContext, imitable, read_split
 from reflectrl.wings.text.samples import Sample, write_samples
-from reflectrl.wings.text.samples.families import store_path
 from reflectrl.wings.text.samples.orders import orders
 
 Note = Callable[[dict[str, float]], None]
@@ -70,7 +70,7 @@ def _source(text: TextContext, split: str) -> Sequence[Sample]:
 
 def _folder(text: TextContext) -> Path:
     settings = text_settings(text.recipe)
-    return (Path(settings.data) if settings.data else store_path(settings.task)) / settings.subset
+    return (Path(settings.data) if settings.data else data_folder(settings.task)) / settings.subset
 
 
 def _where(text: TextContext) -> str:

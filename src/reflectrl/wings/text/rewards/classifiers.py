@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, GPTNeoXConfig, GPTNeoXModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 
 from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.load import pick_device
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
-from reflectrl.wings.text.rewards.oasst import register
 
 Text = str | tuple[str, str]
 """One text, or two that the tokenizer joins in its own way."""
@@ -54,23 +56,29 @@ class Classifier:
             raise UserError(f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {labels}")
         self.tokenizer.truncation_side, self.tokenizer.padding_side = cut, "right"
         self.model = model.to(pick_device(device)).eval()
-        self._pads = _may_pad(model, self.tokenizer)
-        self.limit = _limit(model.config, self.tokenizer)
+        # A decoder's verdict is read off the last token that is no padding. Where padding has no token of its own (as
+        # in DialogRPT), nothing counts as padding, and a batch holds texts of one length.
+        pad = self.tokenizer.pad_token_id
+        self._pads = pad is not None and pad != self.tokenizer.eos_token_id
+        model.config.pad_token_id = pad if self._pads else NO_TOKEN
+        positions = getattr(model.config, "max_position_embeddings", None) or UNLIMITED
+        if "roberta" in model.config.model_type:  # its positions begin behind the padding's
+            positions -= model.config.pad_token_id + 1
+        self.limit = int(min(self.tokenizer.model_max_length, positions, UNLIMITED))
         self.fingerprint = _fingerprint(source, model.config)
 
     @torch.inference_mode()
     def logits(self, texts: Sequence[Text], batch_size: int) -> Tensor:
         """Logits (texts, labels), float32, on the CPU."""
-        rows: list[Any] = [self._encode(text) for text in texts]
+        rows: list[Any] = []
+        for text in texts:
+            parts = (text,) if isinstance(text, str) else text
+            rows.append(self.tokenizer(*parts, truncation=True, max_length=self.limit))
         logits_TL = torch.empty(len(texts), self.model.config.num_labels)
         for batch in self._batches([len(row["input_ids"]) for row in rows], batch_size):
             fields = self.tokenizer.pad([rows[i] for i in batch], padding=self._pads, return_tensors="pt")
             logits_TL[batch] = self.model(**fields.to(self.model.device)).logits.float().cpu()
         return logits_TL
-
-    def _encode(self, text: Text) -> Any:
-        parts = (text,) if isinstance(text, str) else text
-        return self.tokenizer(*parts, truncation=True, max_length=self.limit)
 
     def _batches(self, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         """Numbers of texts, those of like length together."""
@@ -102,26 +110,6 @@ def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]
     return model, tokenizer
 
 
-def _may_pad(model: Any, tokenizer: Any) -> bool:
-    """Whether shorter texts may be padded; tells the model, too.
-
-    A decoder's verdict is read off the last token that is no padding. Where padding has no token of its own (as in
-    DialogRPT), nothing counts as padding, and a batch holds texts of one length.
-    """
-    pad = tokenizer.pad_token_id
-    pads = pad is not None and pad != tokenizer.eos_token_id
-    model.config.pad_token_id = pad if pads else NO_TOKEN
-    return pads
-
-
-def _limit(config: Any, tokenizer: Any) -> int:
-    """The longest text in tokens."""
-    positions = getattr(config, "max_position_embeddings", None) or UNLIMITED
-    if "roberta" in config.model_type:  # its positions begin behind the padding's
-        positions -= config.pad_token_id + 1
-    return int(min(tokenizer.model_max_length, positions, UNLIMITED))
-
-
 def _fingerprint(source: str, config: Any) -> str:
     """Identifies weights: a hub model by its commit, a folder by its content."""
     digest = hashlib.sha256(str(getattr(config, "_commit_hash", None) or "").encode())
@@ -131,3 +119,47 @@ def _fingerprint(source: str, config: Any) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"{source if not Path(source).is_dir() else ''}:{digest.hexdigest()[:16]}"
+
+
+class OasstConfig(GPTNeoXConfig):
+    """A GPT-NeoX, and how its hidden states are pooled: "mean" over the text, or the "last" token."""
+
+    model_type = "gpt_neox_reward_model"
+    pooling: str = "last"
+
+    def __init__(self, pooling: str = "last", **settings: Any) -> None:
+        super().__init__(**{"num_labels": 1, **settings})
+        self.pooling = pooling or "last"
+
+
+class OasstRewardModel(GPTNeoXPreTrainedModel):
+    """OpenAssistant's reward models on Pythia, which `transformers` does not know by itself: a GPT-NeoX without its
+    language-model head, and a linear layer on the pooled hidden states. One number for a text, higher for a better last
+    answer.
+    """
+
+    config_class = OasstConfig
+
+    def __init__(self, config: OasstConfig) -> None:
+        super().__init__(config)
+        self.gpt_neox = GPTNeoXModel(config)
+        self.out_proj = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object) -> SequenceClassifierOutput:
+        """Logits (B, 1); what is masked (padding on the right) does not count."""
+        mask_BT = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        hidden_BTD = self.gpt_neox(input_ids, attention_mask=mask_BT).last_hidden_state
+        lengths_B1 = mask_BT.sum(1, keepdim=True)
+        if self.config.pooling == "mean":
+            pooled_BD = (hidden_BTD * mask_BT[..., None]).sum(1) / lengths_B1
+        else:
+            pooled_BD = hidden_BTD.take_along_dim(lengths_B1[..., None] - 1, 1)[:, 0]
+        return SequenceClassifierOutput(logits=self.out_proj(pooled_BD.to(self.out_proj.weight.dtype)))
+
+
+@functools.cache
+def register() -> None:
+    """Let the loaders of `transformers` know the family."""
+    AutoConfig.register(OasstConfig.model_type, OasstConfig)
+    AutoModelForSequenceClassification.register(OasstConfig, OasstRewardModel)

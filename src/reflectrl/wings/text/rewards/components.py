@@ -145,13 +145,12 @@ class RewardModel(ClassifierComponent):
         download: bool = False,
     ) -> None:
         super().__init__(model, device, dtype, batch_size, download)
-        self.style = self._known_style() if style == "auto" else style
-
-    def _known_style(self) -> str:
         tokenizer = self.classifier.tokenizer
-        if getattr(tokenizer, "chat_template", None):
-            return "chat"
-        return "oasst" if PROMPTER in tokenizer.get_vocab() else "plain"
+        if style == "auto" and getattr(tokenizer, "chat_template", None):
+            style = "chat"
+        elif style == "auto":
+            style = "oasst" if PROMPTER in tokenizer.get_vocab() else "plain"
+        self.style = style
 
     @property
     def fingerprint(self) -> str:

@@ -2,11 +2,9 @@
 
 from reflectrl.wings.text.samples.reading import Reading, read_samples, stream_samples
 from reflectrl.wings.text.samples.rows import Gate
-from reflectrl.wings.text.samples.sample import Sample, Samples, Skipped, group_of
-from reflectrl.wings.text.samples.scale import to_unit
+from reflectrl.wings.text.samples.sample import Sample, Samples, Skipped, group_of, to_unit
 from reflectrl.wings.text.samples.steps import StepReading, from_episode
-from reflectrl.wings.text.samples.trl import to_trl
-from reflectrl.wings.text.samples.writing import write_samples
+from reflectrl.wings.text.samples.writing import to_trl, write_samples
 
 __all__ = [
     "Gate",

@@ -57,25 +57,21 @@ def preference(row: Row, name: str) -> list[Sample]:
     Conversations may hold the prompt, as the messages with which both begin; then it is read there.
     """
     repeated = isinstance(row["chosen"], list) and len(row["chosen"]) > 1
-    whole = _with_prompt(row) if "prompt" not in row or repeated else row
+    if "prompt" not in row or repeated:
+        chosen, rejected = row["chosen"], row["rejected"]
+        if not (isinstance(chosen, list) and isinstance(rejected, list)):
+            raise BadRowError("missing prompt", "whole dialogues in text are read by `reflectrl data hha`")
+        shared = 0
+        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+            shared += 1
+        row = {**row, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
     scored = "score_chosen" in row or "score_rejected" in row
     samples = []
     for key, reward in (("chosen", 1.0), ("rejected", 0.0)):
-        prompt, completion = _pair(need(whole, "prompt"), need(whole, key), key)
+        prompt, completion = _pair(need(row, "prompt"), need(row, key), key)
         reward = number(row, f"score_{key}") if scored else reward
         samples.append(Sample(f"{_word(row, 'id', name)}.{key}", group_of(prompt), prompt, completion, reward))
     return samples
-
-
-def _with_prompt(row: Row) -> Row:
-    """The row with the prompt that its two conversations share."""
-    chosen, rejected = row["chosen"], row["rejected"]
-    if not (isinstance(chosen, list) and isinstance(rejected, list)):
-        raise BadRowError("missing prompt", "whole dialogues in text are read by `reflectrl data hha`")
-    shared = 0
-    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
-        shared += 1
-    return {"prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
 
 
 def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:

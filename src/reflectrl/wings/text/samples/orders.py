@@ -61,7 +61,8 @@ def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAI
     while len(seen) < count:
         dishes = [str(dish) for dish in rng.choice(DISHES, int(rng.integers(2, 5)), replace=False)]
         friendly = bool(rng.random() < 0.5)
-        prompt = _prompt(dishes, friendly, rng)
+        wording, asked = str(rng.choice(FRIENDLY if friendly else BLUNT)), listed(dishes)
+        prompt = render([(HUMAN, wording.format(asked.capitalize() if wording.startswith("{") else asked))])
         if split_of(dishes) != split or prompt in seen:
             continue
         seen.add(prompt)
@@ -79,12 +80,6 @@ def split_of(dishes: list[str]) -> str:
             return split
         place -= share
     return split
-
-
-def _prompt(dishes: list[str], friendly: bool, rng: np.random.Generator) -> str:
-    wording = str(rng.choice(FRIENDLY if friendly else BLUNT))
-    asked = listed(dishes)
-    return render([(HUMAN, wording.format(asked.capitalize() if wording.startswith("{") else asked))])
 
 
 def _answer(dishes: list[str], friendly: bool, waiter: Waiter, rng: np.random.Generator) -> str:

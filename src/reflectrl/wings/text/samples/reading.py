@@ -74,13 +74,9 @@ def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading(
         prompt = prompts.setdefault(sample.prompt, sample.prompt)
         found.append(sample if prompt is sample.prompt else replace(sample, prompt=prompt))
     if not found:
-        raise UserError(f"{path}: not one sample{_why_none(gate)}")
+        why = "; ".join(f"{reason} ({rows.count}, first at {rows.first[0]})" for reason, rows in gate.skipped.items())
+        raise UserError(f"{path}: not one sample{why and f'; left out: {why}'}")
     return Samples(tuple(found), gate.skipped)
-
-
-def _why_none(gate: Gate) -> str:
-    reasons = [f"{reason} ({skipped.count}, first at {skipped.first[0]})" for reason, skipped in gate.skipped.items()]
-    return f"; left out: {'; '.join(reasons)}" if reasons else ""
 
 
 def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iterator[Sample]:  # noqa: B008
@@ -93,7 +89,10 @@ def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iter
             try:
                 form = form or form_of(parse(line))
                 found = list(form.read(form.parse(line), f"{name}:{number}", reading))
-                _remember(found, seen)
+                new = [sample.id for sample in found]
+                if twice := [key for i, key in enumerate(new) if key in seen or key in new[:i]]:
+                    raise BadRowError("duplicate id", repr(twice[0])[:60])
+                seen.update(new)
             except BadRowError as error:
                 gate.refuse(f"{file}:{number}", error)
             else:
@@ -107,13 +106,6 @@ def form_of(row: dict[str, Any]) -> Form:
             return form
     known = "; ".join(", ".join(form.columns) for form in FORMS)
     raise BadRowError("unknown columns", f"{', '.join(row) or 'none'} (known: {known})")
-
-
-def _remember(found: list[Sample], seen: set[str]) -> None:
-    new = [sample.id for sample in found]
-    if twice := [key for i, key in enumerate(new) if key in seen or key in new[:i]]:
-        raise BadRowError("duplicate id", repr(twice[0])[:60])
-    seen.update(new)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice
-from typing import Any
 
 from reflectrl.episodes import task_key
 from reflectrl.models.labels import candidates
@@ -54,24 +53,22 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
     """
     instance = group_of(task_key(episode.task))
     for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
-        turn = _choice(step)
+        # Where something else was done than was chosen, the choice's order and probabilities do not count.
+        turn = step.choice if step.choice is not None and step.choice.choice == step.action else None
+        drawn = turn.sampling if turn else None
+        at_temperature = {"temperature": drawn.temperature, "top_p": drawn.top_p} if drawn else {}
+        place = turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
         prompt, options = _rendered(step, turn, reading)
         whence = {"task": episode.task.id, "instance": instance, "episode": name, "step": t}
         yield Sample(
             id=f"{name}.{t}",
             group=group_of(prompt),
             prompt=checked(prompt, "prompt"),
-            completion=checked(options[_position(step, turn, reading)], "action"),
+            completion=checked(options[place], "action"),
             reward=finite(value, "return"),
             logprob=_logprob(step, turn),
-            meta=whence | {"options": options} | _sampling(turn),
+            meta=whence | {"options": options} | at_temperature,
         )
-
-
-def _choice(step: Step) -> Turn | None:
-    """The turn that chose what was done; where that was another action, its order and probabilities do not count."""
-    turn = step.choice
-    return turn if turn is not None and turn.choice == step.action else None
 
 
 def _rendered(step: Step, turn: Turn | None, reading: StepReading) -> tuple[str, list[str]]:
@@ -92,11 +89,6 @@ def _labels(count: int) -> Sequence[str]:
     return tuple(islice(candidates(), count))
 
 
-def _position(step: Step, turn: Turn | None, reading: StepReading) -> int:
-    """Which of the completions took the action."""
-    return turn.order.index(step.action) if turn and turn.order and not reading.words else step.action
-
-
 def _logprob(step: Step, turn: Turn | None) -> float | None:
     """Log-probability of the choice among the legal actions, at the temperature at which it was drawn."""
     if turn is None:
@@ -105,10 +97,3 @@ def _logprob(step: Step, turn: Turn | None) -> float | None:
         return sum(turn.logprobs)
     known = turn.probs[step.action] if turn.probs else 0.0
     return math.log(known) if known > 0 else None
-
-
-def _sampling(turn: Turn | None) -> dict[str, Any]:
-    """Under which temperature the log-probability holds."""
-    if turn is None or turn.sampling is None:
-        return {}
-    return {"temperature": turn.sampling.temperature, "top_p": turn.sampling.top_p}

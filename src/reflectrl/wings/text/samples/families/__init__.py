@@ -1,8 +1,8 @@
 """The task families of the paper: from the raw files that a user downloads to samples, split by split."""
 
 from reflectrl.wings.text.samples.families import comet, hha, knowledge, reddit
-from reflectrl.wings.text.samples.families.store import Account, Family, prepare, read_account, store_path
+from reflectrl.wings.text.samples.families.store import Account, Family, prepare, read_account
 
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in (hha, comet, reddit, knowledge)}
 
-__all__ = ["FAMILIES", "Account", "Family", "prepare", "read_account", "store_path"]
+__all__ = ["FAMILIES", "Account", "Family", "prepare", "read_account"]

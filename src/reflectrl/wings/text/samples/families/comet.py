@@ -14,7 +14,7 @@ from typing import Any
 from reflectrl.plugins import suggestion
 from reflectrl.wings.text.samples.families.sources import Source, parsed, records, split_of
 from reflectrl.wings.text.samples.families.store import Entry, Family
-from reflectrl.wings.text.samples.rows import BadRowError, Row, checked, finite, number, text, to_float
+from reflectrl.wings.text.samples.rows import BadRowError, checked, finite, number, text, to_float
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 RELATIONS = {
@@ -79,21 +79,11 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
         split = split_of(text(row, "split").lower())
         if not split:
             raise BadRowError("unknown split", f"{row['split']!r:.40} (known: train, val, test)")
-    yield Entry([_sample(row, score, name, style)], split, row["head"].strip())
-
-
-def _sample(row: Row, score: float, name: str, style: str) -> Sample:
     head, relation, tail = (text(row, key).strip() for key in ("head", "relation", "tail"))
     prompt = prompt_of(head, relation, style)
-    return Sample(
-        name,
-        group_of(prompt),
-        prompt,
-        f" {tail}",
-        score,
-        {} if math.isnan(score) else {SCORE: score},
-        meta={"head": head, "relation": relation},
-    )
+    components = {} if math.isnan(score) else {SCORE: score}
+    meta = {"head": head, "relation": relation}
+    yield Entry([Sample(name, group_of(prompt), prompt, f" {tail}", score, components, meta=meta)], split, head)
 
 
 def _fields(line: bytes) -> list[str]:

@@ -49,22 +49,14 @@ def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
     for path in paths:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found += [_source(path, file) for file in files if _fits(file, endings)]
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and file.name.removesuffix(".gz").endswith(tuple(endings)):
+                relative = Path(path.resolve().name, *file.relative_to(path).parts)
+                name = relative.with_name(relative.name.removesuffix(".gz")).with_suffix("").as_posix()
+                found.append(Source(file, name, split_of(name) or ("train" if file == path else "")))
     if not found:
         raise UserError(f"{', '.join(map(str, paths))}: no {' or '.join(endings)} file, packed by gzip or not")
     return found
-
-
-def _fits(file: Path, endings: Sequence[str]) -> bool:
-    return file.is_file() and file.name.removesuffix(".gz").endswith(tuple(endings))
-
-
-def _source(root: Path, file: Path) -> Source:
-    relative = Path(root.resolve().name, *file.relative_to(root).parts)
-    name = relative.with_name(relative.name.removesuffix(".gz")).with_suffix("").as_posix()
-    split = split_of(name) or ("train" if file == root else "")
-    return Source(file, name, split)
 
 
 def split_of(name: str) -> str:

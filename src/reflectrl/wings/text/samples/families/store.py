@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -16,8 +15,7 @@ from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.families.sources import SPLITS, Source, find
 from reflectrl.wings.text.samples.rows import BadRowError, Gate, LeftOutError
-from reflectrl.wings.text.samples.sample import Sample, tied
-from reflectrl.wings.text.samples.scale import through_sigmoid
+from reflectrl.wings.text.samples.sample import Sample, through_sigmoid, tied
 from reflectrl.wings.text.samples.writing import LineFile, to_line
 
 ACCOUNT = "data.json"
@@ -86,13 +84,6 @@ class Account:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def store_path(family: str, store: str = "") -> Path:
-    """The folder of a store; "" is that of the family in $REFLECTRL_DATA, or ~/.cache/reflectrl without that."""
-    if store != "":
-        return Path(store).expanduser()
-    return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / family
-
-
 def read_account(store: Path, family: str) -> Account | None:
     """What a store holds; None if there is none.
 
@@ -151,11 +142,23 @@ def prepare(
             account.files, account.ties, account.rewards = writer.counts(), writer.ties, writer.rewards
             account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
             account.skipped = {reason: asdict(skipped) for reason, skipped in gate.skipped.items()}
-            _require_samples(account, paths)
+            if not account.files:
+                rows = account.left_out | account.skipped
+                left = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
+                unread = ", ".join(account.unread)
+                raise UserError(
+                    f"{', '.join(map(str, paths))}: not one {account.family} sample{left and f'; left out: {left}'}"
+                    + (unread and f"; files whose names tell no split: {unread}")
+                )
             writer.keep(account)
     finally:
         writer.tidy()
-    _remove(store, set(before.files if before else ()) - set(account.files))
+    # Files of an earlier preparation go, and their folders if nothing else is in them; none outside the store.
+    for name in set(before.files if before else ()) - set(account.files):
+        if store.resolve() in (store / name).resolve().parents:
+            with suppress(OSError):
+                (store / name).unlink()
+                (store / name).parent.rmdir()
     return account
 
 
@@ -173,14 +176,6 @@ def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, 
                         yield entry
             except BadRowError as error:
                 gate.refuse(place, error)
-
-
-def _require_samples(account: Account, paths: Sequence[Path]) -> None:
-    if not account.files:
-        reasons = [f"{counted['count']} {reason}" for reason, counted in (account.left_out | account.skipped).items()]
-        unread = f"; files whose names tell no split: {', '.join(account.unread)}" if account.unread else ""
-        left = f"; left out: {', '.join(reasons)}" if reasons else ""
-        raise UserError(f"{', '.join(map(str, paths))}: not one {account.family} sample{left}{unread}")
 
 
 class _Writer:
@@ -233,11 +228,3 @@ def _drawn(key: str, missing: Sequence[str], share: float) -> str:
     """The split of a key: the same in every run, whatever else the data hold."""
     number = int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:8], "big") / 2**64
     return next((split for i, split in enumerate(missing) if number < (i + 1) * share), "train")
-
-
-def _remove(store: Path, files: Iterable[str]) -> None:
-    """Remove files of an earlier preparation, and their folders if nothing else is in them; none outside the store."""
-    for name in (name for name in files if store.resolve() in (store / name).resolve().parents):
-        with suppress(OSError):
-            (store / name).unlink()
-            (store / name).parent.rmdir()
