@@ -16,6 +16,7 @@ from reflectrl.models.load import load_model
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
+from reflectrl.players.policy import sampler
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
@@ -80,7 +81,9 @@ def check_exact(lm: LanguageModel) -> None:
         lm.backend.read([prompt[:-2] for prompt in asked], caches=caches)
         same(choice_logits(lm, asked, LABELS, caches), wanted_PA.detach())
         generators = [np.random.default_rng(i) for i in range(len(asked))]
-        for prompt, (ids, found) in zip(asked, lm.backend.write(asked, 5, Sampling(1.0), generators), strict=True):
+        for prompt, (ids, found) in zip(
+            asked, lm.backend.write(asked, 5, sampler(Sampling(1.0)), generators), strict=True
+        ):
             same(torch.tensor(found), nats(core, prompt, ids))
         sums_PA = torch.stack([nats(core, prompt, ids).sum() for prompt in asked for ids in TEXTS.ids]).view(-1, 2)
         same(lm.backend.score(pack(asked), [TEXTS] * len(asked), "sum")[0], sums_PA)

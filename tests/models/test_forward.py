@@ -28,6 +28,7 @@ from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, pack
 from reflectrl.models.text_scoring import make_trie
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -201,7 +202,7 @@ def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pa
     assert forward.walk_of(core) is None
     lm = LanguageModel(core, pair("gpt2")[0].tokenizer, context=64)
     prompts, caches = prompts_of([20, 6, 9, 17]), [KVCache() for _ in range(4)]
-    written = lm.backend.write(prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], caches)
+    written = lm.backend.write(prompts, 5, sampler(Sampling(0.0)), [np.random.default_rng(i) for i in range(4)], caches)
     longer = [(*prompt, 7, 8, 9) for prompt in prompts]
     encoded = lm.counters.encoded
     hidden_PD = lm.backend.read(longer, caches=caches)

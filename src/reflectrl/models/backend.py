@@ -16,7 +16,6 @@ from torch import Tensor
 
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
-from reflectrl.types import Sampling
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
 """How an action is scored: by its label, or by the log-probability of its text (whole, per token, per word), or by that
@@ -25,8 +24,8 @@ of its text among the legal ones (`text_scoring.py`)."""
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
-Draw = Callable[[Tensor, Sampling, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
-"""One token per row (B,) of logits (B, V), and its log-probability (B,)."""
+Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
+"""One token per row (B,) of logits (B, V), and its log-probability (B,); see `players.policy.sampler`."""
 
 
 class Answers(NamedTuple):
@@ -86,20 +85,19 @@ class Backend(Protocol):
         self,
         prompts: Sequence[Ids],
         max_new_tokens: int | Sequence[int],
-        sampling: Sampling,
+        draw: Draw,
         generators: Sequence[np.random.Generator],
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
-        draw: Draw = ...,
     ) -> list[Written]:
         """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
 
         Args:
+            draw: how a token is chosen.
             generators: one per prompt; a sampled token takes one number from it.
             caches: hold the prompts afterwards, not what was written.
             draft_model: guesses several tokens that one pass then checks; learns from what is written. The result is
                 the same without, but for rounding.
-            draw: how a token is chosen.
         """
         ...
 

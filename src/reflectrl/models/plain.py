@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.generation import draw
 from reflectrl.models.hf_model import body_of, own_logits
 from reflectrl.models.sharing import Ids, Packing
-from reflectrl.types import Sampling
 
 if TYPE_CHECKING:
     from reflectrl.models.backend import Answers, Draw, Scoring, Written
@@ -115,11 +113,10 @@ class PlainBackend:
         self,
         prompts: Sequence[Ids],
         max_new_tokens: int | Sequence[int],
-        sampling: Sampling,
+        draw: Draw,
         generators: Sequence[np.random.Generator],
         caches: object = None,
         draft_model: object = None,
-        draw: Draw = draw,
     ) -> list[Written]:
         """Continue each prompt, token by token, until end-of-text or as far as allowed."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
@@ -132,7 +129,7 @@ class PlainBackend:
                     cache = output.past_key_values
                 else:
                     _, logits_TV, _ = self.forward((*prompt, *ids))
-                token_1, logprob_1 = draw(logits_TV[-1:].float(), sampling, [generator])
+                token_1, logprob_1 = draw(logits_TV[-1:].float(), [generator])
                 if int(token_1) == self.lm.tokenizer.eos_token_id:
                     break
                 ids.append(int(token_1))

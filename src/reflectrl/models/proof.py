@@ -27,7 +27,7 @@ from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.plugins import one_line
-from reflectrl.types import Sampling, UserError, named_seed
+from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
 """The largest difference that counts as rounding, in float32 and in fewer bits: of hidden states relative to their
@@ -232,7 +232,7 @@ class _Trial:
         prompts, draft_model = [self.branch, self.tiny], DraftModel()
         for _ in range(2):  # the second time it guesses what it has written the first time
             generators = [np.random.default_rng(0) for _ in prompts]
-            written = lm.backend.write(prompts, WRITTEN, Sampling(0.0), generators, draft_model=draft_model)
+            written = lm.backend.write(prompts, WRITTEN, _greedy, generators, draft_model=draft_model)
             for prompt, (ids, nats) in zip(prompts, written, strict=True):
                 if ids:
                     self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())
@@ -249,6 +249,12 @@ class _Trial:
         if not (farthest := float(off.max())) <= self.limit:
             raise _DifferentError(f"{what} differs by {farthest:.2g}")
         self.require(what, own_logits(self.core, found_TD[-1:]), logits_TV[-1:])
+
+
+def _greedy(logits_BV: Tensor, _: object) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens (B,) and their log-probabilities (B,)."""
+    logp_B, tokens_B = logits_BV.log_softmax(-1).max(-1)
+    return tokens_B, logp_B
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
