@@ -29,8 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Written
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Counters, Written
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache, shared_length

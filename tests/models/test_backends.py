@@ -157,7 +157,7 @@ def test_choice_logits_count_the_bias_of_a_head(models: dict[str, LanguageModel]
     try:
         hidden_ND = lm.backend.read(apart(prompts_of([4, 7])))
         rows = torch.tensor([5, 200])
-        assert torch.allclose(lm.logits(hidden_ND, rows), lm.logits(hidden_ND)[:, rows], atol=1e-4)
+        assert torch.allclose(lm.backend.logits(hidden_ND, rows), lm.backend.logits(hidden_ND)[:, rows], atol=1e-4)
     finally:
         head.bias = None
 

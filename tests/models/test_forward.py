@@ -210,7 +210,7 @@ def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pa
     for prompt, (ids, logprobs), hidden_D, more in zip(prompts, written, hidden_PD, longer, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(plain_hidden(core, more)[-1], hidden_D, atol=1e-4, rtol=0)
-            logp_TV = lm.logits(plain_hidden(core, (*prompt, *ids))).log_softmax(-1)[len(prompt) - 1 : -1]
+            logp_TV = lm.backend.logits(plain_hidden(core, (*prompt, *ids))).log_softmax(-1)[len(prompt) - 1 : -1]
         assert logp_TV.argmax(-1).tolist() == list(ids)
         assert logp_TV.amax(-1).tolist() == pytest.approx(logprobs, abs=1e-4)
 

@@ -11,8 +11,7 @@ import torch
 from corridor import CorridorEnv
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Answers, Counters, Scoring
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend

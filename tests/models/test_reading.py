@@ -91,13 +91,13 @@ def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, fami
     lm, rng = pair(family, True)[0], np.random.default_rng(3)
     prompts = [some(rng, length) for length in (3, 40, 21)]
     weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0))
-    lm.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
+    lm.backend.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
     found = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     states = [
         lm.model(torch.tensor([p]), output_hidden_states=True, use_cache=False).hidden_states[-1] for p in prompts
     ]
-    lm.logits(torch.stack([state[0, -1] for state in states]) * weights).logsumexp(-1).sum().backward()
+    lm.backend.logits(torch.stack([state[0, -1] for state in states]) * weights).logsumexp(-1).sum().backward()
     expected = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     difference = sum(float((a - b).square().sum()) for a, b in zip(found, expected, strict=True))

@@ -9,6 +9,7 @@ gives the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -38,6 +39,37 @@ class Answers(NamedTuple):
 
     ids: tuple[Ids, ...]
     words: tuple[int, ...]
+
+
+@dataclass
+class Counters:
+    """What one player's model has computed; the numbers only grow.
+
+    Attributes:
+        passes: forward passes.
+        encoded: prompt tokens that went through the model.
+        decoded: tokens that went through it while writing, wrong guesses included.
+        drafted: those of them that were guesses.
+        reused: prompt tokens that did not, because their keys and values were kept or shared.
+        pairs: query-key pairs of attention, per layer and head.
+        logits: entries of the language-model head that were computed.
+    """
+
+    passes: int = 0
+    encoded: int = 0
+    decoded: int = 0
+    drafted: int = 0
+    reused: int = 0
+    pairs: int = 0
+    logits: int = 0
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted after `before` was copied."""
+        return Counters(**{key: value - getattr(before, key) for key, value in vars(self).items()})
+
+    def copy(self) -> Counters:
+        """The counters as they stand."""
+        return replace(self)
 
 
 class Backend(Protocol):

@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import (
     CachedAttention,
-    DecodingAttention,
     InPlaceAttention,
     PackedAttention,
     SteppingAttention,
@@ -27,7 +26,7 @@ from reflectrl.models.attention import (
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
-from reflectrl.models.hf_model import own_logits
+from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions
 from reflectrl.models.text_scoring import cached_text_logits, text_logits
 
@@ -71,10 +70,7 @@ class PackedBackend:
         self.pass_tokens = lm.pass_tokens
 
     def encode(
-        self,
-        blocks: Sequence[Block],
-        attend: PackedAttention | CachedAttention,
-        at: Sequence[int] | Literal["all"],
+        self, blocks: Sequence[Block], attend: PackedAttention | CachedAttention, at: Sequence[int] | Literal["all"]
     ) -> Tensor:
         """Hidden states (M, D) of tokens of some blocks, in one forward pass: of all, or of those `at` some indices."""
         lm, device = self.lm, self.device
@@ -174,7 +170,7 @@ class PackedBackend:
         ]
         hidden_ND = self.read(prompts, caches=caches, room=max(limits, default=0))
         attention = InPlaceAttention if self.device.type == "cpu" else SteppingAttention
-        attend: DecodingAttention = attention(caches, max(limits, default=0), self.device)
+        attend: InPlaceAttention | SteppingAttention = attention(caches, max(limits, default=0), self.device)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)

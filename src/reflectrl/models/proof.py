@@ -17,14 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Answers
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.hf_model import attention, own_logits
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.plain import PlainBackend
+from reflectrl.models.plain import PlainBackend, attention, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
@@ -73,8 +71,10 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
     trial = _Trial(replace(lm, counters=Counters()), name)
+    whole = replace(lm.shortcuts, rows=False)
+    heads = [Way(lm.shortcuts), Way(whole, "choices take the whole of its own head")]
     with torch.inference_mode():
-        tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head) if lm.shortcuts.packed else trial.lm
+        tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
         doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
@@ -82,11 +82,6 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
             told.add(doubts)
             logger.warning("reflectrl: model %s %s", name, doubts)
     return replace(lm, shortcuts=tried.shortcuts)
-
-
-def _heads(lm: LanguageModel) -> list[Way]:
-    own = replace(lm.shortcuts, rows=False)
-    return [Way(lm.shortcuts), Way(own, "choices take the whole of its own head")]
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:

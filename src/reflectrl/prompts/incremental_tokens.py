@@ -30,13 +30,13 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
     known = _known[tokenizer]
     if known is None:
-        return _encoded(tokenizer, text)
+        return list(tokenizer.encode(text, add_special_tokens=False))
     ids: list[int] = []
     for line in LINE_END.split(text):
         if line not in known:
             if len(known) >= MOST_LINES:
                 known.clear()
-            known[line] = _encoded(tokenizer, line)
+            known[line] = tokenizer.encode(line, add_special_tokens=False)
         ids += known[line]
     return ids
 
@@ -56,8 +56,3 @@ def splits_at_lines(tokenizer: Any) -> bool:
 
     pairs = [(f"a{left}\n", f"{right}b") for left, right in product(VISIBLE, repeat=2)]
     return all(words(first + second) == words(first) + words(second) for first, second in pairs)
-
-
-def _encoded(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return ids

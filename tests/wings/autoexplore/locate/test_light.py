@@ -42,7 +42,7 @@ def test_it_computes_what_the_library_computes(folder: Path) -> None:
     for lm in both(folder):
         prompts = [tokenize(lm, Prompt(text, " and then")) for text in TEXTS]
         with lm.playing():
-            logits.append(lm.logits(lm.backend.read(pack(prompts), "all")))
+            logits.append(lm.backend.logits(lm.backend.read(pack(prompts), "all")))
             written.append(
                 lm.backend.write(prompts, 20, sampler(Sampling(1.0)), [np.random.default_rng(n) for n in range(2)])
             )

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from reflectrl.models.kernels import refuse_kernels
-from reflectrl.models.load import pick_device
+from reflectrl.models.load import pick_device, refuse_kernels
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 from reflectrl.wings.text.rewards.oasst import register
