@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     CachedAttention,
-    DecodingAttention,
     InPlaceAttention,
     PackedAttention,
     SteppingAttention,
@@ -354,7 +353,7 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    attention: Callable[..., DecodingAttention], data: st.DataObject, held: list[int]
+    attention: Callable[..., InPlaceAttention | SteppingAttention], data: st.DataObject, held: list[int]
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]

@@ -201,7 +201,7 @@ def test_taking_turns_gives_each_player_its_own_output(base: Callable[[str], Pat
 def test_gradients_survive_another_players_turn(base: Callable[[str], Path]) -> None:
     policy, reflector = pair(base, "llama")
     prompts = apart([tuple(policy.encode("The lake"))])
-    loss = policy.logits(policy.backend.read(prompts)).square().mean()
+    loss = policy.backend.logits(policy.backend.read(prompts)).square().mean()
     with torch.no_grad():
         reflector.backend.read(prompts)
     loss.backward()

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from reflectrl.models.backend import Backend, Counters
+from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
-from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 

@@ -17,7 +17,7 @@ from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, check_card, fresh_adapter, read_json
-from reflectrl.models.memory import keep_memory
+from reflectrl.models.machine import keep_memory
 from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError

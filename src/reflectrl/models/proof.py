@@ -196,8 +196,18 @@ class _Trial:
         self._try_packed(lm)
         if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
-        self._try_growing(lm)
-        self._try_texts(lm)
+        prompts = [self.long, self.branch]
+        caches = [KVCache(growing=True) for _ in prompts]
+        lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
+        for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
+            self._require_hidden("a growing prompt", hidden_D[None], prompt)
+        first, second = self.tiny[:2]
+        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
+        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
+        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
+        self.require("a text after a packed prompt", found_PA, wanted_PA)
+        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
+        self.require("a text after a growing prompt", found_PA, wanted_PA)
         self._try_writing(lm)
 
     def _try_packed(self, lm: LanguageModel) -> None:
@@ -206,22 +216,6 @@ class _Trial:
         hidden_ND = lm.backend.read(packing, "all")
         for i, prompt in enumerate(prompts):
             self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
-
-    def _try_growing(self, lm: LanguageModel) -> None:
-        prompts = [self.long, self.branch]
-        caches = [KVCache(growing=True) for _ in prompts]
-        lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
-        for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
-            self._require_hidden("a growing prompt", hidden_D[None], prompt)
-
-    def _try_texts(self, lm: LanguageModel) -> None:
-        first, second = self.tiny[:2]
-        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
-        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
-        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
-        self.require("a text after a packed prompt", found_PA, wanted_PA)
-        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
-        self.require("a text after a growing prompt", found_PA, wanted_PA)
 
     def _try_writing(self, lm: LanguageModel) -> None:
         prompts, draft_model = [self.branch, self.tiny], DraftModel()

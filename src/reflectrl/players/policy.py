@@ -20,7 +20,7 @@ from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, all_labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.precision import is_mixed
+from reflectrl.models.machine import is_mixed
 from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
 from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
