@@ -20,7 +20,7 @@ import tyro
 
 from reflectrl.config import load_recipe
 from reflectrl.envs import make
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Counters
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_models
 from reflectrl.players import Policy, Reflector

@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from reflectrl.models.memory import release_memory
+from reflectrl.models.machine import release_memory
 
 # ---- speed ---------------------------------------------------------------------------------------------------------
 

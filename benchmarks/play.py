@@ -29,13 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Written
-from reflectrl.models.counters import Counters
-from reflectrl.models.generation import END, Draft, DraftModel, draw
+from reflectrl.models.backend import Counters, Written
+from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache, shared_length
 from reflectrl.players.base import LiveEpisode
-from reflectrl.players.policy import Policy, Reflector
+from reflectrl.players.policy import Policy, Reflector, draw
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Episode, Sampling, Step
 
@@ -62,9 +61,9 @@ class Script:
     tokens: Iterator[int]
 
 
-def draw_as_written(logits_BV: Tensor, sampling: Sampling, scripts: Sequence[Any]) -> tuple[Tensor, Tensor]:
+def draw_as_written(logits_BV: Tensor, scripts: Sequence[Any], sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Sample as always, then take the scripts' next tokens."""
-    _, logprobs_B = draw(logits_BV, sampling, [script.generator for script in scripts])
+    _, logprobs_B = draw(logits_BV, [script.generator for script in scripts], sampling)
     return torch.tensor([next(script.tokens) for script in scripts]), logprobs_B
 
 
@@ -79,7 +78,8 @@ class ScriptedReflector(Reflector):
     ) -> list[Written]:
         scripts: Any = [Script(live.rng, iter(self.texts[live])) for live in episodes]
         limits = [self.limits[live] for live in episodes]
-        return self.backend.write(keys, limits, self.sampling, scripts, caches, self.draft_model, draw_as_written)
+        as_written = partial(draw_as_written, sampling=self.sampling)
+        return self.backend.write(keys, limits, as_written, scripts, caches, self.draft_model)
 
     def rehearse(self, live: LiveEpisode, text: Ids) -> None:
         """Let the draft model learn a reflection as it would have by its being written, without the language model."""

@@ -24,7 +24,7 @@ from reflectrl.episodes import sft_policy, sft_reflection
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.precision import has_fast_bfloat16
+from reflectrl.models.machine import has_fast_bfloat16
 from reflectrl.players.policy import Policy
 
 from .measure import count_flops, gemm_rate, interleaved

@@ -9,7 +9,7 @@ import torch
 from benchmarks import choices, identical, offline, play, sft, update
 from benchmarks.settings import Settings
 from reflectrl.cli import main
-from reflectrl.models.precision import has_fast_bfloat16
+from reflectrl.models.machine import has_fast_bfloat16
 
 TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repetitions=1, threads=1)
 

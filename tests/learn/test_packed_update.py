@@ -23,8 +23,7 @@ from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, policy_pas
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.backend import Scoring
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Counters, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import apart, pack
 from reflectrl.players import AnalystPlayer, Policy

@@ -104,8 +104,8 @@ class TestLoss:
 
     def test_other_targets_in_the_prompt_change_nothing(self, tiny: Tiny) -> None:
         lm = tiny()
-        shapes, compute = [], lm.logits
-        lm.logits = lambda *given: shapes.append(tuple((made := compute(*given)).shape)) or made  # type: ignore
+        shapes, compute = [], lm.backend.logits
+        lm.backend.logits = lambda *given: shapes.append(tuple((made := compute(*given)).shape)) or made  # type: ignore
         evaluate_loss(lm, [Example((5, 6, 7, 8, 9), 3), Example((5, 6), 1)], batch_size=2)
         assert shapes == [(3, len(lm.tokenizer))]  # 2 + 1 completion tokens, no more
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.generation import draw, nucleus
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
+from reflectrl.players.policy import draw, nucleus, sampler
 from reflectrl.types import Sampling
 from tests.models.calls import choice_logits
 
@@ -79,7 +79,7 @@ def test_cached_greedy_decoding_is_decoding_without_a_cache(
     models: dict[str, LanguageModel], family: str, lengths: list[int], seed: int
 ) -> None:
     lm, prompts = models[family], prompts_of(lengths, seed)
-    written = lm.backend.write(prompts, 6, GREEDY, generators(len(prompts)))
+    written = lm.backend.write(prompts, 6, sampler(GREEDY), generators(len(prompts)))
     for prompt, (ids, logprobs) in zip(prompts, written, strict=True):
         expected_ids, expected = greedy_by_hand(lm, prompt, 6)
         assert list(ids) == expected_ids
@@ -93,7 +93,7 @@ def test_recorded_logprobs_are_those_of_the_sampling_distribution(
     models: dict[str, LanguageModel], family: str, lengths: list[int], seed: int, temperature: float
 ) -> None:
     lm, prompts = models[family], prompts_of(lengths, seed)
-    written = lm.backend.write(prompts, 6, Sampling(temperature), generators(len(prompts), seed))
+    written = lm.backend.write(prompts, 6, sampler(Sampling(temperature)), generators(len(prompts), seed))
     for prompt, (ids, logprobs) in zip(prompts, written, strict=True):
         logp_TV = (full_logp(lm, [*prompt, *ids]) / temperature).log_softmax(-1)
         expected = [float(logp_TV[len(prompt) + i - 1, token]) for i, token in enumerate(ids)]
@@ -103,9 +103,9 @@ def test_recorded_logprobs_are_those_of_the_sampling_distribution(
 @families
 def test_a_row_does_not_depend_on_its_company(models: dict[str, LanguageModel], family: str) -> None:
     lm, prompts = models[family], prompts_of([3, 40, 1, 17, 8, 25])
-    together = lm.backend.write(prompts, 8, Sampling(), generators(6))
+    together = lm.backend.write(prompts, 8, sampler(Sampling()), generators(6))
     for index in itertools.chain([[i] for i in range(6)], [[5, 0], [1, 2, 3]]):
-        alone = lm.backend.write([prompts[i] for i in index], 8, Sampling(), [generators(6)[i] for i in index])
+        alone = lm.backend.write([prompts[i] for i in index], 8, sampler(Sampling()), [generators(6)[i] for i in index])
         for i, (ids, logprobs) in zip(index, alone, strict=True):
             assert ids == together[i][0]
             assert logprobs == pytest.approx(together[i][1], abs=1e-4)
@@ -117,11 +117,11 @@ def test_rows_stop_at_end_of_text_each_at_its_own(models: dict[str, LanguageMode
     prompts = prompts_of([5, 20, 2, 9, 30, 12], seed=1)
     try:
         lm.tokenizer.eos_token_id = 280  # not said by any row
-        free = [ids for ids, _ in lm.backend.write(prompts, 10, Sampling(), generators(6))]
+        free = [ids for ids, _ in lm.backend.write(prompts, 10, sampler(Sampling()), generators(6))]
         assert not any(280 in ids for ids in free)
         said = max((ids[4] for ids in free), key=lambda token: sum(token in ids for ids in free))
         lm.tokenizer.eos_token_id = said
-        stopped = [ids for ids, _ in lm.backend.write(prompts, 10, Sampling(), generators(6))]
+        stopped = [ids for ids, _ in lm.backend.write(prompts, 10, sampler(Sampling()), generators(6))]
     finally:
         lm.tokenizer.eos_token_id = end
     assert stopped == [ids[: ids.index(said)] if said in ids else ids for ids in free]
@@ -131,7 +131,7 @@ def test_rows_stop_at_end_of_text_each_at_its_own(models: dict[str, LanguageMode
 def test_a_generation_fills_the_context_to_its_last_place(models: dict[str, LanguageModel]) -> None:
     for lm in models.values():
         [prompt] = prompts_of([lm.context - 5])
-        [(ids, _)] = lm.backend.write([prompt], 5, GREEDY, generators(1))
+        [(ids, _)] = lm.backend.write([prompt], 5, sampler(GREEDY), generators(1))
         assert list(ids) == greedy_by_hand(lm, prompt, 5)[0]
 
 
@@ -157,7 +157,7 @@ def test_choice_logits_count_the_bias_of_a_head(models: dict[str, LanguageModel]
     try:
         hidden_ND = lm.backend.read(apart(prompts_of([4, 7])))
         rows = torch.tensor([5, 200])
-        assert torch.allclose(lm.logits(hidden_ND, rows), lm.logits(hidden_ND)[:, rows], atol=1e-4)
+        assert torch.allclose(lm.backend.logits(hidden_ND, rows), lm.backend.logits(hidden_ND)[:, rows], atol=1e-4)
     finally:
         head.bias = None
 
@@ -176,7 +176,7 @@ def test_gradients_flow_through_choice_logits(models: dict[str, LanguageModel]) 
 def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
     logits_V = torch.tensor([1.0, -0.5, 2.0, 0.0, -1.0])
     count = 20_000
-    tokens, logprobs = draw(logits_V.expand(count, -1), Sampling(temperature), generators(count))
+    tokens, logprobs = draw(logits_V.expand(count, -1), generators(count), Sampling(temperature))
     expected = (logits_V.double() / temperature).softmax(-1)
     counts = np.bincount(tokens.numpy(), minlength=5)
     assert chisquare(counts, expected.numpy() * count).pvalue > 1e-3
@@ -193,7 +193,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
 
 def test_sampling_with_top_p_stays_within_it_and_records_its_distribution() -> None:
     logits_V = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
-    tokens, logprobs = draw(logits_V.expand(5000, -1), Sampling(1.0, top_p=0.65), generators(5000))
+    tokens, logprobs = draw(logits_V.expand(5000, -1), generators(5000), Sampling(1.0, top_p=0.65))
     assert set(tokens.tolist()) == {1, 3}
     assert logprobs.exp().tolist() == pytest.approx([4 / 7 if token == 1 else 3 / 7 for token in tokens.tolist()])
     assert np.mean(tokens.numpy() == 1) == pytest.approx(4 / 7, abs=0.03)
@@ -202,7 +202,7 @@ def test_sampling_with_top_p_stays_within_it_and_records_its_distribution() -> N
 def test_greedy_takes_the_likeliest_and_draws_nothing() -> None:
     [generator] = generators(1)
     before = generator.bit_generator.state
-    tokens, logprobs = draw(torch.tensor([[0.0, 3.0, 1.0]]), GREEDY, [generator])
+    tokens, logprobs = draw(torch.tensor([[0.0, 3.0, 1.0]]), [generator], GREEDY)
     assert tokens.tolist() == [1]
     assert float(logprobs) == pytest.approx(float(torch.tensor([0.0, 3.0, 1.0]).log_softmax(-1)[1]))
     assert generator.bit_generator.state == before
@@ -210,7 +210,7 @@ def test_greedy_takes_the_likeliest_and_draws_nothing() -> None:
 
 def test_a_sampled_token_takes_one_number_of_its_own_rows_generator() -> None:
     [used], [other] = generators(1), generators(1)
-    draw(torch.zeros(1, 50), Sampling(), [used])
+    draw(torch.zeros(1, 50), [used], Sampling())
     other.random()
     assert used.bit_generator.state == other.bit_generator.state
 
@@ -237,5 +237,5 @@ def test_within_a_sliding_window_rows_do_not_depend_on_their_company(tmp_path: P
     config = ModelConfig(family="mistral", layers=2, width=16, heads=2, vocab=280, context=64)
     lm = reloaded(tmp_path, config, sliding_window=24)
     prompts = prompts_of([2, 18])
-    for prompt, (ids, _) in zip(prompts, lm.backend.write(prompts, 6, GREEDY, generators(2)), strict=True):
+    for prompt, (ids, _) in zip(prompts, lm.backend.write(prompts, 6, sampler(GREEDY), generators(2)), strict=True):
         assert list(ids) == greedy_by_hand(lm, prompt, 6)[0]

@@ -16,6 +16,7 @@ from reflectrl.models.load import load_model
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
+from reflectrl.players.policy import sampler
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
@@ -71,7 +72,7 @@ def check_exact(lm: LanguageModel) -> None:
     core: Any = lm.core
     asked, rows = prompts(), torch.tensor(LABELS)
     wanted_PA = torch.stack([own_logits(core, prompt)[-1] for prompt in asked])[:, rows]
-    logits_PA = lm.logits(lm.backend.read(pack(asked)), rows)
+    logits_PA = lm.backend.logits(lm.backend.read(pack(asked)), rows)
     same(logits_PA, wanted_PA)
     grads, wanted = gradients(core, logits_PA), gradients(core, wanted_PA)
     assert float((grads - wanted).norm() / wanted.norm()) < 1e-3
@@ -80,7 +81,9 @@ def check_exact(lm: LanguageModel) -> None:
         lm.backend.read([prompt[:-2] for prompt in asked], caches=caches)
         same(choice_logits(lm, asked, LABELS, caches), wanted_PA.detach())
         generators = [np.random.default_rng(i) for i in range(len(asked))]
-        for prompt, (ids, found) in zip(asked, lm.backend.write(asked, 5, Sampling(1.0), generators), strict=True):
+        for prompt, (ids, found) in zip(
+            asked, lm.backend.write(asked, 5, sampler(Sampling(1.0)), generators), strict=True
+        ):
             same(torch.tensor(found), nats(core, prompt, ids))
         sums_PA = torch.stack([nats(core, prompt, ids).sum() for prompt in asked for ids in TEXTS.ids]).view(-1, 2)
         same(lm.backend.score(pack(asked), [TEXTS] * len(asked), "sum")[0], sums_PA)
@@ -102,7 +105,7 @@ def test_a_head_shows_its_colours_in_a_model_that_was_made_just_now(name: str) -
     model.get_output_embeddings().weight.data.mul_(300)
     with torch.no_grad():
         hidden_ND = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
-        same(lm.logits(hidden_ND), model(input_ids=ids, use_cache=False).logits[0])
+        same(lm.backend.logits(hidden_ND), model(input_ids=ids, use_cache=False).logits[0])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma3_text", "phi", "granite"])
@@ -184,5 +187,5 @@ def test_an_adapter_is_computed_wherever_it_stands(target: str, folder: Callable
     lm = load_model(tmp_path / "adapter", ModelConfig(context=128, lora_rank=2), "policy")
     ids = (5, 9, 33, 7, 4)
     with torch.inference_mode():
-        found = lm.logits(lm.backend.read(pack([ids]), "all"), torch.tensor(LABELS))
+        found = lm.backend.logits(lm.backend.read(pack([ids]), "all"), torch.tensor(LABELS))
         same(found, lm.model(input_ids=torch.tensor([ids])).logits[0][:, LABELS])

@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     CachedAttention,
-    DecodingAttention,
     InPlaceAttention,
     PackedAttention,
     SteppingAttention,
@@ -28,6 +27,7 @@ from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, pack
 from reflectrl.models.text_scoring import make_trie
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -201,7 +201,7 @@ def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pa
     assert forward.walk_of(core) is None
     lm = LanguageModel(core, pair("gpt2")[0].tokenizer, context=64)
     prompts, caches = prompts_of([20, 6, 9, 17]), [KVCache() for _ in range(4)]
-    written = lm.backend.write(prompts, 5, Sampling(0.0), [np.random.default_rng(i) for i in range(4)], caches)
+    written = lm.backend.write(prompts, 5, sampler(Sampling(0.0)), [np.random.default_rng(i) for i in range(4)], caches)
     longer = [(*prompt, 7, 8, 9) for prompt in prompts]
     encoded = lm.counters.encoded
     hidden_PD = lm.backend.read(longer, caches=caches)
@@ -209,7 +209,7 @@ def test_an_unknown_family_reads_writes_and_keeps_like_any_other(family: str, pa
     for prompt, (ids, logprobs), hidden_D, more in zip(prompts, written, hidden_PD, longer, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(plain_hidden(core, more)[-1], hidden_D, atol=1e-4, rtol=0)
-            logp_TV = lm.logits(plain_hidden(core, (*prompt, *ids))).log_softmax(-1)[len(prompt) - 1 : -1]
+            logp_TV = lm.backend.logits(plain_hidden(core, (*prompt, *ids))).log_softmax(-1)[len(prompt) - 1 : -1]
         assert logp_TV.argmax(-1).tolist() == list(ids)
         assert logp_TV.amax(-1).tolist() == pytest.approx(logprobs, abs=1e-4)
 
@@ -353,7 +353,7 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    attention: Callable[..., DecodingAttention], data: st.DataObject, held: list[int]
+    attention: Callable[..., InPlaceAttention | SteppingAttention], data: st.DataObject, held: list[int]
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]

@@ -25,6 +25,7 @@ from reflectrl.models.load import load_model, second_player
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
 from reflectrl.players import AnalystPlayer, Policy
+from reflectrl.players.policy import sampler
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
 
@@ -148,7 +149,7 @@ def pair(base: Callable[[str], Path], family: str) -> tuple[LanguageModel, Langu
 
 def say(lm: LanguageModel) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
     prompt = tuple(lm.encode("The lake:\nReflection:"))
-    return lm.backend.write([prompt], 5, Sampling(0.0), [np.random.default_rng(0)])
+    return lm.backend.write([prompt], 5, sampler(Sampling(0.0)), [np.random.default_rng(0)])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -200,7 +201,7 @@ def test_taking_turns_gives_each_player_its_own_output(base: Callable[[str], Pat
 def test_gradients_survive_another_players_turn(base: Callable[[str], Path]) -> None:
     policy, reflector = pair(base, "llama")
     prompts = apart([tuple(policy.encode("The lake"))])
-    loss = policy.logits(policy.backend.read(prompts)).square().mean()
+    loss = policy.backend.logits(policy.backend.read(prompts)).square().mean()
     with torch.no_grad():
         reflector.backend.read(prompts)
     loss.backward()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reflectrl.models.memory import release_memory
+from reflectrl.models.machine import release_memory
 
 
 def _resident() -> int:
@@ -21,7 +21,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C li
 
 WORK = """
 import resource
-from reflectrl.models.memory import keep_memory
+from reflectrl.models.machine import keep_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

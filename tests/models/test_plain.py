@@ -11,9 +11,7 @@ import torch
 from corridor import CorridorEnv
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.counters import Counters
-from reflectrl.models.generation import draw
+from reflectrl.models.backend import Answers, Counters, Scoring
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
@@ -21,6 +19,7 @@ from reflectrl.models.plain import PlainBackend
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, pack
 from reflectrl.players import Policy, Reflector
+from reflectrl.players.policy import sampler
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.families import tiny_model
@@ -87,7 +86,7 @@ def test_it_writes_what_the_packed_one_writes(
     lm, written = pair(family, adapters)[0], []
     for one in (lm, plain(lm, cache=cached)):
         generators = [np.random.default_rng([3, i]) for i in range(3)]
-        written.append(one.backend.write(prompts(), [6, 1, 9], Sampling(temperature), generators, draw=draw))
+        written.append(one.backend.write(prompts(), [6, 1, 9], sampler(Sampling(temperature)), generators))
     for (ids, logprobs), (others, theirs) in zip(*written, strict=True):
         assert ids == others
         assert logprobs == pytest.approx(theirs, abs=1e-4)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from reflectrl.models import precision
-from reflectrl.models.precision import FASTER, has_fast_bfloat16, is_mixed
+from reflectrl.models import machine
+from reflectrl.models.machine import FASTER, has_fast_bfloat16, is_mixed
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,7 @@ def test_auto_is_bfloat16_where_there_are_instructions_for_it_that_are_faster(
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: supported, raising=False)
     seconds = {torch.float32: 1.0, torch.bfloat16: 1.0 / times}
-    monkeypatch.setattr(precision, "_product_seconds", seconds.__getitem__)
+    monkeypatch.setattr(machine, "_product_seconds", seconds.__getitem__)
     assert is_mixed(CPU, "auto") is has_fast_bfloat16(CPU) is fast
     assert is_mixed(CPU, "on") and not is_mixed(CPU, "off")
 

@@ -18,7 +18,7 @@ BASE = {"context": 64, "mixed_precision": "off", "device": "cpu", "lora_rank": 4
 
 def nll(lm) -> torch.Tensor:
     ids = [3, 4, 5, 6, 7, 8]
-    logits = lm.logits(lm.backend.read(apart([tuple(ids[:-1])]), "all"))
+    logits = lm.backend.logits(lm.backend.read(apart([tuple(ids[:-1])]), "all"))
     return torch.nn.functional.cross_entropy(logits.float(), torch.tensor(ids[1:]))
 
 

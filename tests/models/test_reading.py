@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import REUSE, ROUNDING, Ids, KVCache, apart, pack, shared_length
+from reflectrl.players.policy import sampler
 from reflectrl.prompts import CUT, Prompt, tokenize
 from reflectrl.types import Sampling, UserError
 from tests.models.calls import choice_logits
@@ -61,7 +62,7 @@ def test_cached_is_uncached_while_episodes_grow_and_leave_and_players_take_turns
     for _ in range(steps):
         asked, read_by = zip(*(one.prompts() for one in live), strict=True)
         generators = [np.random.default_rng([seed, i]) for i in range(len(live))]
-        written = reflector.backend.write(asked, 4, Sampling(0.7), generators, [one.caches[1] for one in live])
+        written = reflector.backend.write(asked, 4, sampler(Sampling(0.7)), generators, [one.caches[1] for one in live])
         with torch.no_grad():
             scored = choice_logits(policy, read_by, LABELS, [one.caches[0] for one in live])
         for one, prompt, (ids, logprobs), other, row in zip(live, asked, written, read_by, scored, strict=True):
@@ -90,13 +91,13 @@ def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, fami
     lm, rng = pair(family, True)[0], np.random.default_rng(3)
     prompts = [some(rng, length) for length in (3, 40, 21)]
     weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0))
-    lm.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
+    lm.backend.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
     found = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     states = [
         lm.model(torch.tensor([p]), output_hidden_states=True, use_cache=False).hidden_states[-1] for p in prompts
     ]
-    lm.logits(torch.stack([state[0, -1] for state in states]) * weights).logsumexp(-1).sum().backward()
+    lm.backend.logits(torch.stack([state[0, -1] for state in states]) * weights).logsumexp(-1).sum().backward()
     expected = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     difference = sum(float((a - b).square().sum()) for a, b in zip(found, expected, strict=True))
@@ -146,7 +147,7 @@ def test_decoded_counts_the_tokens_that_were_fed_back(pair: Pair) -> None:
     lm, rng = pair("llama")[0], np.random.default_rng(6)
     prompts = [some(rng, length) for length in (5, 30, 12)]
     before = lm.counters.copy()
-    written = lm.backend.write(prompts, [3, 9, 1], Sampling(1.0), [np.random.default_rng(i) for i in range(3)])
+    written = lm.backend.write(prompts, [3, 9, 1], sampler(Sampling(1.0)), [np.random.default_rng(i) for i in range(3)])
     counted = lm.counters.since(before)
     assert [len(ids) for ids, _ in written] == [3, 9, 1], "the test needs rows that do not end by themselves"
     assert (counted.encoded, counted.reused, counted.decoded) == (47, 0, 2 + 8)
@@ -239,7 +240,7 @@ def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
     for _ in range(3):
         prompts = [prompt[:-3] + some(rng, 9) for prompt in prompts]
         with mixed.playing():
-            written = mixed.backend.write(prompts, 4, Sampling(), generators, caches, DraftModel())
+            written = mixed.backend.write(prompts, 4, sampler(Sampling()), generators, caches, DraftModel())
             chosen_PA = choice_logits(mixed, prompts, LABELS, caches).log_softmax(-1)
         for prompt, (ids, logprobs), row_A in zip(prompts, written, chosen_PA, strict=True):
             logp_TV = plain_logp(lm, prompt + ids)[len(prompt) - 1 :]

@@ -11,6 +11,7 @@ from reflectrl.models.backend import Written
 from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -42,7 +43,7 @@ class Oracle(DraftModel):
 def write(lm: LanguageModel, prompts: Sequence[Ids], temperature: float, drafts: DraftModel | None) -> list[Written]:
     generators = [np.random.default_rng([3, i]) for i in range(len(prompts))]
     caches = [KVCache() for _ in prompts]
-    written = lm.backend.write(prompts, 12, Sampling(temperature), generators, caches, drafts)
+    written = lm.backend.write(prompts, 12, sampler(Sampling(temperature)), generators, caches, drafts)
     assert [prefix.ids for prefix in caches] == list(prompts), "they hold the prompts, and nothing that is written"
     for i, (generator, (ids, _)) in enumerate(zip(generators, written, strict=True)):
         expected = np.random.default_rng([3, i])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from reflectrl import prompts as prompting
 from reflectrl.config import ModelConfig
 from reflectrl.models.labels import candidates, find_labels
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import make_model, save_scratch, train_tokenizer
-from reflectrl.prompts import Prompt, incremental_tokens, policy_prompt, tokenize
-from reflectrl.prompts.incremental_tokens import encode_lines, splits_at_lines
+from reflectrl.prompts import Prompt, encode_lines, policy_prompt, splits_at_lines, tokenize
 from reflectrl.types import Observation, UserError
 
 MAP = "+---------+\n|D: | : :P|\n|T:O: | : |\n+---------+\nLast: west\n"
@@ -201,7 +201,7 @@ def test_a_line_is_encoded_once_and_remembering_has_a_bound(monkeypatch: pytest.
     tokenizer, asked = byte_level(GPT2), []
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda text, **named: asked.append(text) or encode(text, **named))
-    monkeypatch.setattr(incremental_tokens, "MOST_LINES", 2)
+    monkeypatch.setattr(prompting, "MOST_LINES", 2)
     assert encode_lines(tokenizer, "a\nb\na\nb") == encode("a\nb\na\nb")
     assert asked == ["a\n", "b\n", "b"]
     assert encode_lines(tokenizer, "b") == encode("b") and asked == ["a\n", "b\n", "b"]

@@ -12,8 +12,7 @@ import torch
 from corridor import CorridorEnv
 
 from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.models.backend import Scoring
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Counters, Scoring
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import CACHE, ROUNDING, shared_length
 from reflectrl.models.text_scoring import make_trie

@@ -13,6 +13,7 @@ from reflectrl.envs import make
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import LiveEpisode, Reflector
+from reflectrl.players.policy import sampler
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Observation, Sampling, UserError
 
@@ -44,7 +45,7 @@ def episodes(states: Sequence[str]) -> list[LiveEpisode]:
 def test_a_reflection_is_what_the_model_writes_after_the_prompt(lm: LanguageModel) -> None:
     [turn] = Reflector(lm, 8).turns([episode("|T: |\n")])
     prompt = tokenize(lm, reflector_prompt(episode("|T: |\n").observation), reserve=8)
-    [(ids, logprobs)] = lm.backend.write([prompt], 8, Sampling(0.0), [np.random.default_rng(0)])
+    [(ids, logprobs)] = lm.backend.write([prompt], 8, sampler(Sampling(0.0)), [np.random.default_rng(0)])
     assert (turn.player, turn.choice, turn.sampling) == ("reflector", None, Sampling(0.0))
     assert turn.token_ids == ids and 0 < len(ids) <= 8
     assert turn.logprobs == pytest.approx(logprobs, abs=1e-5)

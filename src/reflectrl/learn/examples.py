@@ -142,7 +142,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
     hidden_MD = lm.backend.read(packing, places)
     targets_M = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
-    return lm.logits(hidden_MD).float(), hidden_MD, targets_M
+    return lm.backend.logits(hidden_MD).float(), hidden_MD, targets_M
 
 
 def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
@@ -168,7 +168,7 @@ def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) 
             texts += block.ids[1:]
         start += len(block.ids)
     nll, text_loss = (
-        completion_nll(lm.logits(hidden_ND[at]).float(), torch.tensor(wanted, device=lm.device))
+        completion_nll(lm.backend.logits(hidden_ND[at]).float(), torch.tensor(wanted, device=lm.device))
         for at, wanted in ((places, targets), (begun, texts))
     )
     return nll * len(targets), text_loss

@@ -25,7 +25,7 @@ from reflectrl.learn.reference_cache import ReferenceCache
 from reflectrl.learn.reference_value import split
 from reflectrl.learn.sampling import batches, scaled_steps
 from reflectrl.learn.trainer import Metrics, Trainer, linear
-from reflectrl.models.memory import release_memory
+from reflectrl.models.machine import release_memory
 
 Log = Callable[[Metrics], None]
 Evaluate = Callable[[], Metrics]

@@ -21,7 +21,7 @@ from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.trainer import Metrics, Trainer
 from reflectrl.learn.value import ValueHead, make_critic
-from reflectrl.models.memory import release_memory
+from reflectrl.models.machine import release_memory
 
 Log = Callable[[dict[str, Any]], None]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reflectrl.config import OfflineConfig, SFTConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import bitsandbytes
-from reflectrl.models.precision import has_fast_bfloat16
+from reflectrl.models.machine import has_fast_bfloat16
 
 
 def make_optimizers(lm: LanguageModel, config: SFTConfig | OfflineConfig) -> list[torch.optim.Optimizer]:

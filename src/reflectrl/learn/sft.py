@@ -26,7 +26,7 @@ from reflectrl.learn.examples import (
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.learn.trainer import Metrics, Trainer, cosine
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.memory import release_memory
+from reflectrl.models.machine import release_memory
 from reflectrl.models.sharing import apart, pack
 from reflectrl.types import UserError, named_seed
 

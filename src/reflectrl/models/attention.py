@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -192,33 +192,12 @@ class CachedAttention:
         return torch.cat(outs)
 
 
-class DecodingAttention(Protocol):
-    """Attention of texts that are being written: passes in which each row adds some tokens, of which some are kept.
-
-    The last token of each row's prompt counts as the first such pass. The rows' caches hold their prompts before and
-    afterwards.
-    """
-
-    pairs: int
-    """Query-key pairs of the latest pass."""
-
-    def advance(self, counts: Sequence[int]) -> Tensor:
-        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
-        ...
-
-    def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
-        """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
-        ...
-
-    def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor) -> Tensor:
-        """Attention (N, H · D) of all tokens of the pass; see `Attend`."""
-        ...
-
-
 class InPlaceAttention(CachedAttention):
-    """For CPUs: written tokens are added to the rows' caches for a while; each row is attended over its own tokens.
+    """Attention of texts that are being written, for CPUs: each row is attended over its own cache.
 
-    That costs a tenth more than one call for all rows, and saves copying and padding.
+    Texts are written in passes: each row adds some tokens (`advance`), of which some are kept (`keep`). The last token
+    of each row's prompt counts as the first such pass. The caches hold their prompts before and afterwards. Compared
+    with one call for all rows, this costs a tenth more, and saves copying and padding.
     """
 
     def __init__(self, caches: Sequence[KVCache], room: int = 0, device: torch.device | None = None) -> None:
@@ -227,10 +206,12 @@ class InPlaceAttention(CachedAttention):
         self.held = [length - 1 for length in self.prompts]
 
     def advance(self, counts: Sequence[int]) -> Tensor:
+        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
         super().__init__(self.caches, counts)
         return torch.cat([torch.arange(n, n + count) for n, count in zip(self.held, counts, strict=True)])
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
+        """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
         self.held = [length + count for length, count in zip(self.held, counts, strict=True)]
         for cache, length in zip(self.caches, self.held, strict=True):
             cache.crop(length)
@@ -241,7 +222,7 @@ class InPlaceAttention(CachedAttention):
 
 
 class SteppingAttention:
-    """For accelerators: all rows are attended together, over copies of their caches in one padded buffer.
+    """The same for accelerators: all rows are attended together, over copies of their caches in one padded buffer.
 
     When a row has finished, the last place of the buffer moves to its place, so that only running rows are attended.
 

@@ -9,6 +9,7 @@ gives the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
-from reflectrl.types import Sampling
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
 """How an action is scored: by its label, or by the log-probability of its text (whole, per token, per word), or by that
@@ -25,8 +25,8 @@ of its text among the legal ones (`text_scoring.py`)."""
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
-Draw = Callable[[Tensor, Sampling, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
-"""One token per row (B,) of logits (B, V), and its log-probability (B,)."""
+Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
+"""One token per row (B,) of logits (B, V), and its log-probability (B,); see `players.policy.sampler`."""
 
 
 class Answers(NamedTuple):
@@ -39,6 +39,37 @@ class Answers(NamedTuple):
 
     ids: tuple[Ids, ...]
     words: tuple[int, ...]
+
+
+@dataclass
+class Counters:
+    """What one player's model has computed; the numbers only grow.
+
+    Attributes:
+        passes: forward passes.
+        encoded: prompt tokens that went through the model.
+        decoded: tokens that went through it while writing, wrong guesses included.
+        drafted: those of them that were guesses.
+        reused: prompt tokens that did not, because their keys and values were kept or shared.
+        pairs: query-key pairs of attention, per layer and head.
+        logits: entries of the language-model head that were computed.
+    """
+
+    passes: int = 0
+    encoded: int = 0
+    decoded: int = 0
+    drafted: int = 0
+    reused: int = 0
+    pairs: int = 0
+    logits: int = 0
+
+    def since(self, before: Counters) -> Counters:
+        """What was counted after `before` was copied."""
+        return Counters(**{key: value - getattr(before, key) for key, value in vars(self).items()})
+
+    def copy(self) -> Counters:
+        """The counters as they stand."""
+        return replace(self)
 
 
 class Backend(Protocol):
@@ -86,20 +117,19 @@ class Backend(Protocol):
         self,
         prompts: Sequence[Ids],
         max_new_tokens: int | Sequence[int],
-        sampling: Sampling,
+        draw: Draw,
         generators: Sequence[np.random.Generator],
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
-        draw: Draw = ...,
     ) -> list[Written]:
         """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
 
         Args:
+            draw: how a token is chosen.
             generators: one per prompt; a sampled token takes one number from it.
             caches: hold the prompts afterwards, not what was written.
             draft_model: guesses several tokens that one pass then checks; learns from what is written. The result is
                 the same without, but for rounding.
-            draw: how a token is chosen.
         """
         ...
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -77,12 +76,8 @@ class Endpoint:
             )
         except (self._errors.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
             raise self._failure(self._explain(error)) from error
-        return self._text(answer)
-
-    def _text(self, answer: Any) -> str:
-        """The client checks no shapes: whatever JSON (or text) came back is in `answer`."""
-        try:
-            content = answer.choices[0].message.content
+        try:  # the client checks no shapes: whatever JSON (or text) came back is in `answer`
+            content: object = answer.choices[0].message.content
         except (AttributeError, IndexError, TypeError) as error:
             raise self._failure("the answer is not a chat completion (does the address end in /v1?)") from error
         if content is not None and not isinstance(content, str):

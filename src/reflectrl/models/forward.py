@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.precision import shortest_seconds
+from reflectrl.models.machine import shortest_seconds
 
 MLP_TOKENS = 1024
 """Tokens that go through an MLP at a time on CPUs. Its activations, the largest there are, stay below the size from
-which memory is mapped anew each time (`memory.py`), which can take longer than computing them."""
+which memory is mapped anew each time (`machine.py`), which can take longer than computing them."""
 
 LARGE = 2**20
 """Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`linear`)."""

@@ -12,7 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.hf_model import body_of
+from reflectrl.models.plain import body_of
 from reflectrl.types import UserError
 
 ATTENTION = "reflectrl"
@@ -29,7 +29,10 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
         UserError: the model's code does not use the library's attention interface.
     """
     if core.config._attn_implementation != ATTENTION:
-        use_our_attention(core)
+        try:
+            core.set_attn_implementation(ATTENTION)
+        except (ValueError, AttributeError) as error:
+            raise _own_attention(core.config.model_type) from error
     nothing = ids_N.new_ones(1, 1, 1, 1, dtype=torch.bool)  # a mask that is ready as it is, so none is made
     layers: list[int] = []
 
@@ -44,23 +47,9 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
         )
     finally:
         _attend.reset(token)
-    if layers != list(
-        range(core.config.get_text_config().num_hidden_layers)
-    ):  # the library only warns, and uses its own
+    if layers != [*range(core.config.get_text_config().num_hidden_layers)]:  # the library warns, and uses its own
         raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
-
-
-def use_our_attention(core: Any) -> None:
-    """Let a model's attention go through ours.
-
-    Raises:
-        UserError: its code does not use the library's attention interface.
-    """
-    try:
-        core.set_attn_implementation(ATTENTION)
-    except (ValueError, AttributeError) as error:
-        raise _own_attention(core.config.model_type) from error
 
 
 def _own_attention(family: str) -> UserError:

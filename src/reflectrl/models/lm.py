@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reflectrl.models.backend import Backend
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Backend, Counters
+from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
-from reflectrl.models.precision import Mixed, autocast, is_mixed
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
@@ -194,10 +193,6 @@ class LanguageModel:
     def backend(self) -> Backend:
         """What reads, scores and writes with this model."""
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
-
-    def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V) of hidden states that `backend.read` returned, or only those of some tokens, (N, A)."""
-        return self.backend.logits(hidden_ND, rows)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)

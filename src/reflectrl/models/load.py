@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.forward import fuse_activations
-from reflectrl.models.kernels import refuse_kernels
 from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, check_card, fresh_adapter, read_json
-from reflectrl.models.memory import keep_memory
+from reflectrl.models.machine import keep_memory
 from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -52,7 +51,15 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     folder = Path(source)
     require_undamaged(folder)
     if (folder / "adapter_config.json").is_file():
-        return _load_adapter(folder, config, adapter or "policy")
+        base = str(_adapter_settings(folder).get("base_model_name_or_path"))
+        require_undamaged(Path(base))
+        owner, player = _load_backbone(base, config), adapter or "policy"
+        check_card(folder, owner.tokenizer)
+        from peft import PeftModel
+
+        with _fitting(folder, owner.base):
+            peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
+        return prove(as_player(owner, peft, player), str(folder))
     owner = _load_backbone(str(source), config)
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
@@ -102,7 +109,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             source, dtype=getattr(torch, config.dtype), **options, **quantised
         )
         if quantised:
-            _differentiable(model)
+            for module in model.modules():  # some CPUs compute quickly in a form through which no gradient flows
+                if hasattr(module, "support_avx512bf16_for_cpu"):
+                    module.support_avx512bf16_for_cpu = False
         else:
             model.to(device)
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
@@ -123,8 +132,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         fuse_activations(model)
     if device.type == "cpu":
         keep_memory()
-        if not quantised:
-            _align(model)
+        for parameter in [] if quantised else model.parameters():
+            # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
+            parameter.data = parameter.data.clone()
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     shortcuts = Shortcuts(packed=config.backend != "plain")
     lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
@@ -133,6 +143,29 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
     return lm if lm.shortcuts.packed else replace(lm, context=_context(model.config, config, False))
+
+
+def refuse_kernels(source: str, **options: Any) -> None:
+    """Raise ValueError if a model's `config.json` wants a kernel of the hub to attend with ("owner/name").
+
+    The library fetches and runs such compiled code where its package `kernels` is installed, whatever it was told of
+    foreign code.
+
+    Args:
+        source: folder, or name of a model.
+        options: how it is looked for, as for `from_pretrained`.
+    """
+
+    def attentions(settings: Mapping[str, Any]) -> Iterator[str]:
+        for key, value in settings.items():
+            if "attn_implementation" in key:
+                yield from map(str, value.values() if isinstance(value, Mapping) else [value])
+            elif isinstance(value, Mapping):
+                yield from attentions(value)
+
+    for name in attentions(PretrainedConfig.get_config_dict(source, **options)[0]):
+        if "/" in name:
+            raise ValueError(f"it wants the kernel {name!r}, which is foreign code, to attend with")
 
 
 def _quantised(config: ModelConfig, device: torch.device) -> dict[str, Any]:
@@ -154,39 +187,12 @@ def _quantised(config: ModelConfig, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": how, "device_map": {"": device}}
 
 
-def _differentiable(model: Any) -> None:
-    """Keep 4-bit layers from taking a form that some CPUs compute quickly in, but through which no gradient flows."""
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-
-
 def bitsandbytes() -> Any:
     """The package; UserError if it is not installed."""
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
         raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
-
-
-def _align(model: Any) -> None:
-    """Move the weights to memory of their own. In a mapped file they begin anywhere, which costs a fifth of the time of
-    the small matrix products of decoding.
-    """
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
-
-
-def _load_adapter(folder: Path, config: ModelConfig, adapter: str) -> LanguageModel:
-    base = _adapter_settings(folder).get("base_model_name_or_path")
-    require_undamaged(Path(str(base)))
-    owner = _load_backbone(str(base), config)
-    check_card(folder, owner.tokenizer)
-    from peft import PeftModel
-
-    with _fitting(folder, owner.base):
-        peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=adapter, is_trainable=True)
-    return prove(as_player(owner, peft, adapter), str(folder))
 
 
 def _adapter_settings(folder: Path) -> dict[str, Any]:

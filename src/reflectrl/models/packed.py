@@ -19,18 +19,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import (
     CachedAttention,
-    DecodingAttention,
     InPlaceAttention,
     PackedAttention,
     SteppingAttention,
 )
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
-from reflectrl.models.generation import END, Draft, DraftModel, draw
-from reflectrl.models.hf_model import own_logits
+from reflectrl.models.generation import END, Draft, DraftModel
+from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions
 from reflectrl.models.text_scoring import cached_text_logits, text_logits
-from reflectrl.types import Sampling
 
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
@@ -72,10 +70,7 @@ class PackedBackend:
         self.pass_tokens = lm.pass_tokens
 
     def encode(
-        self,
-        blocks: Sequence[Block],
-        attend: PackedAttention | CachedAttention,
-        at: Sequence[int] | Literal["all"],
+        self, blocks: Sequence[Block], attend: PackedAttention | CachedAttention, at: Sequence[int] | Literal["all"]
     ) -> Tensor:
         """Hidden states (M, D) of tokens of some blocks, in one forward pass: of all, or of those `at` some indices."""
         lm, device = self.lm, self.device
@@ -161,11 +156,10 @@ class PackedBackend:
         self,
         prompts: Sequence[Ids],
         max_new_tokens: int | Sequence[int],
-        sampling: Sampling,
+        draw: Draw,
         generators: Sequence[np.random.Generator],
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
-        draw: Draw = draw,
     ) -> list[Written]:
         """Continue all prompts together, each until its own end."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
@@ -176,10 +170,10 @@ class PackedBackend:
         ]
         hidden_ND = self.read(prompts, caches=caches, room=max(limits, default=0))
         attention = InPlaceAttention if self.device.type == "cpu" else SteppingAttention
-        attend: DecodingAttention = attention(caches, max(limits, default=0), self.device)
+        attend: InPlaceAttention | SteppingAttention = attention(caches, max(limits, default=0), self.device)
         writing = rows
         while writing:
-            self._draw(self.logits(hidden_ND).float(), writing, sampling, draw)
+            self._draw(self.logits(hidden_ND).float(), writing, draw)
             stay = [slot for slot, row in enumerate(writing) if not row.done]
             attend.keep([row.kept for row in writing], stay)
             if draft_model is not None:
@@ -204,7 +198,7 @@ class PackedBackend:
             counters.pairs += attend.pairs
         return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
 
-    def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], sampling: Sampling, draw: Draw) -> None:
+    def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
         end = self.lm.tokenizer.eos_token_id
         starts = [0, *accumulate(len(row.pending) for row in rows)]
@@ -212,7 +206,7 @@ class PackedBackend:
         while going:
             at = [starts[slot] + depth for slot in going]
             logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
-            tokens_B, logp_B = draw(logits_BV, sampling, [rows[slot].generator for slot in going])
+            tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
             agreeing = []
             for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
                 row = rows[slot]

@@ -6,22 +6,73 @@ and what a model runs on where the two would differ, or where `model.backend` is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.generation import draw
-from reflectrl.models.hf_model import body_of, own_logits
 from reflectrl.models.sharing import Ids, Packing
-from reflectrl.types import Sampling
 
 if TYPE_CHECKING:
     from reflectrl.models.backend import Answers, Draw, Scoring, Written
     from reflectrl.models.lm import LanguageModel
+
+
+def body_of(core: Any) -> nn.Module:
+    """The part of a causal language model that its forward pass calls for hidden states of text."""
+    embeddings = core.get_input_embeddings()
+    for found in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
+        if found is not core and any(module is embeddings for module in found.modules()):
+            return found
+    return core.model
+
+
+def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
+    """Logits (N, V) of hidden states by the model's own code: its forward pass, with the layers left out.
+
+    So whatever a family does beside the head's product (scaling, soft caps, transformations) is done.
+    """
+    ids_1N = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
+    body = body_of(core)
+    before = vars(body).get("forward")
+    body.forward = lambda *_, **__: _Output(hidden_ND[None])
+    try:
+        logits: Tensor = core(input_ids=ids_1N, use_cache=False).logits[0]
+    finally:
+        if before is None:
+            del body.forward
+        else:
+            body.forward = before
+    return logits
+
+
+class _Output(SimpleNamespace):
+    """What a body returns: hidden states, and None for everything else that might be read from it."""
+
+    def __init__(self, hidden_1ND: Tensor) -> None:
+        super().__init__(last_hidden_state=hidden_1ND)
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.last_hidden_state,)[index]
+
+
+@contextmanager
+def attention(core: Any, implementation: str) -> Iterator[None]:
+    """Within the block, attention is computed so; "eager" writes it out, while fused ones ignore what they lack."""
+    before = core.config._attn_implementation
+    core.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        core.set_attn_implementation(before)
 
 
 class PlainBackend:
@@ -115,11 +166,10 @@ class PlainBackend:
         self,
         prompts: Sequence[Ids],
         max_new_tokens: int | Sequence[int],
-        sampling: Sampling,
+        draw: Draw,
         generators: Sequence[np.random.Generator],
         caches: object = None,
         draft_model: object = None,
-        draw: Draw = draw,
     ) -> list[Written]:
         """Continue each prompt, token by token, until end-of-text or as far as allowed."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
@@ -132,7 +182,7 @@ class PlainBackend:
                     cache = output.past_key_values
                 else:
                     _, logits_TV, _ = self.forward((*prompt, *ids))
-                token_1, logprob_1 = draw(logits_TV[-1:].float(), sampling, [generator])
+                token_1, logprob_1 = draw(logits_TV[-1:].float(), [generator])
                 if int(token_1) == self.lm.tokenizer.eos_token_id:
                     break
                 ids.append(int(token_1))

@@ -17,17 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Answers
-from reflectrl.models.counters import Counters
+from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.hf_model import attention, own_logits
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.plain import PlainBackend
+from reflectrl.models.plain import PlainBackend, attention, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.plugins import one_line
-from reflectrl.types import Sampling, UserError, named_seed
+from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
 """The largest difference that counts as rounding, in float32 and in fewer bits: of hidden states relative to their
@@ -73,8 +71,10 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
     trial = _Trial(replace(lm, counters=Counters()), name)
+    whole = replace(lm.shortcuts, rows=False)
+    heads = [Way(lm.shortcuts), Way(whole, "choices take the whole of its own head")]
     with torch.inference_mode():
-        tried = trial.first_exact(trial.lm, _heads(lm), trial.try_head) if lm.shortcuts.packed else trial.lm
+        tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
         doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
@@ -82,11 +82,6 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
             told.add(doubts)
             logger.warning("reflectrl: model %s %s", name, doubts)
     return replace(lm, shortcuts=tried.shortcuts)
-
-
-def _heads(lm: LanguageModel) -> list[Way]:
-    own = replace(lm.shortcuts, rows=False)
-    return [Way(lm.shortcuts), Way(own, "choices take the whole of its own head")]
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:
@@ -201,8 +196,18 @@ class _Trial:
         self._try_packed(lm)
         if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
-        self._try_growing(lm)
-        self._try_texts(lm)
+        prompts = [self.long, self.branch]
+        caches = [KVCache(growing=True) for _ in prompts]
+        lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
+        for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
+            self._require_hidden("a growing prompt", hidden_D[None], prompt)
+        first, second = self.tiny[:2]
+        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
+        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
+        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
+        self.require("a text after a packed prompt", found_PA, wanted_PA)
+        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
+        self.require("a text after a growing prompt", found_PA, wanted_PA)
         self._try_writing(lm)
 
     def _try_packed(self, lm: LanguageModel) -> None:
@@ -212,27 +217,11 @@ class _Trial:
         for i, prompt in enumerate(prompts):
             self._require_hidden("a packed prompt", hidden_ND[packing.places(i).tolist()], prompt)
 
-    def _try_growing(self, lm: LanguageModel) -> None:
-        prompts = [self.long, self.branch]
-        caches = [KVCache(growing=True) for _ in prompts]
-        lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
-        for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
-            self._require_hidden("a growing prompt", hidden_D[None], prompt)
-
-    def _try_texts(self, lm: LanguageModel) -> None:
-        first, second = self.tiny[:2]
-        texts = Answers(((first, self.end), (first, second, self.end)), (1, 2))
-        wanted_PA = torch.stack([self._nats(self.branch, ids).sum() for ids in texts.ids])[None]
-        found_PA, _ = lm.backend.score(pack([self.branch]), [texts], "sum")
-        self.require("a text after a packed prompt", found_PA, wanted_PA)
-        found_PA, _ = lm.backend.score([self.branch], [texts], "sum", [KVCache()])
-        self.require("a text after a growing prompt", found_PA, wanted_PA)
-
     def _try_writing(self, lm: LanguageModel) -> None:
         prompts, draft_model = [self.branch, self.tiny], DraftModel()
         for _ in range(2):  # the second time it guesses what it has written the first time
             generators = [np.random.default_rng(0) for _ in prompts]
-            written = lm.backend.write(prompts, WRITTEN, Sampling(0.0), generators, draft_model=draft_model)
+            written = lm.backend.write(prompts, WRITTEN, _greedy, generators, draft_model=draft_model)
             for prompt, (ids, nats) in zip(prompts, written, strict=True):
                 if ids:
                     self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())
@@ -249,6 +238,12 @@ class _Trial:
         if not (farthest := float(off.max())) <= self.limit:
             raise _DifferentError(f"{what} differs by {farthest:.2g}")
         self.require(what, own_logits(self.core, found_TD[-1:]), logits_TV[-1:])
+
+
+def _greedy(logits_BV: Tensor, _: object) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens (B,) and their log-probabilities (B,)."""
+    logp_B, tokens_B = logits_BV.log_softmax(-1).max(-1)
+    return tokens_B, logp_B
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:

@@ -141,30 +141,22 @@ def _logits(
     flat = logp_E.new_zeros(len(texts) * most).index_add(0, prompt * most + action, logp_E[edge])
     counts = torch.tensor([len(one.ids) for one in texts], device=backend.device)
     missing = torch.arange(most, device=backend.device)[None] >= counts[:, None]
-    return (flat.view(len(texts), most) / _divisors(texts, scoring, most, logp_E)).masked_fill(missing, -torch.inf)
-
-
-def _divisors(texts: Sequence[Answers], scoring: Scoring, most: int, like: Tensor) -> Tensor:
-    """By what each action's log-probability is divided, (P, A)."""
-    if scoring not in ("token", "word"):
-        return like.new_ones(1, 1)
-    sizes = [[len(ids) for ids in one.ids] if scoring == "token" else list(one.words) for one in texts]
-    return like.new_tensor([[*row, *[1] * (most - len(row))] for row in sizes])
+    score_PA = flat.view(len(texts), most)
+    if scoring in ("token", "word"):
+        sizes = [[len(ids) for ids in one.ids] if scoring == "token" else list(one.words) for one in texts]
+        score_PA = score_PA / logp_E.new_tensor([[*row, *[1] * (most - len(row))] for row in sizes])
+    return score_PA.masked_fill(missing, -torch.inf)
 
 
 def _token_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
     """Log-probability (E,) of each token in the whole vocabulary after the row it follows."""
-    total_R = torch.cat([_normaliser(backend, part_RD) for part_RD in hidden_RD.split(ROWS)])
-    return backend.token_logits(hidden_RD, where_E, tokens_E) - total_R[where_E]
 
-
-def _normaliser(backend: PackedBackend, hidden_RD: Tensor) -> Tensor:
-    """Logarithm of the sum over the vocabulary, (R,); where gradients flow, its logits are computed again for them."""
-
-    def total(part_RD: Tensor) -> Tensor:
+    def log_total(part_RD: Tensor) -> Tensor:
         return backend.logits(part_RD).float().logsumexp(-1)
 
-    return checkpoint(total, hidden_RD, use_reentrant=False) if torch.is_grad_enabled() else total(hidden_RD)
+    parts, grad = hidden_RD.split(ROWS), torch.is_grad_enabled()  # for gradients, logits are computed again
+    total_R = torch.cat([checkpoint(log_total, x, use_reentrant=False) if grad else log_total(x) for x in parts])
+    return backend.token_logits(hidden_RD, where_E, tokens_E) - total_R[where_E]
 
 
 def _allowed_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:

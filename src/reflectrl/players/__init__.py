@@ -18,30 +18,15 @@ if TYPE_CHECKING:
         OraclePlayer,
         RandomPlayer,
         ScriptedPlayer,
+        TargetReturnPlayer,
     )
-    from reflectrl.players.target_return import TargetReturnPlayer
 
 __all__ = [
-    "AnalystPlayer",
-    "BaselinePlayer",
-    "ExpertPlayer",
-    "LiveEpisode",
-    "OraclePlayer",
-    "Player",
-    "Policy",
-    "RandomPlayer",
-    "Reflector",
-    "ScriptedPlayer",
-    "TargetReturnPlayer",
+    "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "LiveEpisode", "OraclePlayer", "Player", "Policy",
+    "RandomPlayer", "Reflector", "ScriptedPlayer", "TargetReturnPlayer",
 ]  # fmt: skip
 
-_HOMES = {
-    "Player": "base",
-    "LiveEpisode": "base",
-    "Policy": "policy",
-    "Reflector": "policy",
-    "TargetReturnPlayer": "target_return",
-}
+_HOMES = {"Player": "base", "LiveEpisode": "base", "Policy": "policy", "Reflector": "policy"}
 
 
 def __getattr__(name: str) -> Any:

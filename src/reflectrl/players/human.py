@@ -45,7 +45,12 @@ class HumanPlayer:
         advice = self.helper.turns([episode])[0] if self.helper and (self.advise or self.handed_over) else None
         self.say(table(episode, advice))
         while not self.handed_over:
-            word = self._word()
+            try:
+                word = self.ask("> ").strip()
+            except EOFError:
+                word = "q"
+            if word == "q":
+                raise Quit
             if word == "h" and self.helper is not None:
                 self.handed_over = True
                 advice = advice or self.helper.turns([episode])[0]
@@ -54,15 +59,6 @@ class HumanPlayer:
         assert advice is not None
         self.say(f"{advice.player}: {printable_line(advice.text)}")
         return advice
-
-    def _word(self) -> str:
-        try:
-            word = self.ask("> ").strip()
-        except EOFError:
-            word = "q"
-        if word == "q":
-            raise Quit
-        return word
 
     def _action(self, word: str, actions: Sequence[str]) -> int | None:
         """The action that a word means; None (and a hint) if it means none or several."""
@@ -96,18 +92,16 @@ def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
     """What is new to a player: the last reward, the text, the reflection, and the actions with their probabilities."""
     seen = len(episode.steps[-1].observation.history) if episode.steps else 0
     text = episode.observation.history[seen:] + episode.observation.state
-    lines = [*_last(episode), f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
+    lines = [f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
     if episode.reflection is not None:
         lines.append(f"reflection: {printable(episode.reflection)}")
+    if episode.steps:
+        last = episode.steps[-1]
+        lines.insert(
+            0, f"    reward {last.reward:+.2f}{''.join(f', {printable_line(event)}' for event in last.events)}"
+        )
     probs = advice.probs if advice is not None else ()
     for i, action in enumerate(episode.observation.actions):
         chance = f"  {probs[i]:6.1%} {'#' * round(20 * probs[i])}" if probs else ""
         lines.append(f"{i + 1:3}  {printable_line(action):24}{chance}".rstrip())
     return "\n".join(lines)
-
-
-def _last(episode: LiveEpisode) -> list[str]:
-    if not episode.steps:
-        return []
-    step = episode.steps[-1]
-    return [f"    reward {step.reward:+.2f}{''.join(f', {printable_line(event)}' for event in step.events)}"]

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Answers, Scoring, Written
+from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, all_labels, find_labels
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.precision import is_mixed
+from reflectrl.models.machine import is_mixed
 from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
 from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
@@ -31,6 +32,36 @@ Question = tuple[Ids, Actions]
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
+
+
+def sampler(sampling: Sampling) -> Draw:
+    """How `backend.write` is to choose tokens: greedily at temperature 0, else from the nucleus."""
+    return partial(draw, sampling=sampling)
+
+
+def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
+    if sampling.temperature == 0:
+        logp_BV = logits_BV.log_softmax(-1)
+        tokens = logp_BV.argmax(-1)
+        return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+    logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
+    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
+    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
+    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
+    tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
+    tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
+    return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+
+
+def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020); others become -inf."""
+    if top_p >= 1:
+        return logits_BV
+    ordered, index = logits_BV.sort(-1, descending=True)
+    probability = ordered.softmax(-1)
+    ordered = ordered.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
+    return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
 
 
 class LanguagePlayer(Generic[Key, Result]):
@@ -247,7 +278,7 @@ class Reflector(LanguagePlayer[Ids, Written]):
         speculative: bool = True,
     ) -> None:
         super().__init__(lm, sampling, memory, cache)
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens, self.draw = max_new_tokens, sampler(sampling)
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
@@ -266,5 +297,4 @@ class Reflector(LanguagePlayer[Ids, Written]):
     ) -> list[Written]:
         """A continuation of each prompt, by each episode's own generator (from which greedy decoding draws nothing)."""
         generators = [episode.rng for episode in episodes]
-        room = self.max_new_tokens
-        return self.backend.write(keys, room, self.sampling, generators, caches, self.draft_model)
+        return self.backend.write(keys, self.max_new_tokens, self.draw, generators, caches, self.draft_model)

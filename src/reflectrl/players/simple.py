@@ -1,4 +1,4 @@
-"""Players without a model: expert, oracle, baseline, random, scripted."""
+"""Players without a model: expert, oracle, baseline, analyst, random, scripted, and the asker for a return."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from reflectrl.envs.teacher import ask
 from reflectrl.players.base import LiveEpisode, Player
+from reflectrl.prompts import target_return
 from reflectrl.types import Turn, UserError
 
 
@@ -56,12 +57,13 @@ class RandomPlayer:
     """Takes a legal action uniformly at random."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [self._turn(episode) for episode in episodes]
-
-    def _turn(self, episode: LiveEpisode) -> Turn:
-        actions = episode.observation.actions
-        action = int(episode.rng.integers(len(actions)))
-        return Turn("random", actions[action], choice=action, probs=(1 / len(actions),) * len(actions))
+        turns = []
+        for episode in episodes:
+            actions = episode.observation.actions
+            action = int(episode.rng.integers(len(actions)))
+            probs = (1 / len(actions),) * len(actions)
+            turns.append(Turn("random", actions[action], choice=action, probs=probs))
+        return turns
 
 
 class ScriptedPlayer:
@@ -81,6 +83,23 @@ class ScriptedPlayer:
             legal = ", ".join(episode.observation.actions)
             raise UserError(f"scripted action {self.script[turn]!r} is not legal at step {turn} (legal: {legal})")
         return episode.observation.actions.index(self.script[turn])
+
+
+class TargetReturnPlayer:
+    """Speaks in the reflector's place: the return that is still to come if the whole episode is to earn `target`.
+
+    Args:
+        target: return of the whole episode, in environment units.
+    """
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [
+            Turn("target_return", target_return(self.target - sum(step.reward for step in episode.steps)))
+            for episode in episodes
+        ]
 
 
 UNLEARNED: dict[str, type[Player]] = {

@@ -6,18 +6,32 @@ not trained on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import product
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from reflectrl.prompts.incremental_tokens import encode_lines
 from reflectrl.types import Observation, UserError
 
 CUT = 4
 """A history that does not fit is cut by multiples of a quarter of the context."""
+
+
+LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
+"""Where a text may be cut. (Blank characters beside the newline may join it in a word.)"""
+
+MOST_LINES = 2**14
+"""Lines that are remembered; then remembering begins anew."""
+
+VISIBLE = "aZ09.,:;>-+|'\"(_#<"
+"""Of the kinds of visible characters that splitting rules tell apart, some each."""
+
+_known: WeakKeyDictionary[Any, dict[str, list[int]] | None] = WeakKeyDictionary()
 
 
 class Prompt(NamedTuple):
@@ -116,3 +130,42 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     piece = max(1, context // CUT)
     excess = max(0, len(history) - room)
     return tuple(start + history[-(-excess // piece) * piece :] + rest)
+
+
+def encode_lines(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text, without special tokens, as `tokenizer.encode` returns them; lines seen before are remembered.
+
+    Histories grow by lines. The ids are those of the whole text if the tokenizer first splits a text into words, none
+    of which goes on beyond a line's end where something visible stands on both sides of it: byte-level BPE does
+    (GPT-2's, Llama 3's, Qwen's, those made here), SentencePiece does not, and encodes the whole.
+    """
+    if tokenizer not in _known:
+        _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
+    known = _known[tokenizer]
+    if known is None:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    ids: list[int] = []
+    for line in LINE_END.split(text):
+        if line not in known:
+            if len(known) >= MOST_LINES:
+                known.clear()
+            known[line] = tokenizer.encode(line, add_special_tokens=False)
+        ids += known[line]
+    return ids
+
+
+def splits_at_lines(tokenizer: Any) -> bool:
+    """Whether a text's ids are those of its lines, one after another."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    splitter = getattr(backend, "pre_tokenizer", None)
+    if splitter is None or type(backend.normalizer).__name__ not in ("NoneType", "NFC"):
+        return False
+    added = backend.get_added_tokens_decoder().values()
+    if any("\n" in token.content or (token.lstrip and LINE_END.search(f".\n{token.content}")) for token in added):
+        return False
+
+    def words(text: str) -> list[str]:
+        return [word for word, _ in splitter.pre_tokenize_str(text)]
+
+    pairs = [(f"a{left}\n", f"{right}b") for left, right in product(VISIBLE, repeat=2)]
+    return all(words(first + second) == words(first) + words(second) for first, second in pairs)

@@ -153,7 +153,7 @@ class Agent:
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
     """Policy and reflector; without the transformers library where that will do."""
-    from reflectrl.models.light import load_light
+    from reflectrl.wings.autoexplore.locate.light import load_light
 
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")

@@ -13,7 +13,7 @@ from reflectrl.config import OfflineConfig
 from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.precision import autocast
+from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample

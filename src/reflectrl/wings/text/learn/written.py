@@ -11,6 +11,7 @@ import numpy as np
 
 from reflectrl.learn.examples import Example
 from reflectrl.models.lm import LanguageModel
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
@@ -49,7 +50,7 @@ def write(
     """
     starts = [prompt_ids(lm, sample, prompt_tokens, most_tokens) for sample in prompts]
     with lm.playing():
-        drawn = lm.backend.write(starts, most_tokens, sampling, generators)
+        drawn = lm.backend.write(starts, most_tokens, sampler(sampling), generators)
     found = []
     for sample, start, (ids, logprobs) in zip(prompts, starts, drawn, strict=True):
         text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

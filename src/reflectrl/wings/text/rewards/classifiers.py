@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 
-from reflectrl.models.kernels import refuse_kernels
-from reflectrl.models.load import pick_device
+from reflectrl.models.load import pick_device, refuse_kernels
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 

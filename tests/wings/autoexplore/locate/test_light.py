@@ -11,13 +11,14 @@ import torch
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.labels import find_labels
-from reflectrl.models.light import load_light
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import pack
+from reflectrl.players.policy import sampler
 from reflectrl.prompts import Prompt, tokenize
 from reflectrl.types import Sampling, UserError
+from reflectrl.wings.autoexplore.locate.light import load_light
 
 SMALL = ModelConfig(family="llama", layers=2, width=32, heads=2, vocab=300, context=128)
 TEXTS = ["go to the shelf 12", "Schlüssel: ключ, 鍵 \n\n end"]
@@ -41,8 +42,10 @@ def test_it_computes_what_the_library_computes(folder: Path) -> None:
     for lm in both(folder):
         prompts = [tokenize(lm, Prompt(text, " and then")) for text in TEXTS]
         with lm.playing():
-            logits.append(lm.logits(lm.backend.read(pack(prompts), "all")))
-            written.append(lm.backend.write(prompts, 20, Sampling(1.0), [np.random.default_rng(n) for n in range(2)]))
+            logits.append(lm.backend.logits(lm.backend.read(pack(prompts), "all")))
+            written.append(
+                lm.backend.write(prompts, 20, sampler(Sampling(1.0)), [np.random.default_rng(n) for n in range(2)])
+            )
     assert torch.allclose(*logits, atol=1e-5)
     assert [ids for ids, _ in written[0]] == [ids for ids, _ in written[1]]
 
@@ -104,7 +107,8 @@ def test_weights_of_another_tokenizer_are_refused(folder: Path, tmp_path: Path) 
 
 def test_the_library_is_not_imported(folder: Path) -> None:
     program = (
-        "import sys, pathlib; from reflectrl.models.light import load_light; import reflectrl.players.policy\n"
+        "import sys, pathlib; from reflectrl.wings.autoexplore.locate.light import load_light\n"
+        "import reflectrl.players.policy\n"
         "assert load_light(pathlib.Path(sys.argv[1]), 128); print('transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
