@@ -324,7 +324,7 @@ def body(lm: LanguageModel) -> int:
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
-    speculative = settings.drafts == "on"
+    speculative = settings.speculative == "on"
     return [
         note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions)) for cell in settings.cells()
     ]

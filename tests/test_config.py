@@ -24,7 +24,7 @@ from reflectrl.config import (
     to_toml,
 )
 from reflectrl.config.reference import keys
-from reflectrl.config.renamed import KEYS
+from reflectrl.config.values import RENAMED
 from reflectrl.types import UserError
 
 
@@ -259,7 +259,10 @@ SECTIONS = {key.section for key in keys()}
 
 
 class TestRenamed:
-    @pytest.mark.parametrize(("old", "new"), [pair for pair in KEYS.items() if pair[0].split(".")[0] in SECTIONS])
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [(old, new) for old, new in RENAMED.items() if isinstance(old, str) and old.split(".")[0] in SECTIONS],
+    )
     def test_an_old_key_is_refused_with_the_new_one(self, write: Any, old: str, new: str) -> None:
         section, key = old.split(".")
         assert f"unknown key {old!r}; it is called {new!r} now" in refusal(write(f"[{section}]\n{key} = 1"))

@@ -36,17 +36,13 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
             wins[milestone] = [event in episode.events for episode in episodes]
     ordered = sorted(wins, key=lambda name: env.stages.index(name) if name in env.stages else -1)
     rows = [_row(shared, name, wins[name], episodes, confidence) for name in ordered]
-    for name, group in _groups(episodes, env).items() if stage == env.stages[-1] else ():
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes if stage == env.stages[-1] else ():
+        if (name := env.group(episode.task)) is not None:
+            groups.setdefault(name, []).append(episode)
+    for name, group in groups.items():
         rows.insert(-1, _row(shared, name, [episode.success for episode in group], group, confidence))
     return rows
-
-
-def _groups(episodes: Sequence[Episode], env: TextEnv) -> dict[str, list[Episode]]:
-    found: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        if (name := env.group(episode.task)) is not None:
-            found.setdefault(name, []).append(episode)
-    return found
 
 
 def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:

@@ -15,7 +15,7 @@ TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repe
 
 
 def test_play_reads_less_and_writes_as_much_as_the_plain_side() -> None:
-    [row] = play.rows(replace(TINY, drafts="off"))
+    [row] = play.rows(replace(TINY, speculative="off"))
     assert row["read"] < row["plain read"] / 2
     assert row["written"] == row["plain written"] - 1  # the last token drawn is never read again
     assert 0 < row["model"] < 1 and row["predicted"] > 2

@@ -35,7 +35,7 @@ def stopped(like: Any, folder: Path, part: str, step: int) -> Path:
     write = MetricsFile.write
 
     def until(file: MetricsFile, metrics: dict[str, Any]) -> None:
-        if part in (file.shared.get("of"), file.shared["arm"]) and metrics["step"] == step:
+        if part in (file.shared.get("artifact"), file.shared["arm"]) and metrics["step"] == step:
             raise KeyboardInterrupt
         write(file, metrics)
 

@@ -21,35 +21,25 @@ def main(words: Sequence[str] | None = None) -> int:
     A user's mistake is one line on stderr. An exception of any other kind is a bug and keeps its traceback.
     """
     sys.excepthook = print_traceback
+    words = sys.argv[1:] if words is None else list(words)
     with harmless():
-        return _answered(sys.argv[1:] if words is None else list(words))
+        try:
+            if words and words[0] in ("--version", "-V"):
+                print(f"reflectrl {reflectrl.__version__}")
+            else:
+                from reflectrl.cli.arguments import parse
+                from reflectrl.cli.verbs import all_verbs
 
-
-def _answered(words: Sequence[str]) -> int:
-    try:
-        _obey(words)
-        sys.stdout.flush()
-    except UserError as error:
-        return _complain(" ".join(str(error).split()), 2)
-    except KeyboardInterrupt:
-        return _complain("interrupted; the same command goes on", 130)
-    except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+                verb, settings = parse(words, all_verbs(), "reflectrl", DESCRIPTION)
+                verb(settings)
+            sys.stdout.flush()
+        except UserError as error:
+            print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("reflectrl: interrupted; the same command goes on", file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
     return 0
-
-
-def _obey(words: Sequence[str]) -> None:
-    if words and words[0] in ("--version", "-V"):
-        print(f"reflectrl {reflectrl.__version__}")
-        return
-    from reflectrl.cli.arguments import parse
-    from reflectrl.cli.verbs import all_verbs
-
-    verb, settings = parse(words, all_verbs(), "reflectrl", DESCRIPTION)
-    verb(settings)
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"reflectrl: {printable_line(message)}", file=sys.stderr)
-    return code

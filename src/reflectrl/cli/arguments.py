@@ -37,14 +37,10 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
     narrowed = getattr(verbs.get(verb), "narrowed", None)
     if narrowed is not None:
         verbs = {**verbs, verb: narrowed(rest)}
-    own, settings = _separate(rest, _options(verbs.get(verb)))
+    names = [field.name for field in dataclasses.fields(verbs[verb])] if verb in verbs else []
+    own, settings = _separate(rest, {"--help", *(f"--{name.rstrip('_').replace('_', '-')}" for name in names)})
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in verbs.items())
     return _tyro(Union[kinds], [verb, *own], prog, description), settings  # noqa: UP007
-
-
-def _options(kind: Any) -> set[str]:
-    names = {field.name.rstrip("_").replace("_", "-") for field in dataclasses.fields(kind)} if kind else set()
-    return {f"--{name}" for name in names} | {"--help"}
 
 
 def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:

@@ -52,7 +52,7 @@ class Bench:
     """Their weights."""
     mixed_play: Literal["on", "off"] = "off"
     """Whether the engine plays with matrix products in bfloat16 (the plain side does not)."""
-    drafts: Literal["on", "off"] = "on"
+    speculative: Literal["on", "off"] = "on"
     """Whether the engine's reflector guesses at what it writes."""
     shares: tuple[float, ...] = (0.2, 0.5, 0.8)
     """Where in the episodes the timed steps of play lie; later ones have longer histories."""

@@ -52,7 +52,8 @@ def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> Non
 
 def _fetch(url: str, part: Path, tick: Tick) -> None:
     with _opened(url, part) as answer:
-        begin = _beginning(answer)
+        sent = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")  # the range that we asked for
+        begin = int(sent[1]) if answer.status == http.HTTPStatus.PARTIAL_CONTENT and sent else 0
         length = answer.headers.get("Content-Length")
         total = begin + int(length) if length else 0
         with part.open("rb+" if begin else "wb") as file:
@@ -81,9 +82,3 @@ def _opened(url: str, part: Path) -> Any:
 
 def _ask(url: str, headers: dict[str, str]) -> Any:
     return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE_SECONDS)
-
-
-def _beginning(answer: Any) -> int:
-    """The first byte that the server sends: 0, unless it kept to the range that it was asked for."""
-    match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
-    return int(match[1]) if answer.status == http.HTTPStatus.PARTIAL_CONTENT and match else 0

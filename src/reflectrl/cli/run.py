@@ -112,12 +112,10 @@ RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, 
 def run_verbs() -> dict[str, type]:
     """The verbs of this file, with the options that installed packages bring."""
     brought = [resolve("run_options", name) for name in names("run_options")]
-    return {name: _with_options(verb, brought) for name, verb in RUNS.items()}
-
-
-def _with_options(verb: type[Run], options: Sequence[type]) -> type:
-    # Fields are taken from the last base first, so the verb's own options lead.
-    return dataclass(frozen=True)(type(verb.__name__, (*options, verb), {"__doc__": verb.__doc__}))
+    return {  # fields are taken from the last base first, so the verb's own options lead
+        name: dataclass(frozen=True)(type(verb.__name__, (*brought, verb), {"__doc__": verb.__doc__}))
+        for name, verb in RUNS.items()
+    }
 
 
 # ---- settings ------------------------------------------------------------------------------------------------------
@@ -133,14 +131,10 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
         if word.startswith("--") and key.split(".")[0] not in sections:
             whole = [f"--{known}" for known in dotted if known.endswith(f".{key}")]
             known = [f"--{name}" for name in (*flags(verb), *sections, *dotted)]
-            near = f" (did you mean {' or '.join(whole)}?)" if whole else _near(option, known)
+            near = f" (did you mean {' or '.join(whole)}?)" if whole else suggestion(option, known)
+            if "did you mean" not in near:  # there are too many to list
+                near = "; `reflectrl list keys` says which there are"
             raise UserError(f"unknown option {option!r}{near}")
-
-
-def _near(option: str, known: Sequence[str]) -> str:
-    """The nearest option; where none is near, where to look, for there are too many to list."""
-    near = suggestion(option, known)
-    return near if "did you mean" in near else "; `reflectrl list keys` says which there are"
 
 
 def flags(verb: type) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from reflectrl.types import UserError
@@ -48,13 +47,10 @@ def refuse_links(folder: Path) -> None:
     Raises:
         UserError: names the first link.
     """
-    for path in _links(folder):
-        raise UserError(
-            f"{folder} holds a link: {path.relative_to(folder)} -> {path.readlink()};"
-            " nothing is written where links may lead elsewhere, so remove it, or put what it leads to in its place"
-        )
-
-
-def _links(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
-        yield from (path for name in sorted([*folders, *files]) if (path := Path(parent, name)).is_symlink())
+        for path in (Path(parent, name) for name in sorted([*folders, *files])):
+            if path.is_symlink():
+                raise UserError(
+                    f"{folder} holds a link: {path.relative_to(folder)} -> {path.readlink()}; nothing is written where"
+                    " links may lead elsewhere, so remove it, or put what it leads to in its place"
+                )

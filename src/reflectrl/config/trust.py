@@ -79,16 +79,11 @@ def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: boo
     if not unknown:
         return
     what = ", ".join(f"{key} = {name}" for key, name in unknown.items())
-    ways = "say so once with --trust" + (_by_option(unknown) if typed else "")
+    ways = "say so once with --trust"
+    if typed and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
+        options = (f"--{key} {shlex.quote(name.partition(' (')[0])}" for key, name in unknown.items())
+        ways += f", or name it yourself: {' '.join(options)}"
     raise UserError(f"{file} wants to run code: {what}; if you trust it, {ways}")
-
-
-def _by_option(code: Mapping[str, str]) -> str:
-    """How the code would be named on the command line, where options can name all of it."""
-    if not all(re.fullmatch(r"[\w.]+", key) for key in code):
-        return ""
-    options = (f"--{key} {shlex.quote(name.partition(' (')[0])}" for key, name in code.items())
-    return f", or name it yourself: {' '.join(options)}"
 
 
 def remember(file: Path, code: Mapping[str, str]) -> None:

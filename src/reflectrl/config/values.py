@@ -10,13 +10,22 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from reflectrl.config.renamed import new_name
 from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import UserError
 
 T = TypeVar("T")
 
 
+RENAMED = {
+    "rl.passes": "rl.update_epochs",
+    "offline.wish": "offline.target_return",
+    "play.drafts": "play.speculative",
+    "play.memory": "play.result_cache",
+    "play.cache_mib": "play.kv_cache_mib",
+    "text.learn_sampling": "text.eval_sampling",
+    ("rl.curriculum", "thirds"): "equal",
+}
+"""Dotted keys, and pairs of a key and a value, that once had other names: they are refused, and the new one is told."""
 CHECKED = (bool, int, float, str)
 """Parameter types of plug-ins that are checked, beside `Literal` and tuples; any other type takes what it is given."""
 
@@ -46,11 +55,13 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
         UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
     """
     brought: dict[str, type] = getattr(kind, "brought_sections", dict)()
-    hints = {key: hint for key, hint in _hints(kind).items() if key != "sections"} | brought
+    types = typing.get_type_hints(kind, include_extras=True)
+    fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind)) if field.name != "sections"]
+    hints = {name: types[name] for name in fields} | brought
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key not in hints:
-            near = new_name(prefix + key) or suggestion(key, hints)
+            near = _new_name(prefix + key) or suggestion(key, hints)
             raise UserError(f"{where}: unknown key {prefix + key!r}{near}")
         values[key] = convert(hints[key], value, where, prefix + key)
     if brought:
@@ -93,9 +104,8 @@ def convert(hint: Any, value: Any, where: str, key: str) -> Any:
     return _scalar(hint, value, where, key)
 
 
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+def _new_name(old: Any) -> str:
+    return f"; it is called {RENAMED[old]!r} now" if old in RENAMED else ""
 
 
 def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
@@ -107,7 +117,7 @@ def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
 def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
     if isinstance(value, str) and value in known:
         return str(value)
-    near = new_name(key, value) or f"; it must be one of {', '.join(map(str, known))}"
+    near = _new_name((key, str(value))) or f"; it must be one of {', '.join(map(str, known))}"
     raise UserError(f"{where}: {key!r} is {_show(value)}{near}")
 
 
@@ -131,18 +141,14 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
         return str(value)
     read = read_word(value) if isinstance(value, Word) else value
     if hint is float and type(read) is int:
-        read = _as_float(read, where, key)
+        try:
+            read = float(read)
+        except OverflowError as error:
+            raise UserError(f"{where}: {key!r} is too large a number") from error
     if type(read) is not hint:
         expected = {int: "a whole number", float: "a number", bool: "true or false"}[hint]
         raise UserError(f"{where}: {key!r} must be {expected}, not {_show(value)}")
     return read
-
-
-def _as_float(value: int, where: str, key: str) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise UserError(f"{where}: {key!r} is too large a number") from error
 
 
 def _plain(value: Any, where: str, key: str) -> Any:
@@ -198,15 +204,11 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise UserError(f"{what} needs {key!r}; set {section}.{key}")
-    hints = _parameter_types(made)
-    return {key: _typed(hints.get(key), value, what, key) for key, value in arguments.items()}
-
-
-def _parameter_types(made: Any) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(made.__init__ if inspect.isclass(made) else made)
+        hints = typing.get_type_hints(made.__init__ if inspect.isclass(made) else made)
     except Exception:  # annotations of a plug-in that do not evaluate are not checked
-        return {}
+        hints = {}
+    return {key: _typed(hints.get(key), value, what, key) for key, value in arguments.items()}
 
 
 def _typed(hint: Any, value: Any, where: str, key: str) -> Any:

@@ -65,17 +65,13 @@ def collect(run: RunFolder) -> None:
     for path in sorted({*folder.glob("*.jsonl"), *(noted.with_suffix(".jsonl") for noted in folder.glob(f"*{NOTED}"))}):
         lines = list(_lines(path))
         texts += [f"{text}\n" for _, text in lines if text]
-        if not all(text for _, text in lines) or not _is_all_there(path):
+        noted = path.with_suffix(NOTED)  # there once the training has ended
+        lacking = noted.is_file() and not (path.is_file() and noted.read_bytes() == _digest(path))
+        if lacking or not all(text for _, text in lines):
             seed, _, name = path.stem.partition("-")
             made = run.path / "checkpoints" / seed / name
             _warn_once(f"{path} is damaged, and curves lack lines; remove it and {made} to make them anew")
     write_text(run.path / "metrics.jsonl", "".join(texts))
-
-
-def _is_all_there(path: Path) -> bool:
-    """Whether a training's metrics are those with which it ended; True while nothing is known about its end."""
-    noted = path.with_suffix(NOTED)
-    return not noted.is_file() or (path.is_file() and noted.read_bytes() == _digest(path))
 
 
 def _digest(path: Path) -> bytes:
@@ -102,7 +98,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _before(path: Path, learner: Path) -> list[str]:
     """What was logged before the learner's saved state."""
     meta = load_meta(learner)
-    saved = _saved_step(meta)
+    saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step that was not logged when it was saved
     lines = list(_lines(path))
     end = max((i + 1 for i, (step, text) in enumerate(lines) if text and step < saved), default=0)
     kept = lines[:end]
@@ -112,8 +108,3 @@ def _before(path: Path, learner: Path) -> list[str]:
     LOG.warning("reflectrl: %s is damaged; %s", path, BEGINS_ANEW)
     drop_state(learner)
     return []
-
-
-def _saved_step(meta: dict[str, Any] | None) -> int:
-    """The first step whose line had not been written when a learner was saved."""
-    return 0 if meta is None else int(meta["logged"]) + 1

@@ -69,20 +69,16 @@ class _Run:
 
     def missing(self, stage: str) -> list[Artifact]:
         """The artifacts of a stage that are not complete."""
-        return [one for one in self._of(stage) if not one.always and not self._is_complete(one)]
+        folder, found = self.context.run.path, []
+        for one in [one for one in self._of(stage) if not one.always]:
+            if not one.exists(folder) or (one.remaining and function(one.remaining)(self.context, one)):
+                found.append(one)
+            elif one.training:
+                drop_state(folder / one.training)  # a kill may have come just before this
+        return found
 
     def _of(self, stage: str) -> list[Artifact]:
         return [artifact for artifact in self.graph.values() if artifact.stage == stage]
-
-    def _is_complete(self, artifact: Artifact) -> bool:
-        folder = self.context.run.path
-        if not artifact.exists(folder):
-            return False
-        if artifact.remaining and function(artifact.remaining)(self.context, artifact):
-            return False
-        if artifact.training:
-            drop_state(folder / artifact.training)  # a kill may have come just before this
-        return True
 
     def _begin(self, artifact: Artifact) -> None:
         self.state.begin(self.graph, artifact.key, self.settings)

@@ -132,7 +132,9 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[model.player]
     last: dict[str, float] = {}
     tick(0, budget.steps, "")
-    with MetricsFile(run.metrics(seed, name), learner, {"part": part, "seed": seed, "arm": None, "of": name}) as log:
+    with MetricsFile(
+        run.metrics(seed, name), learner, {"part": part, "seed": seed, "arm": None, "artifact": name}
+    ) as log:
 
         def note(metrics: dict[str, float]) -> None:
             log.write(metrics)

@@ -11,14 +11,15 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
+T = TypeVar("T")
 REFERENCES = ("random", "expert", "oracle", "baseline")
 """Arms that learn nothing: the floor and the ceiling, never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
@@ -101,7 +102,7 @@ def read_run(folder: Path) -> Run:
     recipe, text = read_recipe(folder / "recipe.toml")
     results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
     if results is not None:
-        results = with_times(results, read_lines(folder / "timings.jsonl"))
+        results = with_times(results, read_lines(folder / "timings.jsonl", dict, "JSON"))
     return Run(folder.resolve().name, recipe, text, results, metrics)
 
 
@@ -128,18 +129,14 @@ def read_results(path: Path) -> Results | None:
         raise UserError(f'{path}: must be an object with a list "rows"')
     if not isinstance(data.get("env") or {}, dict):
         raise UserError(f'{path}: "env" must be an object, not {data["env"]!r}')
-    rows = _scores(data["rows"], f"{path}: rows")
+    rows = tuple(_score(row, f"{path}: rows[{i}]") for i, row in enumerate(data["rows"]))
     summary = data.get("summary")
     if summary is not None and not isinstance(summary, list):
         raise UserError(f'{path}: "summary" must be a list, not {summary!r}')
     texts = {key: str(data.get(key) or "") for key in ("recipe", "commit", "hardware", "created")}
     confidence = _number(data, "confidence", f"{path}: ")
-    pooled = _scores(summary, f"{path}: summary") if summary else rows
+    pooled = tuple(_score(row, f"{path}: summary[{i}]") for i, row in enumerate(summary or ())) or rows
     return Results(**texts, env=data.get("env") or {}, confidence=confidence, rows=rows, summary=pooled)
-
-
-def _scores(rows: list[Any], where: str) -> tuple[Score, ...]:
-    return tuple(_score(row, f"{where}[{i}]") for i, row in enumerate(rows))
 
 
 def _score(row: Any, where: str) -> Score:
@@ -148,7 +145,7 @@ def _score(row: Any, where: str) -> Score:
     for key in ("arm", "split", "stage", "sampling"):
         if not isinstance(row.get(key), str):
             raise UserError(f"{where}.{key} must be text, not {row.get(key)!r}")
-    numbers = {
+    numbers: dict[str, Any] = {
         key: _number(row, key, f"{where}.")
         for key in ("success", "low", "high", "return", "steps", "seconds", "episodes", "seed")
     }
@@ -156,21 +153,12 @@ def _score(row: Any, where: str) -> Score:
     if success is None:
         raise UserError(f"{where}.success must be a number, not {row.get('success')!r}")
     seeds = row.get("seeds")
-    return Score(
-        arm=row["arm"],
-        split=row["split"],
-        stage=row["stage"],
-        sampling=row["sampling"],
-        success=success,
-        low=numbers["low"],
-        high=numbers["high"],
-        mean_return=numbers["return"],
-        steps=numbers["steps"],
-        seconds=numbers["seconds"],
-        episodes=_whole(numbers["episodes"]),
-        seed=_whole(numbers["seed"]),
-        seeds=len(seeds) if isinstance(seeds, list) else _whole(_number(row, "seeds", f"{where}.")),
-    )
+    numbers["seeds"] = len(seeds) if isinstance(seeds, list) else _number(row, "seeds", f"{where}.")
+    counts: dict[str, Any] = {
+        key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
+    }
+    texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
+    return Score(**texts, success=success, mean_return=numbers.pop("return"), **numbers, **counts)
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
@@ -181,10 +169,6 @@ def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{where}{key} must be a number, not {value!r}")
     return float(value) if math.isfinite(value) else None
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
@@ -213,36 +197,26 @@ def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, fl
     return dataclasses.replace(score, seconds=sum(seconds * count for seconds, count in parts) / episodes)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """JSON objects, one per line; [] if there is no file. A torn last line (a killed run) is left out.
+def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> list[T]:
+    """What `made` makes of the JSON object on each line; [] if there is no file. A torn last line is left out.
 
     Raises:
-        UserError: any other line is no object; names its number.
+        UserError: any other line is no such object; names its number, and `what` it should be.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
+            found.append(made(dict(json.loads(line))))
+        except (ValueError, TypeError, KeyError) as error:
             if number < len(lines):
-                raise UserError(f"{path}: line {number} is no JSON object: {one_line(error)}") from error
+                raise UserError(f"{path}: line {number} is no {what} object: {one_line(error)}") from error
     return found
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:
     """All metrics; a torn last line (a killed run) is left out, any other bad line is a UserError with its number."""
-    if not path.exists():
-        return ()
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    metrics = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            metrics.append(_metric(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(lines):
-                raise UserError(f"{path}: line {number} is no metrics object: {one_line(error)}") from error
-    return tuple(metrics)
+    return tuple(read_lines(path, _metric, "metrics"))
 
 
 def _metric(row: dict[str, Any]) -> Metric:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -52,8 +52,8 @@ def render(run: Run, sample: Sample) -> str:
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
     found = tables(summary)
-    script = _asset("page.js")
-    return _template().render(
+    script = asset("page.js")
+    return template("page.html.j2", number=_number, percent=_percent).render(
         run=run,
         name=(run.results and run.results.recipe) or run.recipe.get("name") or run.name,
         facts=facts(run),
@@ -67,7 +67,7 @@ def render(run: Run, sample: Sample) -> str:
         per_outcome=PER_OUTCOME,
         # `<`, `>`, `&` and quotes become \u escapes, so no text of an episode can end the element it lies in.
         episodes=htmlsafe_json_dumps(to_json(sample.episodes), allow_nan=False, separators=(",", ":")),
-        css=Markup(_asset("page.css")),
+        css=Markup(asset("page.css")),
         script=Markup(script),
         script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -104,11 +104,13 @@ def _percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f}"
 
 
-def _template() -> Any:
+def template(name: str, package: str = "reflectrl.report", **filters: Callable[..., str]) -> Template:
+    """The page of a package, with filters of its own beside `safe_svg`, which marks a picture as no text."""
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters |= {"number": _number, "percent": _percent, "safe_svg": Markup}
-    return env.from_string(_asset("page.html.j2"))
+    env.filters |= {"safe_svg": Markup, **filters}
+    return env.from_string(asset(name, package))
 
 
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def asset(name: str, package: str = "reflectrl.report") -> str:
+    """The text of a file that lies in a package: a page, a style sheet, a script."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")

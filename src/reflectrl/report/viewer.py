@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,12 @@ def sample(episodes: Iterable[Episode], per_outcome: int = PER_OUTCOME) -> Sampl
         if len(cell) > per_outcome:  # never more in memory than may be shown
             cell.sort(key=_preference)
             cell.pop()
-    chosen = []
+    chosen: list[Episode] = []
     for arm in in_page_order([arm for arm, _ in cells]):
         for success in (True, False):
             lists = [sorted(cell, key=_preference) for _, cell in sorted(cells[arm, success].items())]
-            chosen += list(_round_robin(lists))[:per_outcome]
+            in_turn = (episode for row in itertools.zip_longest(*lists) for episode in row if episode is not None)
+            chosen += itertools.islice(in_turn, per_outcome)
     return Sample(tuple(chosen), total)
 
 
@@ -66,11 +68,6 @@ def _who(episode: Episode) -> tuple[str, int, str, str]:
 
 def _preference(episode: Episode) -> int:
     return named_seed("report", episode.task.id)
-
-
-def _round_robin(lists: list[list[Episode]]) -> Iterator[Episode]:
-    for i in range(max(map(len, lists), default=0)):
-        yield from (items[i] for items in lists if i < len(items))
 
 
 def to_json(episodes: Iterable[Episode]) -> dict[str, Any]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from reflectrl.plugins import one_line
 from reflectrl.report.data import read_metrics
-from reflectrl.report.page import write_page
+from reflectrl.report.page import asset, template, write_page
 from reflectrl.report.plots import Plot, curve_sections
 from reflectrl.report.svg import Look, drawing, looks, to_svg
 from reflectrl.types import UserError
@@ -47,7 +45,7 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
     metrics = read_metrics(run_folder / "metrics.jsonl")
     summary = results["summary"]
     look = looks([*(line["arm"] for line in summary), *(metric.arm for metric in metrics)])
-    return _template().render(
+    return template("report.html.j2", "reflectrl.wings.text", plain=_plain).render(
         results=results,
         tables=tables(summary),
         look=look,
@@ -57,7 +55,7 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
         bars=[Plot(title, bars_svg(lines, look, f"bars-{i}-")) for i, (title, lines, _) in enumerate(tables(summary))],
         sections=curve_sections(metrics, look),
         examples=examples(results, run_folder),
-        css=Markup(_asset("reflectrl.report", "page.css")),
+        css=Markup(asset("page.css")),
     )
 
 
@@ -117,11 +115,5 @@ def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, li
     return list(found.items())
 
 
-def _template() -> Any:
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    env.filters |= {"safe_svg": Markup, "plain": lambda value: "–" if value is None else f"{value:.3f}"}
-    return env.from_string(_asset("reflectrl.wings.text", "report.html.j2"))
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -48,10 +48,13 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     Raises:
         UserError: there is no training or no validation set.
     """
-    found = {split: _few(text, split, _source(text, split)) for split in SPLITS}
+    found, task = {split: _source(text, split) for split in SPLITS}, text_settings(text.recipe).task
     for split in SPLITS[:2]:
         if not found[split]:
-            raise UserError(f"text task {text_settings(text.recipe).task!r}: no {split} samples ({_where(text)})")
+            raise UserError(
+                f"text task {task!r}: no {split} samples (looked in {_folder(text)};"
+                f" `reflectrl data {task} --from DIR` writes them, docs/offline-text.md says more)"
+            )
     text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
     for split in reversed(SPLITS):
         if found[split]:
@@ -60,31 +63,23 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             tick(len(samples), len(samples), f"{split} samples, mean reward {_mean(samples):.3f}")
 
 
-def _source(text: TextContext, split: str) -> Sequence[Sample]:
+def _source(text: TextContext, split: str) -> list[Sample]:
+    """The samples of the first prompts of a split, as many as the recipe wants."""
     settings = text_settings(text.recipe)
+    most = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
+    samples: Sequence[Sample]
     if settings.task == "orders":
-        count = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split) or ORDERS[split]
-        return list(orders(count, settings.answers, split, named_seed("orders")))
-    return read_split(_folder(text), split)
+        samples = list(orders(most or ORDERS[split], settings.answers, split, named_seed("orders")))
+    else:
+        samples = read_split(_folder(text), split)
+    groups = list(dict.fromkeys(sample.group for sample in samples))
+    kept = set(groups[:most] if most else groups)
+    return [sample for sample in samples if sample.group in kept]
 
 
 def _folder(text: TextContext) -> Path:
     settings = text_settings(text.recipe)
     return (Path(settings.data) if settings.data else data_folder(settings.task)) / settings.subset
-
-
-def _where(text: TextContext) -> str:
-    task = text_settings(text.recipe).task
-    return f"looked in {_folder(text)}; `reflectrl data {task} --from DIR` writes them, docs/offline-text.md says more"
-
-
-def _few(text: TextContext, split: str, samples: Sequence[Sample]) -> list[Sample]:
-    """The samples of the first prompts, as many as the recipe wants."""
-    settings = text_settings(text.recipe)
-    most = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
-    groups = list(dict.fromkeys(sample.group for sample in samples))
-    kept = set(groups[:most] if most else groups)
-    return [sample for sample in samples if sample.group in kept]
 
 
 def _labelled(text: TextContext, samples: Sequence[Sample]) -> list[Sample]:
@@ -140,7 +135,8 @@ def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             about = f"explained variance {metrics['explained_variance']:.2f}"
             tick(int(metrics["step"]), text.recipe.offline.value_epochs, about)
 
-        for algorithm in _kinds(text):
+        sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
+        for algorithm in reversed(sets.values()):  # an algorithm for each set of training samples that the arms need
             reference_cache(text, lm, seed, algorithm, note)
 
 
@@ -148,12 +144,6 @@ def remaining_values(text: TextContext, artifact: Artifact) -> bool:
     """Whether a reference cache that the arms need is missing; an arm that reads a stale one refuses it."""
     folders = [cache_folder(text, artifact.seed, arm) for arm in text.offline]
     return not all((folder / REFERENCE_CACHE).is_file() for folder in folders)
-
-
-def _kinds(text: TextContext) -> list[str]:
-    """An algorithm for each set of training samples that the arms need."""
-    sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
-    return list(reversed(sets.values()))
 
 
 def reference_cache(
@@ -215,27 +205,21 @@ def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             about = {"eval_reward": "validation reward", "return": "reward"}[kind]
             tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
 
-        (_learn_online if name == PPO else _learn_offline)(text, lm, seed, name, note)
+        recipe, learning_seed = text.recipe, named_seed(seed, name)
+        evaluate = partial(_evaluate, text, lm, seed, name)
+        if name == PPO:
+            prompts, reward = text.prompts("train"), text.reward.label
+            train_online_text(lm, prompts, reward, evaluate, recipe.rl, recipe.offline, learning_seed, note, learner)
+        else:
+            config = replace(recipe.offline, algorithm=cast(Algorithm, name))
+            data, known = reference_cache(text, lm, seed, name, lambda _: None)
+            train_offline(data, known, config, learning_seed, note, learner, evaluate)
     _save(text, lm, seed, name)
     saved = load_state(learner)
     if saved is not None:
         lm.load_weights(saved[0]["weights"])
     _save(text, lm, seed, last(name))
     drop_state(learner)
-
-
-def _learn_offline(text: TextContext, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
-    config = replace(text.recipe.offline, algorithm=cast(Algorithm, arm))
-    data, known = reference_cache(text, lm, seed, arm, lambda _: None)
-    evaluate = partial(_evaluate, text, lm, seed, arm)
-    train_offline(data, known, config, named_seed(seed, arm), note, text.run.learner(seed, arm), evaluate)
-
-
-def _learn_online(text: TextContext, lm: LanguageModel, seed: int, arm: str, note: Note) -> None:
-    evaluate, learner = partial(_evaluate, text, lm, seed, arm), text.run.learner(seed, arm)
-    settings, lengths = text.recipe.rl, text.recipe.offline
-    prompts = text.prompts("train")
-    train_online_text(lm, prompts, text.reward.label, evaluate, settings, lengths, named_seed(seed, arm), note, learner)
 
 
 def _evaluate(text: TextContext, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
