@@ -24,7 +24,8 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
-from reflectrl.cli.verbs import CheckEnv, Play, Run, all_verbs
+from reflectrl.cli.run import Run
+from reflectrl.cli.verbs import CheckEnv, Play, all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.plugins import look_here, resolve
 
