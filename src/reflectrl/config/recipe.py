@@ -101,7 +101,7 @@ class SFTConfig:
     steps: Count = 1000
     """Largest number of optimiser steps of the reflector."""
     policy_steps: Natural = 0
-    """Those of the policy that reads reflections (0: as many); the policy that reads none gets the sum of both."""
+    """The same for the policy that reads reflections (0: as many); a policy that reads none gets the sum of both."""
     policy_from: Literal["base", "reflector"] = "base"
     """What the policy that reads reflections starts from. A reflector that was made from scratch has learned to look
     things up by then; a model from the hub could before (and adapters start from their backbone)."""
@@ -112,8 +112,8 @@ class SFTConfig:
     text_coef: NonNegative = 0.0
     """Weight of the loss on the prompts' own tokens: lets a model made from scratch learn the environment's text."""
     accumulate: Natural = 0
-    """Micro-batches into which an optimiser step is cut (memory, not mathematics); 0: as many as keep the activations
-    of each within about 4 GiB."""
+    """Micro-batches per optimiser step: changes memory use, not the result. 0 takes as many as keep the activations of
+    each within about 4 GiB."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
     """"adamw" for every weight, "paged_adamw" whose state may leave the GPU (reflectrl[qlora]), or "muon" for hidden
     matrices and AdamW for the rest (small models from scratch)."""
@@ -145,30 +145,30 @@ class SFTConfig:
 
 @dataclass(frozen=True)
 class RLConfig:
-    """Online reinforcement learning of the policy; of texts, the arm `ppo`, whose episodes are completions.
+    """Online reinforcement learning of the policy; in text tasks, of the arm `ppo`, whose episodes are completions.
 
-    Of texts, the keys of replay, curriculum and reflections do not matter, nor do those of evaluation but `eval_every`.
+    Text tasks ignore the keys of replay, curriculum and reflections, and those of evaluation except `eval_every`.
     """
 
     algorithm: PolicyLoss = "reinforce"
-    """REINFORCE, or PPO with a clipped ratio. Of texts, the arm `ppo` is always PPO."""
+    """REINFORCE, or PPO with a clipped ratio. Text tasks always use PPO."""
     updates: Count = 50
-    """Iterations; each plays a batch of episodes (of texts: writes completions) and learns from it."""
+    """Iterations; each plays a batch of episodes (in text tasks: writes completions) and learns from it."""
     episodes: Count = 16
     """Fresh episodes, or completions, per iteration."""
     group: Count = 1
     """Episodes per task (completions per prompt) within an iteration (above 1 for the leave-one-out baseline)."""
     temperature: Positive = 1.0
-    """Sampling temperature of the policy while it learns; of texts also that of sampled evaluation."""
+    """Sampling temperature of the policy while it learns; in text tasks, of sampled evaluation too."""
     baseline: Literal["none", "mean", "leave-one-out", "critic"] = "mean"
-    """What is subtracted from the reward-to-go. Of texts, the critic values every token; the others compare the whole
-    return of completions, which all tokens of one share."""
+    """What is subtracted from the reward-to-go. In text tasks, the critic predicts a value at every token; the other
+    baselines compare the returns of whole completions, and all tokens of a completion get the same advantage."""
     gamma: Share = 1.0
-    """Discount factor of the reward-to-go; of texts, per token and for the critic only."""
+    """Discount factor of the reward-to-go; in text tasks per token, and used by the critic only."""
     gae_lambda: Share = 0.95
     """Lambda of generalised advantage estimation (critic only), over steps or tokens."""
     normalise: bool = True
-    """Divide advantages by their root mean square over the batch (of texts, over its tokens)."""
+    """Divide advantages by their root mean square over the batch (in text tasks, over its tokens)."""
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
     update_epochs: Count = 3
@@ -180,11 +180,11 @@ class RLConfig:
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
-    """Weight of the entropy bonus (in the loss; never in the reported reward). Of texts, per token."""
+    """Weight of the entropy bonus, a part of the loss and never of the reported reward; per token in text tasks."""
     kl_coef: NonNegative = 0.05
-    """Weight of the KL divergence from the policy before RL, over the legal actions. Of texts, what each token pays for
-    its log-ratio to the reference, in rewards that were divided by their running standard deviation; 0 saves the
-    memory of the reference."""
+    """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks it is a penalty on
+    each token's log-ratio to the reference, taken from rewards that were divided by their running standard deviation.
+    With 0, no reference model is kept in memory."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
     weight_decay: NonNegative = 0.0
@@ -192,7 +192,7 @@ class RLConfig:
     max_grad_norm: Positive = 0.3
     """Gradient-norm clip."""
     minibatch: Count = 64
-    """Steps, or completions, per gradient accumulation slice (memory, not mathematics)."""
+    """Steps, or completions, per forward pass. Gradients are accumulated: it changes memory use, not the result."""
     replay: Natural = 50
     """Slots of the buffer of successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
