@@ -24,7 +24,7 @@ from unittest import mock
 from torch import nn
 
 from reflectrl import prompts
-from reflectrl.models import forward, generation, kv_cache, memory, packed
+from reflectrl.models import forward, generation, machine, packed, sharing
 from reflectrl.models.attention import SteppingAttention
 from reflectrl.models.forward import hidden_states
 
@@ -54,13 +54,13 @@ def by_the_library(*given: Any) -> Any:
 @contextlib.contextmanager
 def allocator_as_it_is() -> Iterator[None]:
     """Let glibc give freed memory back, as it does unless told otherwise."""
-    if (set_option := memory._of_glibc("mallopt")) is not None:
-        set_option(memory.MMAP_THRESHOLD, SMALL)
-        set_option(memory.TRIM_THRESHOLD, SMALL)
+    if (set_option := machine._of_glibc("mallopt")) is not None:
+        set_option(machine.MMAP_THRESHOLD, SMALL)
+        set_option(machine.TRIM_THRESHOLD, SMALL)
     try:
         yield
     finally:
-        memory.keep_memory()
+        machine.keep_memory()
 
 
 def whole_text(tokenizer: Any, text: str) -> list[int]:
@@ -74,8 +74,8 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "last-layer cut": lambda: mock.patch.object(packed, "hidden_states", whole_last_layer),
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
-    "copies for equal episodes": lambda: mock.patch.object(kv_cache.KVCachePool, "share_equal", lambda *_: None),
-    "room in growing caches": lambda: mock.patch.object(kv_cache, "SLACK", 2**40),
+    "copies for equal episodes": lambda: mock.patch.object(sharing.KVCachePool, "share_equal", lambda *_: None),
+    "room in growing caches": lambda: mock.patch.object(sharing, "SLACK", 2**40),
     "decoding in place": lambda: mock.patch.object(packed, "InPlaceAttention", SteppingAttention),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
     "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),

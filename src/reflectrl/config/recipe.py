@@ -285,8 +285,8 @@ class Recipe:
     """Artifacts (of arms and seeds) made side by side."""
     env_workers: Natural = 0
     """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
-    env: Mapping[str, Any] = field(default_factory=lambda: {"name": "taxi"})
-    """`name` of the environment and the keyword arguments of its class."""
+    env: Mapping[str, Any] = field(default_factory=dict)
+    """`name` of the environment and the keyword arguments of its class; text tasks need none."""
     model: ModelConfig = field(default_factory=ModelConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     teach: TeachConfig = field(default_factory=TeachConfig)

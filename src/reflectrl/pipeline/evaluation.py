@@ -18,7 +18,7 @@ from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_
 from reflectrl.pipeline.arms import ARMS, BASE, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
-from reflectrl.pipeline.players import Models, load_models, seat_players
+from reflectrl.pipeline.players import Models, load_models, players_of
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
 from reflectrl.plugins import suggestion
@@ -76,7 +76,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                return work.watch(seat_players(recipe, arm, models, temperature))
+                return work.watch(players_of(recipe, arm, models, temperature))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1

@@ -37,7 +37,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     run = RunFolder(folder)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
-    return seat_players(recipe, ARMS[arm], models, 0.0)
+    return players_of(recipe, ARMS[arm], models, 0.0)
 
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
@@ -46,7 +46,7 @@ def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models 
     return load_pair(recipe, run, seed, arm, played_model(name)) if arm.player == "policy" else None
 
 
-def seat_players(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
+def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
     """The players of an arm, with empty memories."""
     if models is None:
         return UNLEARNED[arm.player](), None

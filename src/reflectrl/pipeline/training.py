@@ -57,8 +57,8 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     done = finished_lines(path)
     with EpisodeLog(path) as log:
-        for i, lesson in islice(enumerate(planned), done, None):
-            log.append(teach(env, lesson, recipe.teach.unsafe_noise))
+        for i, demonstration in islice(enumerate(planned), done, None):
+            log.append(teach(env, demonstration, recipe.teach.unsafe_noise))
             tick(i + 1, len(planned), "")
 
 
