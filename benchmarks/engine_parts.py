@@ -1,6 +1,6 @@
 """What each part of the engine brings: the same work with one part switched off, in turns with all of them on.
 
-    python -m benchmarks.engine_parts --sizes 4x256 --batches 1 16 --repetitions 5
+    python -m benchmarks.engine_parts --sizes 4x256 --batches 1 16 --repetitions 5 --threads 1
 
 Rows are parts, columns are cells (play, play of equal episodes, the RL update, SFT, by workload and batch); a number is
 the time without the part divided by the time with it, so 1.10 is a part that saves a tenth. The last line is the loader
