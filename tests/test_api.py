@@ -102,6 +102,7 @@ def test_a_class_is_an_environment(tmp_path: Path) -> None:
     [
         (lambda run: reflectrl.train("corridr"), "unknown env 'corridr' .did you mean 'corridor'"),
         (lambda run: reflectrl.train("corridor", sfft={}), "unknown key 'sfft'.*did you mean 'sft'"),
+        (lambda run: reflectrl.train({"length": 5}), "names no environment"),
         (lambda run: reflectrl.train(Recipe(), sft={}), "a recipe has all settings; 'sft' belongs in it"),
         (lambda run: reflectrl.load_agent("nowhere"), "nowhere is no run folder"),
         (lambda run: reflectrl.load_agent(run, "sfd"), "unknown arm 'sfd'"),

@@ -80,7 +80,7 @@ def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str
         recipe = env
     else:
         section = env_section(env)
-        name = str(section["name"]).rpartition(":")[2].lower()
+        name = str(section.get("name", "run")).rpartition(":")[2].lower()
         recipe = from_dict(Recipe, {"name": name, **settings, "env": section}, "reflectrl.train")
     place = Path("runs") / recipe.name if folder is None else Path(folder)
     run_recipe(recipe, place, until)

@@ -10,6 +10,7 @@ from torch import nn
 
 from reflectrl.learn.checkpoint import load_meta, load_state
 from reflectrl.learn.trainer import Trainer
+from reflectrl.types import UserError
 
 
 def made(folder: Path | None = None, clip: float | None = None) -> tuple[nn.Linear, nn.Linear, Trainer]:
@@ -56,6 +57,15 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert same(resumed[0], model) and same(resumed[1], critic)
     again.finish()
     assert all(torch.equal(tensor, best[name]) for name, tensor in resumed[0].state_dict().items())
+
+
+def test_a_state_without_one_of_its_parts_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "learner"
+    model, critic, _ = made()
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.1)]
+    Trainer(model, optimizers, None, folder).save(logged=0)
+    with pytest.raises(UserError, match=r"learner holds the state .* \(without critic\); remove it"):
+        Trainer(model, optimizers, None, folder, {"critic": critic})
 
 
 def test_without_a_state_it_begins(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Pla
         )
     import transformers  # slow, like the next one, and needed for trained players only
 
-    from reflectrl.pipeline import load_players
+    from reflectrl.api import load_agent
 
     transformers.utils.logging.disable_progress_bar()
-    return load_players(Path(folder), arm, seed, trust)
+    agent = load_agent(folder, arm, seed, trust=trust)
+    return agent.player, agent.reflector

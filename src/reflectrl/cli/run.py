@@ -61,12 +61,14 @@ class Run:
             print(to_toml(recipe), end="")
             print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
             return
+        from reflectrl.api import train  # imports numpy and gymnasium
+
         refuse_links(folder)
         require_writable(folder, f"run folder {folder}")
         try:
             for option in options:
                 option.prepare(self, recipe, folder)
-            pipeline.run(recipe, folder, until=self.until)
+            train(recipe, folder, until=self.until)
         except UserError:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was begun in it

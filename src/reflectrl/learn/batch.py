@@ -5,6 +5,7 @@ An agent's unit is an action (`rollouts.py`); a writer's is a token (the wing of
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,7 @@ class Batch:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Rollouts:
+class Rollouts(ABC):
     """Where the batches of online RL come from; a kind of its own defines `evaluate` and `collect` at least.
 
     Attributes:
@@ -59,13 +60,13 @@ class Rollouts:
         """What every line of metrics says beside its step."""
         return {}
 
+    @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """Scores on validation tasks: what matters most comes first, and more is better."""
-        raise NotImplementedError
 
+    @abstractmethod
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         """Play (or write) with the present weights."""
-        raise NotImplementedError
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         """Past successes to be learned from after the fresh batch; None if there are none."""
@@ -79,5 +80,5 @@ class Rollouts:
         """What must be saved beside the weights, as JSON values."""
         return {}
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (what has no state has nothing to load)
         """Go on from what `state` returned."""

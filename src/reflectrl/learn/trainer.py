@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from reflectrl.learn.checkpoint import load_state, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
+from reflectrl.types import UserError
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
@@ -42,6 +43,9 @@ class Trainer:
         folder: where the state is saved; None saves nothing.
         parts: further models whose weights belong to the state, by name: a critic, a frozen reference.
         keep_best: keep a copy of the best weights (of the first ones, before any evaluation).
+
+    Raises:
+        UserError: the folder holds a state that lacks a part, as those of older versions do.
 
     Attributes:
         step: steps or updates that are finished; the loop counts those that are not one optimiser step.
@@ -70,6 +74,9 @@ class Trainer:
         saved = load_state(folder) if folder is not None else None
         if saved is not None:
             tensors, self.resumed = saved
+            if missing := self.parts.keys() - tensors.keys():
+                about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
+                raise UserError(f"{folder} {about}; remove it to begin this training anew")
             for name, part in self.parts.items():
                 load_weights(part, tensors[name])
             for i, optimizer in enumerate(optimizers):
