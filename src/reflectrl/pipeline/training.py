@@ -93,7 +93,9 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
             tick(len(episodes), len(tasks), f"{steps} steps")
             if steps >= TOKENIZER_ROWS:
                 break
-    write_text(context.run.random_play(seed), "".join(f"{to_line(episode)}\n" for episode in episodes))
+    path = context.run.random_play(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
 
 
 def finished_lines(path: Path) -> int:
