@@ -74,7 +74,6 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "last-layer cut": lambda: mock.patch.object(packed, "hidden_states", whole_last_layer),
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
-    "copies for equal episodes": lambda: mock.patch.object(sharing.KVCachePool, "share_equal", lambda *_: None),
     "room in growing caches": lambda: mock.patch.object(sharing, "SLACK", 2**40),
     "decoding in place": lambda: mock.patch.object(packed, "InPlaceAttention", SteppingAttention),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),

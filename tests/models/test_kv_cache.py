@@ -191,12 +191,3 @@ def test_within_a_call_it_takes_no_more_than_a_call_may_take_beside(lengths: lis
     for step in range(steps):
         play(pool, games, [(i, *[step] * (length - 1)) for i, length in enumerate(lengths)])
     assert 0 < pool.peak <= pool.limit + room
-
-
-def test_episodes_whose_prompts_were_equal_all_keep_them() -> None:
-    pool, games = KVCachePool(TOKEN, 10**6), [Game() for _ in range(3)]
-    prompt, other = (1,) * 30, (2,) * 20
-    play(pool, games[:2], [prompt, other])
-    pool.share_equal([prompt, other, prompt], games, {prompt: games[0], other: games[1]})
-    assert play(pool, games, [(*prompt, 5), (*other, 6), (*prompt, 7)]) == [30, 20, 30]
-    assert pool.nbytes == 3 * ROUNDING * TOKEN

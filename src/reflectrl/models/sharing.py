@@ -9,10 +9,10 @@ has already read of an episode, and the next prompt is read from where it depart
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -214,13 +214,6 @@ class KVCache:
         self._filled[layer] = end
         return key, value
 
-    def copy(self) -> KVCache:
-        """A cache of its own with the same content."""
-        twin = KVCache(self.growing)
-        twin.ids, twin._filled, twin.nbytes = self.ids, list(self._filled), self.nbytes
-        twin._keys, twin._values = [key.clone() for key in self._keys], [value.clone() for value in self._values]
-        return twin
-
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values so far, each (1, G, length, D), not copied."""
         end = self._filled[layer]
@@ -270,19 +263,6 @@ class KVCachePool:
             self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
             if self._of:
                 self._trim()
-
-    def share_equal(self, asked: Sequence[Hashable], episodes: Sequence[object], read: Mapping[Any, object]) -> None:
-        """Give the episodes whose prompt was read for another episode a copy of what that one holds.
-
-        Args:
-            asked: each episode's prompt.
-            read: the prompts that were computed, and for which episode.
-        """
-        for prompt, episode in zip(asked, episodes, strict=True):
-            reader = read.get(prompt, episode)
-            if reader is not episode and reader in self._of:
-                self._of[episode] = self._of[reader].copy()
-        self._trim()
 
     @property
     def nbytes(self) -> int:

@@ -125,8 +125,6 @@ class LanguagePlayer(Generic[Key, Result]):
         if not remember:
             return results
         found.update(zip(asked, results, strict=True))
-        if any(growing):
-            self.pool.share_equal(keys, episodes, dict(zip(asked, playing, strict=True)))
         self._results.update(zip(asked, results, strict=True))
         while len(self._results) > self.memory:
             self._results.popitem(last=False)
