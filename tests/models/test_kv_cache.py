@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.models.sharing import ROUNDING, SLACK, Ids, KVCache, KVCachePool, gather, shared_length
+from reflectrl.models.sharing import ROUNDING, Ids, KVCache, KVCachePool, gather, shared_length
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
@@ -70,19 +70,6 @@ def test_buffers_grow_by_steps_and_are_given_back() -> None:
     cache.clear()
     assert (cache.nbytes, cache.ids) == (0, ())
     assert extend(cache, (1, 2)) == 0 and holds(cache, (1, 2))
-
-
-def test_a_growing_prefix_has_room_for_some_more_steps() -> None:
-    cache = KVCache(growing=True)
-    extend(cache, (1,) * 4 * ROUNDING)
-    before = cache.nbytes
-    assert before == 5 * ROUNDING * TOKEN and SLACK == 4
-    extend(cache, (1,) * 5 * ROUNDING)
-    assert cache.nbytes == before
-    extend(cache, (1,) * (5 * ROUNDING + 1))
-    assert cache.nbytes > before and holds(cache, (1,) * (5 * ROUNDING + 1))
-    cache.clear()
-    assert cache.growing
 
 
 def test_a_pass_that_was_interrupted_leaves_nothing_behind() -> None:
@@ -149,8 +136,8 @@ def test_an_episode_without_history_keeps_nothing() -> None:
 
 
 def buffers(length: int) -> int:
-    """Bytes that an episode's buffers take at most when it holds so many tokens, with room for some more steps."""
-    return -(-(length + length // SLACK) // ROUNDING) * ROUNDING * TOKEN
+    """Bytes that an episode's buffers take when it holds so many tokens."""
+    return -(-length // ROUNDING) * ROUNDING * TOKEN
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,7 +163,7 @@ def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
 @pytest.mark.parametrize("limit", [0, 1, 3, 100])
 def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) -> None:
     games = [Game() for _ in range(7)]
-    pool = KVCachePool(TOKEN, limit=0, working=limit * (10 + 10 // SLACK + ROUNDING) * TOKEN)
+    pool = KVCachePool(TOKEN, limit=0, working=limit * (10 + ROUNDING) * TOKEN)
     parts = [rows for rows, _ in pool.lend(games, [10] * 7, [True] * 7)]
     assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
     assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)

@@ -197,7 +197,7 @@ class _Trial:
         if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]
-        caches = [KVCache(growing=True) for _ in prompts]
+        caches = [KVCache() for _ in prompts]
         lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
         for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
             self._require_hidden("a growing prompt", hidden_D[None], prompt)

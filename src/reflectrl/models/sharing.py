@@ -32,9 +32,6 @@ LEAST = 16
 ROUNDING = 64
 """Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
 
-SLACK = 4
-"""Buffers of growing caches take a quarter more than they need, lest they be copied at every step of an episode."""
-
 REUSE = 16
 """Fewer cached tokens than this are not worth continuing from."""
 
@@ -160,17 +157,13 @@ class KVCache:
     What stays is the longest part that the next prompt shares with the last one, so nobody has to say where the history
     ends: state, reflection and actions are written over by what comes next.
 
-    Args:
-        growing: whether longer prompts of the same episode are going to follow.
-
     Attributes:
         ids: the tokens whose keys and values are held.
         reserved: the number of tokens for which the next buffers have room at least.
         nbytes: memory of the buffers.
     """
 
-    def __init__(self, growing: bool = False) -> None:
-        self.growing = growing
+    def __init__(self) -> None:
         self.ids: Ids = ()
         self.reserved = self.nbytes = 0
         self._keys: list[Tensor] = []
@@ -201,8 +194,7 @@ class KVCache:
         start = self._filled[layer]
         end = start + key_TGD.shape[0]
         if end > self._keys[layer].shape[2]:
-            needed = max(self.reserved, end)
-            size = -(-(needed + needed // SLACK if self.growing else needed) // ROUNDING) * ROUNDING
+            size = -(-max(self.reserved, end) // ROUNDING) * ROUNDING
             for buffers in (self._keys, self._values):
                 old = buffers[layer]
                 buffers[layer] = old.new_empty(*old.shape[:2], size, old.shape[3])
@@ -221,7 +213,7 @@ class KVCache:
 
     def clear(self) -> None:
         """Drop everything and give the memory back."""
-        self.__init__(self.growing)  # type: ignore[misc]
+        self.__init__()  # type: ignore[misc]
 
 
 class KVCachePool:
@@ -254,10 +246,10 @@ class KVCachePool:
             tokens: how many tokens each may come to hold in this call, copies counted.
             growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
         """
-        needs = [(count + count // SLACK + ROUNDING) * self.token_bytes for count in tokens]
+        needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
             chosen = zip(episodes[rows], growing[rows], strict=True)
-            caches = [self._of.setdefault(e, KVCache(growing=True)) if kept else KVCache() for e, kept in chosen]
+            caches = [self._of.setdefault(e, KVCache()) if kept else KVCache() for e, kept in chosen]
             yield rows, caches
             passing = sum(c.nbytes for c, kept in zip(caches, growing[rows], strict=True) if not kept)
             self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
