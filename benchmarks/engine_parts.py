@@ -25,7 +25,6 @@ from torch import nn
 
 from reflectrl import prompts
 from reflectrl.models import forward, generation, machine, packed
-from reflectrl.models.attention import SteppingAttention
 from reflectrl.models.forward import hidden_states
 
 from .measure import interleaved, timed
@@ -74,7 +73,6 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "last-layer cut": lambda: mock.patch.object(packed, "hidden_states", whole_last_layer),
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
-    "decoding in place": lambda: mock.patch.object(packed, "InPlaceAttention", SteppingAttention),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
     "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),
     "MLP in parts": lambda: mock.patch.object(forward, "MLP_TOKENS", 2**40),

@@ -3,7 +3,6 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,9 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
     CachedAttention,
-    InPlaceAttention,
+    DecodingAttention,
     PackedAttention,
-    SteppingAttention,
 )
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
@@ -347,13 +345,10 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
     torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "attention", [InPlaceAttention, partial(SteppingAttention, room=20, device=torch.device("cpu"))]
-)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    attention: Callable[..., InPlaceAttention | SteppingAttention], data: st.DataObject, held: list[int]
+    data: st.DataObject, held: list[int]
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
@@ -363,7 +358,8 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
         cache.append(0, key, 2 * key)
         cache.crop(len(key), (0,) * len(key))
         caches.append(cache)
-    attend, rows, kept = attention(caches), list(range(len(held))), [1] * len(held)
+    attend = DecodingAttention(caches, 20, torch.device("cpu"))
+    rows, kept = list(range(len(held))), [1] * len(held)
     for _ in range(5):
         stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
         attend.keep(kept, stay)

@@ -26,7 +26,6 @@ def keys_of(ids: Ids, layer: int, start: int = 0) -> Tensor:
 def extend(cache: KVCache, prompt: Ids, least: int = 1, more: Ids = ()) -> int:
     """What the engine does with a prompt, and then with tokens that are forgotten; returns how many were kept."""
     kept = cache.match(prompt, least)
-    cache.reserved = len(prompt) + len(more)
     for layer in range(LAYERS):
         new_TGD = keys_of((*prompt, *more)[kept:], layer, kept)
         key, value = cache.append(layer, new_TGD, -new_TGD)

@@ -192,39 +192,12 @@ class CachedAttention:
         return torch.cat(outs)
 
 
-class InPlaceAttention(CachedAttention):
-    """Attention of texts that are being written, for CPUs: each row is attended over its own cache.
+class DecodingAttention:
+    """Attention of texts that are being written: of all rows together, over copies of their caches in a padded buffer.
 
     Texts are written in passes: each row adds some tokens (`advance`), of which some are kept (`keep`). The last token
-    of each row's prompt counts as the first such pass. The caches hold their prompts before and afterwards. Compared
-    with one call for all rows, this costs a tenth more, and saves copying and padding.
-    """
-
-    def __init__(self, caches: Sequence[KVCache], room: int = 0, device: torch.device | None = None) -> None:
-        self.caches = list(caches)
-        self.prompts = [len(cache.ids) for cache in caches]
-        self.held = [length - 1 for length in self.prompts]
-
-    def advance(self, counts: Sequence[int]) -> Tensor:
-        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
-        super().__init__(self.caches, counts)
-        return torch.cat([torch.arange(n, n + count) for n, count in zip(self.held, counts, strict=True)])
-
-    def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
-        """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
-        self.held = [length + count for length, count in zip(self.held, counts, strict=True)]
-        for cache, length in zip(self.caches, self.held, strict=True):
-            cache.crop(length)
-        for row in set(range(len(counts))) - set(stay):
-            self.caches[row].crop(self.prompts[row])
-        self.caches = [self.caches[row] for row in stay]
-        self.prompts, self.held = [self.prompts[row] for row in stay], [self.held[row] for row in stay]
-
-
-class SteppingAttention:
-    """The same for accelerators: all rows are attended together, over copies of their caches in one padded buffer.
-
-    When a row has finished, the last place of the buffer moves to its place, so that only running rows are attended.
+    of each row's prompt counts as the first such pass. The caches themselves stay as they are. When a row has finished,
+    the last place of the buffer moves to its place, so that only running rows are attended.
 
     Args:
         caches: one per row.
@@ -239,6 +212,7 @@ class SteppingAttention:
         self._layers: list[tuple[Tensor, Tensor]] = []
 
     def advance(self, counts: Sequence[int]) -> Tensor:
+        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
         device = self.lengths.device
         counts_R = torch.tensor(counts, device=device)
         rows_N = torch.arange(len(counts), device=device).repeat_interleave(counts_R)
@@ -275,6 +249,7 @@ class SteppingAttention:
         return out_RHSD.transpose(1, 2)[at_N].flatten(1)
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
+        """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
         device = self.lengths.device
         staying = torch.tensor(stay, dtype=torch.long, device=device)
         self.lengths = (self.lengths + torch.tensor(counts, device=device))[staying]

@@ -85,14 +85,12 @@ class Backend(Protocol):
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
-        room: int = 0,
     ) -> Tensor:
         """Hidden states of the last layer, (M, D), after its norm; gradients flow unless there are caches.
 
         Args:
             at: after the last token of each prompt ("ends"), or, of a `Packing`, after each of its tokens in the order
                 of its blocks ("all") or after these.
-            room: tokens that are going to be written behind each prompt.
         """
         ...
 

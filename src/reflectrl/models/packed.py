@@ -19,9 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import (
     CachedAttention,
-    InPlaceAttention,
+    DecodingAttention,
     PackedAttention,
-    SteppingAttention,
 )
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
@@ -93,7 +92,6 @@ class PackedBackend:
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
-        room: int = 0,
     ) -> Tensor:
         """Hidden states (M, D): of a packing in one pass; of prompts with caches from where these leave off."""
         counters = self.lm.counters
@@ -104,8 +102,6 @@ class PackedBackend:
             return self.encode(packing.blocks, PackedAttention(packing), packing.ends() if at == "ends" else at)
         kept = [cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         counters.reused += sum(kept)
-        for cache, prompt in zip(caches, prompts, strict=True):
-            cache.reserved = len(prompt) + room
         found = []
         for rows in portions([len(p) - start for p, start in zip(prompts, kept, strict=True)], self.pass_tokens):
             blocks = [Block(prompt[start:], start) for prompt, start in zip(prompts[rows], kept[rows], strict=True)]
@@ -168,9 +164,8 @@ class PackedBackend:
             _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
             for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
         ]
-        hidden_ND = self.read(prompts, caches=caches, room=max(limits, default=0))
-        attention = InPlaceAttention if self.device.type == "cpu" else SteppingAttention
-        attend: InPlaceAttention | SteppingAttention = attention(caches, max(limits, default=0), self.device)
+        hidden_ND = self.read(prompts, caches=caches)
+        attend = DecodingAttention(caches, max(limits, default=0), self.device)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)

@@ -106,7 +106,6 @@ class PlainBackend:
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: object = None,
-        room: int = 0,
     ) -> Tensor:
         """Hidden states (M, D) at the ends of prompts, or at tokens of a packing."""
         states = [self.forward(ids)[0] for ids in prompts]

@@ -159,13 +159,12 @@ class KVCache:
 
     Attributes:
         ids: the tokens whose keys and values are held.
-        reserved: the number of tokens for which the next buffers have room at least.
         nbytes: memory of the buffers.
     """
 
     def __init__(self) -> None:
         self.ids: Ids = ()
-        self.reserved = self.nbytes = 0
+        self.nbytes = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._filled: list[int] = []
@@ -194,7 +193,7 @@ class KVCache:
         start = self._filled[layer]
         end = start + key_TGD.shape[0]
         if end > self._keys[layer].shape[2]:
-            size = -(-max(self.reserved, end) // ROUNDING) * ROUNDING
+            size = -(-end // ROUNDING) * ROUNDING
             for buffers in (self._keys, self._values):
                 old = buffers[layer]
                 buffers[layer] = old.new_empty(*old.shape[:2], size, old.shape[3])

@@ -109,8 +109,6 @@ def cached_text_logits(
         for block in (Block(prompt[start:], start), Block(trie.ids, len(prompt), trie=trie))
     ]
     lengths = [len(row.ids) for row in rows]
-    for prompt, cache, trie in zip(prompts, caches, tries, strict=True):
-        cache.reserved = len(prompt) + len(trie.ids)
     attend = CachedAttention([c for cache in caches for c in (cache, cache)], lengths, [row.trie for row in rows])
     firsts = [int(first) for first in np.cumsum([0, *lengths])[1::2]]
     nodes = [first + node for first, trie in zip(firsts, tries, strict=True) for node in range(len(trie.ids))]

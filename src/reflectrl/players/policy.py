@@ -280,10 +280,10 @@ class Reflector(LanguagePlayer[Ids, Written]):
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        room, copies = self.max_new_tokens, 1 if self.lm.device.type == "cpu" else 2  # writing copies caches elsewhere
+        room = self.max_new_tokens
         prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
         remember = self.memory > 0 and self.sampling.temperature == 0
-        written = self.recall(prompts, episodes, [copies * (len(ids) + room) for ids in prompts], remember)
+        written = self.recall(prompts, episodes, [2 * (len(ids) + room) for ids in prompts], remember)
         texts = [self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids, _ in written]
         return [
             Turn("reflector", text, token_ids=ids, logprobs=logprobs, sampling=self.sampling)
