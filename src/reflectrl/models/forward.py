@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,14 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.machine import shortest_seconds
 
 MLP_TOKENS = 1024
 """Tokens that go through an MLP at a time on CPUs. Its activations, the largest there are, stay below the size from
 which memory is mapped anew each time (`machine.py`), which can take longer than computing them."""
-
-LARGE = 2**20
-"""Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`linear`)."""
 
 GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
 """GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
@@ -146,35 +141,12 @@ def _half_turned(x: Tensor) -> Tensor:
 
 
 def linear(module: Any, x_ND: Tensor) -> Tensor:
-    """What a linear layer computes, (N, O); of a plain one without a module's call, which counts in decoding.
-
-    A few rows times a matrix that no cache holds are turned round where W xᵀ takes the processor's library less time
-    than x Wᵀ; speculative decoding computes such products all the time.
-    """
-    if type(module) is not nn.Linear:
-        if type(module).__name__ == "Conv1D":  # GPT-2's; its class is not imported for its name's sake
-            return torch.addmm(module.bias, x_ND, module.weight)
-        return module(x_ND)
-    weight_OD, bias_O = module.weight, module.bias
-    large = weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
-    if not large or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or len(x_ND) not in turned_rows():
-        return functional.linear(x_ND, weight_OD, bias_O)
-    out_NO = torch.mm(weight_OD, x_ND.t()).t().contiguous()
-    return out_NO if bias_O is None else out_NO.add_(bias_O)
-
-
-@lru_cache
-def turned_rows() -> range:
-    """The numbers of rows for which `linear` turns a product round on this CPU.
-
-    MKL knows two kinds of processors, told apart by what two rows take, timed once. On an AMD EPYC, x Wᵀ takes up to
-    five times as long from two rows on. On an Intel Xeon it takes half as long for two, as long for six, and up to two
-    and a half times as long for 7 to 16.
-    """
-    x_ND, weight_OD = torch.ones(2, 1024), torch.ones(2 * LARGE // 1024, 1024)
-    straight = shortest_seconds(lambda: functional.linear(x_ND, weight_OD))
-    turned = shortest_seconds(lambda: torch.mm(weight_OD, x_ND.t()).t().contiguous())
-    return range(2, 9) if turned < straight else range(7, 17)
+    """What a linear layer computes, (N, O); of a plain one without a module's call, which counts in decoding."""
+    if type(module) is nn.Linear:
+        return functional.linear(x_ND, module.weight, module.bias)
+    if type(module).__name__ == "Conv1D":  # GPT-2's; its class is not imported for its name's sake
+        return torch.addmm(module.bias, x_ND, module.weight)
+    return module(x_ND)
 
 
 class TanhGELU(nn.GELU):
