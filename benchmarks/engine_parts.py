@@ -74,7 +74,6 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
-    "MLP in parts": lambda: mock.patch.object(forward, "MLP_TOKENS", 2**40),
     "GELU by a sigmoid": lambda: mock.patch.object(forward.TanhGELU, "forward", nn.GELU.forward),
     "freed memory kept": allocator_as_it_is,
 }

@@ -146,17 +146,6 @@ def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
     assert close(gradients(core, found), gradients(core, expected))
 
 
-@families
-def test_in_parts_an_mlp_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
-    expected = hidden_of(core, *arguments(packing))
-    wanted = gradients(core, expected)
-    monkeypatch.setattr(forward, "MLP_TOKENS", 7)
-    found = hidden_of(core, *arguments(packing))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert close(gradients(core, found), wanted)
-
-
 def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     core, (history,) = model_of("gpt2"), prompts_of([20])
     packing = pack([(*history, token, 3) for token in range(5, 9)], least=1)
