@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch import nn
-
 from reflectrl import prompts
-from reflectrl.models import forward, generation, machine, packed
+from reflectrl.models import generation, machine, packed
 from reflectrl.models.forward import hidden_states
 
 from .measure import interleaved, timed
@@ -74,7 +72,6 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
-    "GELU by a sigmoid": lambda: mock.patch.object(forward.TanhGELU, "forward", nn.GELU.forward),
     "freed memory kept": allocator_as_it_is,
 }
 """What switches each part off."""

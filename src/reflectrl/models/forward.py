@@ -7,7 +7,6 @@ Any other family, and training with dropout, goes through Hugging Face's forward
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
-
-GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
-
-TANH_GELUS = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
-"""The library's classes of that function; which of them there are depends on its version."""
 
 Walk = Callable[..., Tensor]
 """(the layers, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D)."""
@@ -142,26 +135,11 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
     return module(x_ND)
 
 
-class TanhGELU(nn.GELU):
-    """GPT-2's GELU, fused; in play on CPUs as x · sigmoid(2u), which is the same in half the time."""
-
-    LINEAR = torch.tensor(2 * GELU_LINEAR)
-
-    def __init__(self) -> None:
-        super().__init__(approximate="tanh")
-
-    def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or input.device.type != "cpu" or input.dtype != torch.float32:
-            return super().forward(input)
-        twice_u = torch.addcmul(self.LINEAR, input, input, value=2 * GELU_CUBE * GELU_LINEAR).mul_(input)
-        return twice_u.sigmoid_().mul_(input)
-
-
 def fuse_activations(core: nn.Module) -> None:
-    """Replace GPT-2's GELU, written out or not, by a faster function of the same formula."""
+    """Compute GPT-2's GELU (Hendrycks and Gimpel 2016), where the library writes it out, in one call."""
     for module in core.modules():
-        if type(getattr(module, "act", None)).__name__ in TANH_GELUS:
-            module.act = TanhGELU()
+        if type(getattr(module, "act", None)).__name__ == "NewGELUActivation":
+            module.act = nn.GELU(approximate="tanh")
 
 
 # ---- the head --------------------------------------------------------------------------------------------------------
