@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ LEAST = 16
 """Fewer shared tokens than this are cheaper to encode twice than to branch off at."""
 
 ROUNDING = 64
-"""Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
+"""KV caches have room for a multiple of so many tokens, so that they do not grow at every step."""
 
 REUSE = 16
 """Fewer cached tokens than this are not worth continuing from."""
@@ -63,8 +62,7 @@ class Block:
 
     def places(self) -> np.ndarray:
         """Position of each token in its own sequence."""
-        depths = np.arange(len(self.ids)) if self.trie is None else np.asarray(self.trie.depths, dtype=int)
-        return self.start + depths
+        return self.start + (np.arange(len(self.ids)) if self.trie is None else np.array(self.trie.depths, dtype=int))
 
 
 @dataclass
@@ -78,7 +76,6 @@ class Packing(Sequence[Ids]):
 
     blocks: list[Block] = field(default_factory=list)
     paths: list[tuple[Span, ...]] = field(default_factory=list)
-    _starts: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -89,14 +86,21 @@ class Packing(Sequence[Ids]):
 
     def places(self, prompt: int) -> np.ndarray:
         """Where each token of a prompt stands among all blocks' tokens."""
-        if len(self._starts) != len(self.blocks):
-            self._starts = np.cumsum([0, *(len(block.ids) for block in self.blocks[:-1])]).tolist()
-        return np.concatenate([self._starts[block] + np.arange(count) for block, count in self.paths[prompt]])
+        starts = self._starts()
+        return np.concatenate([starts[block] + np.arange(count) for block, count in self.paths[prompt]])
 
     def ends(self) -> list[int]:
         """Where each prompt's last token stands among all blocks' tokens."""
-        starts = [0, *accumulate(len(block.ids) for block in self.blocks)]
+        starts = self._starts()
         return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
+
+    def lengths(self) -> list[int]:
+        """Tokens of each prompt, those before its first block included."""
+        return [self.blocks[path[0][0]].start + sum(count for _, count in path) for path in self.paths]
+
+    def _starts(self) -> list[int]:
+        """Where each block begins among all blocks' tokens."""
+        return [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
@@ -158,16 +162,14 @@ class KVCache:
     ends: state, reflection and actions are written over by what comes next.
 
     Attributes:
-        ids: the tokens whose keys and values are held.
-        nbytes: memory of the buffers.
+        ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
+            whoever appended them says so by setting `ids`.
     """
 
     def __init__(self) -> None:
         self.ids: Ids = ()
-        self.nbytes = 0
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._filled: list[int] = []
+        self._layers: list[Tensor] = []
+        """Keys and values of each layer, (2, G, tokens there is room for, D)."""
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut back to what `prompt` shares with the tokens held; returns how many those are.
@@ -175,44 +177,42 @@ class KVCache:
         At least one token of the prompt stays to be computed, and fewer than `least` shared ones are not worth keeping.
         """
         shared = min(shared_length(self.ids, prompt), len(prompt) - 1) if self.ids else 0
-        self.crop(shared if shared >= least else 0)
+        self.ids = self.ids[:shared] if shared >= least else ()
         return len(self.ids)
 
-    def crop(self, length: int, ids: Ids | None = None) -> None:
-        """Drop all but the first `length` tokens; `ids` says which these are, where some have been appended."""
-        self.ids = self.ids[:length] if ids is None else ids
-        self._filled = [length] * len(self._filled)
+    def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Put S new tokens' keys and values behind the first `start` ones of a layer.
 
-    def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
-        if layer == len(self._keys):
-            empty = key_TGD.new_empty(1, key_TGD.shape[1], 0, key_TGD.shape[2])
-            self._keys.append(empty)
-            self._values.append(empty)
-            self._filled.append(0)
-        start = self._filled[layer]
-        end = start + key_TGD.shape[0]
-        if end > self._keys[layer].shape[2]:
-            size = -(-end // ROUNDING) * ROUNDING
-            for buffers in (self._keys, self._values):
-                old = buffers[layer]
-                buffers[layer] = old.new_empty(*old.shape[:2], size, old.shape[3])
-                buffers[layer][:, :, :start] = old[:, :, :start]
-                self.nbytes += buffers[layer].nbytes - old.nbytes
-        key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
-        key[0, :, start:] = key_TGD.transpose(0, 1)
-        value[0, :, start:] = value_TGD.transpose(0, 1)
-        self._filled[layer] = end
-        return key, value
+        Returns:
+            Keys and values of the layer from the first token to the last new one, (1, G, start + S, D), not copied.
+        """
+        _, heads, new, width = key_1GSD.shape
+        if layer == len(self._layers):
+            self._layers.append(key_1GSD.new_empty(2, heads, 0, width))
+        if start + new > self._layers[layer].shape[2]:
+            size = -(-(start + new) // ROUNDING) * ROUNDING
+            larger = key_1GSD.new_empty(2, heads, size, width)
+            larger[:, :, :start] = self._layers[layer][:, :, :start]
+            self._layers[layer] = larger
+        held = self._layers[layer][:, :, : start + new]
+        held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
+        return held[:1], held[1:]
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values so far, each (1, G, length, D), not copied."""
-        end = self._filled[layer]
-        return self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
+    def layers(self) -> list[Tensor]:
+        """Keys and values of the tokens held, (2, G, T, D) for each layer, not copied."""
+        return [layer[:, :, : len(self.ids)] for layer in self._layers]
 
-    def clear(self) -> None:
-        """Drop everything and give the memory back."""
-        self.__init__()  # type: ignore[misc]
+    @property
+    def nbytes(self) -> int:
+        """Memory of the buffers."""
+        return sum(layer.nbytes for layer in self._layers)
+
+
+def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:
+    """What is left to read of prompts of which KV caches hold the beginnings: a block each, without the beginning."""
+    pairs = zip(prompts, caches, strict=True)
+    blocks = [Block(prompt[len(cache.ids) :], len(cache.ids)) for prompt, cache in pairs]
+    return Packing(blocks, [((i, len(block.ids)),) for i, block in enumerate(blocks)])
 
 
 class KVCachePool:
@@ -247,13 +247,12 @@ class KVCachePool:
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
-            chosen = zip(episodes[rows], growing[rows], strict=True)
-            caches = [self._of.setdefault(e, KVCache()) if kept else KVCache() for e, kept in chosen]
+            chosen = list(zip(episodes[rows], growing[rows], strict=True))
+            caches = [self._of.setdefault(one, KVCache()) if kept else KVCache() for one, kept in chosen]
             yield rows, caches
-            passing = sum(c.nbytes for c, kept in zip(caches, growing[rows], strict=True) if not kept)
-            self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
-            if self._of:
-                self._trim()
+            passing = sum(cache.nbytes for cache, (_, kept) in zip(caches, chosen, strict=True) if not kept)
+            self.peak = max(self.peak, passing + self.nbytes)
+            self._trim()
 
     @property
     def nbytes(self) -> int:
@@ -263,25 +262,12 @@ class KVCachePool:
     def _trim(self) -> None:
         """Empty the caches of the youngest episodes until the rest is within the limit."""
         total = 0
-        for cache in self._of.values():  # in the order in which the episodes began
+        for episode, cache in list(self._of.items()):  # in the order in which the episodes began
             total += cache.nbytes
             if total > self.limit:
                 total -= cache.nbytes
-                cache.clear()
+                self._of[episode] = KVCache()
 
     def clear(self) -> None:
         """Drop all caches, because the weights have changed."""
         self._of.clear()
-
-
-def gather(caches: Sequence[KVCache], layer: int, room: int) -> tuple[Tensor, Tensor]:
-    """A layer's keys and values of several caches in one buffer each, (B, G, longest + room, D), copied."""
-    held = [cache.layer(layer) for cache in caches]
-    longest = max(key.shape[2] for key, _ in held)
-    _, heads, _, width = held[0][0].shape
-    keys = held[0][0].new_zeros(len(held), heads, longest + room, width)
-    values = torch.zeros_like(keys)
-    for row, (key, value) in enumerate(held):
-        keys[row, :, : key.shape[2]] = key[0]
-        values[row, :, : value.shape[2]] = value[0]
-    return keys, values
