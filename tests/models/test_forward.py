@@ -76,7 +76,8 @@ def plain_hidden(core: Any, prompt: Ids) -> Tensor:
 
 def arguments(packing: Packing) -> tuple[Tensor, Tensor, BlockAttention]:
     ids = torch.tensor([token for block in packing.blocks for token in block.ids])
-    places = torch.from_numpy(np.concatenate([block.places() for block in packing.blocks]))
+    depths = [range(len(block.ids)) if block.trie is None else block.trie.depths for block in packing.blocks]
+    places = torch.tensor([block.start + n for block, some in zip(packing.blocks, depths, strict=True) for n in some])
     return ids, places, BlockAttention(packing.blocks)
 
 
@@ -360,7 +361,7 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
     attend.keep(kept[: len(rows)], [])
     for cache, key, length in zip(caches, before, held, strict=True):
         assert len(cache.ids) == length
-        for layer, both in enumerate(cache.layers()):
+        for layer, both in enumerate(held_2GTD[:, :, :length] for held_2GTD in cache.layers):
             assert torch.equal(both[:1], as_one(key + layer)), "the caches stay as they were"
             assert torch.equal(both[1:], as_one(2 * key + layer))
 

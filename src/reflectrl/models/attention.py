@@ -61,7 +61,7 @@ class BlockAttention:
         )
         if not self._masks:  # the same in every layer
             self._masks = [visible(block, query_NHD.detach()) for block in self.blocks]
-        outs = []
+        outs, grouped = [], query_NHD.shape[1] != key_NGD.shape[1]
         for i, (query, some) in enumerate(by_block(query_NHD, self.lengths, wanted)):
             block, mask = self.blocks[i], self._masks[i]
             if self.caches is not None:
@@ -75,24 +75,11 @@ class BlockAttention:
                 mask = visible(block, query.detach(), some)
             causal = mask is None and some is None and len(query) > 1
             with kept_in_parts((key, value), parts):
-                outs.append(sdpa(query, key, value, mask, causal, dropout))
+                out_1HSD = functional.scaled_dot_product_attention(
+                    query.transpose(0, 1)[None], key, value, mask, dropout, causal, enable_gqa=grouped
+                )
+            outs.append(out_1HSD[0].transpose(0, 1).flatten(1))
         return torch.cat(outs)
-
-
-def sdpa(
-    query_SHD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, mask_ST: Tensor | None, causal: bool, dropout: float
-) -> Tensor:
-    """Scaled dot-product attention of one block, (S, H · D)."""
-    single = len(query_SHD) == 1 and query_SHD.dtype == torch.bfloat16 and query_SHD.device.type == "cpu"
-    if single:  # which takes torch three times as long as two
-        query_SHD, mask_ST, causal = query_SHD.expand(2, -1, -1), None, False
-    query = query_SHD.transpose(0, 1)[None]
-    grouped = query.shape[1] != key_1GTD.shape[1]
-    out = functional.scaled_dot_product_attention(
-        query, key_1GTD, value_1GTD, mask_ST, dropout, is_causal=causal, enable_gqa=grouped
-    )
-    out_SE = out[0].transpose(0, 1).flatten(1)
-    return out_SE[:1] if single else out_SE
 
 
 def visible(block: Block, like: Tensor, wanted: Tensor | None = None) -> Tensor | None:
@@ -170,12 +157,15 @@ class DecodingAttention:
         """The row of the buffer that each running text has."""
         self.pairs = 0
         self._layers: list[Tensor] = []
-        for layers in zip(*(cache.layers() for cache in caches), strict=True):
+        for layers in zip(*(cache.layers for cache in caches), strict=True):
             _, heads, _, width = layers[0].shape
             buffer_2BGTD = layers[0].new_zeros(2, len(caches), heads, max(held) + room, width)
             for row, layer_2GTD in enumerate(layers):
-                buffer_2BGTD[:, row, :, : held[row]] = layer_2GTD
+                buffer_2BGTD[:, row, :, : held[row]] = layer_2GTD[:, :, : held[row]]
             self._layers.append(buffer_2BGTD)
+        slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
+        self._least = 2 if slow else 1
+        """Queries of each row; for one in bfloat16, torch takes up to ten times as long as for two."""
 
     def advance(self, counts: Sequence[int]) -> Tensor:
         """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
@@ -186,7 +176,7 @@ class DecodingAttention:
         self._places_N = self.lengths[rows_N] + depths_N
         self._slots_N, self._at_N = self.slots[rows_N], (self.slots[rows_N], depths_N)
         # Each row's tokens up to its own; queries that fill up see the first key.
-        last_RS = self.lengths.new_zeros(len(self.slots), max(counts))
+        last_RS = self.lengths.new_zeros(len(self.slots), max(self._least, *counts))
         last_RS[self._at_N] = self._places_N
         end = int((self.lengths + counts_R).max())
         self._hidden_R1ST = torch.arange(end, device=device) > last_RS[:, None, :, None]

@@ -78,14 +78,13 @@ def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wa
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
         heads, mlp = (-1, block.attn.num_heads, block.attn.head_dim), block.mlp
-        query, key, value = linear(block.attn.c_attn, _layer_norm(block.ln_1, x_ND)).split(x_ND.shape[1], dim=-1)
+        query, key, value = linear(block.attn.c_attn, block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
         some = wanted if i == len(base.h) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
         mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, some)
         x_ND = x_ND + linear(block.attn.c_proj, mixed_ND)
-        h_ND = _layer_norm(block.ln_2, x_ND)
-        x_ND = x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, h_ND)))
+        x_ND = x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, block.ln_2(x_ND))))
     return base.ln_f(x_ND)
 
 
@@ -110,10 +109,6 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, w
         h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
         x_ND = x_ND + linear(mlp.down_proj, mlp.act_fn(linear(mlp.gate_proj, h_ND)) * linear(mlp.up_proj, h_ND))
     return _rms_norm(base.norm, x_ND)
-
-
-def _layer_norm(norm: Any, x: Tensor) -> Tensor:
-    return functional.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:

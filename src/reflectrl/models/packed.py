@@ -37,6 +37,7 @@ class _Row:
         prompt: the prompt's tokens as characters, for the draft model.
         pending: the tokens that the latest pass has read: the latest one that was written, and a draft.
         ids, logprobs: what is written.
+        text: the same tokens as characters, with `END` once the text has ended.
         kept: how many of the pending tokens are written by now.
     """
 
@@ -48,12 +49,8 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     draft: Draft = field(default_factory=Draft)
     kept: int = 0
-    ended: bool = False
+    text: str = ""
     done: bool = False
-
-    def text(self) -> str:
-        """What is written, as characters."""
-        return "".join(map(chr, self.ids)) + END * self.ended
 
 
 class PackedBackend:
@@ -66,6 +63,7 @@ class PackedBackend:
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.core, self.device = lm, lm.core, lm.device
         self.walk = walk_of(lm.core) if lm.shortcuts.blocks else None
+        self.pass_tokens = lm.pass_tokens
 
     def encode(
         self, packing: Packing, at: Sequence[int] | Literal["all"], caches: Sequence[KVCache] | None = None
@@ -76,9 +74,15 @@ class PackedBackend:
             caches: for each block the one that holds what stands before it, and afterwards also the block itself,
                 unless that is a trie. There are no gradients then.
         """
-        self.lm.activate()
+        if self.lm.adapter is not None:
+            self.lm.activate()
         ids_N = torch.tensor([token for block in packing.blocks for token in block.ids], device=self.device)
-        positions_N = torch.from_numpy(np.concatenate([block.places() for block in packing.blocks])).to(self.device)
+        places = [
+            block.start + depth
+            for block in packing.blocks
+            for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
+        ]
+        positions_N = torch.tensor(places, device=self.device)
         attend, wanted, order = BlockAttention(packing.blocks, caches), None, slice(None)
         if at != "all":
             wanted, order = (part.to(self.device) for part in torch.tensor(at).unique(return_inverse=True))
@@ -105,7 +109,7 @@ class PackedBackend:
             return self.encode(packing, packing.ends() if at == "ends" else at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         found = []
-        for rows in portions(new, self.lm.pass_tokens):
+        for rows in portions(new, self.pass_tokens):
             packing = remainders(prompts[rows], caches[rows])
             found.append(self.encode(packing, packing.ends(), caches[rows]))
         return torch.cat(found)
@@ -126,7 +130,7 @@ class PackedBackend:
                 return self.score(pack(prompts) if share else apart(prompts), answers, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
-            for part in portions([len(prompts[i]) for i in order], self.lm.pass_tokens):
+            for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
                 together = [prompts[i] for i in order[part]]
                 packing = pack(together) if share else apart(together)
                 logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
@@ -187,13 +191,13 @@ class PackedBackend:
             attend.keep([row.kept for row in writing], stay)
             if draft_model is not None:
                 for row in writing:
-                    draft_model.learn(row.draft, row.kept - 1, row.text() if row.done else None)
+                    draft_model.learn(row.draft, row.kept - 1, row.text if row.done else None)
             writing = [writing[slot] for slot in stay]
             if not writing:
                 break
             for row in writing:
                 if draft_model is not None:
-                    row.draft = draft_model.draft(row.prompt, row.text(), row.limit - len(row.ids) - 1)
+                    row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
             positions_N = attend.advance([len(row.pending) for row in writing])
             ids_N = torch.tensor([token for row in writing for token in row.pending], device=self.device)
@@ -206,6 +210,7 @@ class PackedBackend:
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
+        end = self.lm.tokenizer.eos_token_id
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         going, depth = list(range(len(rows))), 0
         while going:
@@ -216,11 +221,12 @@ class PackedBackend:
             for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
                 row = rows[slot]
                 row.kept += 1
-                row.ended = token == self.lm.tokenizer.eos_token_id
-                if not row.ended:
+                ended = token == end
+                row.text += END if ended else chr(token)
+                if not ended:
                     row.ids.append(token)
                     row.logprobs.append(logprob)
-                row.done = row.ended or len(row.ids) >= row.limit
+                row.done = ended or len(row.ids) >= row.limit
                 if not row.done and row.pending[row.kept : row.kept + 1] == [token]:
                     agreeing.append(slot)
             going, depth = agreeing, depth + 1

@@ -60,10 +60,6 @@ class Block:
     context: tuple[Span, ...] = ()
     trie: Trie | None = None
 
-    def places(self) -> np.ndarray:
-        """Position of each token in its own sequence."""
-        return self.start + (np.arange(len(self.ids)) if self.trie is None else np.array(self.trie.depths, dtype=int))
-
 
 @dataclass
 class Packing(Sequence[Ids]):
@@ -86,21 +82,17 @@ class Packing(Sequence[Ids]):
 
     def places(self, prompt: int) -> np.ndarray:
         """Where each token of a prompt stands among all blocks' tokens."""
-        starts = self._starts()
+        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
         return np.concatenate([starts[block] + np.arange(count) for block, count in self.paths[prompt]])
 
     def ends(self) -> list[int]:
         """Where each prompt's last token stands among all blocks' tokens."""
-        starts = self._starts()
+        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
         return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
 
     def lengths(self) -> list[int]:
         """Tokens of each prompt, those before its first block included."""
         return [self.blocks[path[0][0]].start + sum(count for _, count in path) for path in self.paths]
-
-    def _starts(self) -> list[int]:
-        """Where each block begins among all blocks' tokens."""
-        return [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
@@ -164,12 +156,14 @@ class KVCache:
     Attributes:
         ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
             whoever appended them says so by setting `ids`.
+        layers: keys and values of each layer, (2, G, tokens there is room for, D).
+        nbytes: memory of the layers.
     """
 
     def __init__(self) -> None:
         self.ids: Ids = ()
-        self._layers: list[Tensor] = []
-        """Keys and values of each layer, (2, G, tokens there is room for, D)."""
+        self.layers: list[Tensor] = []
+        self.nbytes = 0
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut back to what `prompt` shares with the tokens held; returns how many those are.
@@ -187,25 +181,17 @@ class KVCache:
             Keys and values of the layer from the first token to the last new one, (1, G, start + S, D), not copied.
         """
         _, heads, new, width = key_1GSD.shape
-        if layer == len(self._layers):
-            self._layers.append(key_1GSD.new_empty(2, heads, 0, width))
-        if start + new > self._layers[layer].shape[2]:
+        if layer == len(self.layers):
+            self.layers.append(key_1GSD.new_empty(2, heads, 0, width))
+        if start + new > self.layers[layer].shape[2]:
             size = -(-(start + new) // ROUNDING) * ROUNDING
             larger = key_1GSD.new_empty(2, heads, size, width)
-            larger[:, :, :start] = self._layers[layer][:, :, :start]
-            self._layers[layer] = larger
-        held = self._layers[layer][:, :, : start + new]
+            larger[:, :, :start] = self.layers[layer][:, :, :start]
+            self.nbytes += larger.nbytes - self.layers[layer].nbytes
+            self.layers[layer] = larger
+        held = self.layers[layer][:, :, : start + new]
         held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
         return held[:1], held[1:]
-
-    def layers(self) -> list[Tensor]:
-        """Keys and values of the tokens held, (2, G, T, D) for each layer, not copied."""
-        return [layer[:, :, : len(self.ids)] for layer in self._layers]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the buffers."""
-        return sum(layer.nbytes for layer in self._layers)
 
 
 def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:
@@ -251,22 +237,18 @@ class KVCachePool:
             caches = [self._of.setdefault(one, KVCache()) if kept else KVCache() for one, kept in chosen]
             yield rows, caches
             passing = sum(cache.nbytes for cache, (_, kept) in zip(caches, chosen, strict=True) if not kept)
-            self.peak = max(self.peak, passing + self.nbytes)
-            self._trim()
+            self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
+            total = 0
+            for episode, cache in list(self._of.items()):  # in the order in which the episodes began
+                total += cache.nbytes
+                if total > self.limit:
+                    total -= cache.nbytes
+                    self._of[episode] = KVCache()
 
     @property
     def nbytes(self) -> int:
         """Memory of the caches that are kept."""
         return sum(cache.nbytes for cache in self._of.values())
-
-    def _trim(self) -> None:
-        """Empty the caches of the youngest episodes until the rest is within the limit."""
-        total = 0
-        for episode, cache in list(self._of.items()):  # in the order in which the episodes began
-            total += cache.nbytes
-            if total > self.limit:
-                total -= cache.nbytes
-                self._of[episode] = KVCache()
 
     def clear(self) -> None:
         """Drop all caches, because the weights have changed."""

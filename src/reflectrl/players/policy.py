@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.labels import Labels, all_labels, find_labels
+from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
 from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
@@ -103,29 +103,26 @@ class LanguagePlayer(Generic[Key, Result]):
             remember: whether equal keys have equal results; otherwise each is computed for its own episode.
         """
         self.lookups += len(keys)
-        asked, playing, needed = list(keys), list(episodes), list(tokens)
-        found: dict[Key, Result] = {}
+        found = {key: self._results[key] for key in keys if remember and key in self._results}
+        asked = list(range(len(keys)))
         if remember:
-            for key in keys:
-                if key in self._results:
-                    self._results.move_to_end(key)
-                    found[key] = self._results[key]
-            new = {key: i for i, key in enumerate(keys) if key not in found}
-            self.hits += len(keys) - len(new)
-            asked = list(new)
-            playing, needed = [episodes[i] for i in new.values()], [tokens[i] for i in new.values()]
+            asked = list({key: i for i, key in enumerate(keys) if key not in found}.values())
+            self.hits += len(keys) - len(asked)
+        new, playing = [keys[i] for i in asked], [episodes[i] for i in asked]
         packed, results = self.lm.shortcuts.packed, list[Result]()
         growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
         with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
             if not packed or (self.packs and not any(growing)):
-                results = self._compute(asked, playing, None) if asked else []
+                results = self._compute(new, playing, None) if new else []
             else:
-                for rows, caches in self.pool.lend(playing, needed, growing):
-                    results += self._compute(asked[rows], playing[rows], caches)
+                for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
+                    results += self._compute(new[rows], playing[rows], caches)
         if not remember:
             return results
-        found.update(zip(asked, results, strict=True))
-        self._results.update(zip(asked, results, strict=True))
+        found.update(zip(new, results, strict=True))
+        for key, result in found.items():
+            self._results[key] = result
+            self._results.move_to_end(key)
         while len(self._results) > self.memory:
             self._results.popitem(last=False)
         return [found[key] for key in keys]
@@ -159,7 +156,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         super().__init__(lm, sampling, memory, cache)
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
-        self._labels = all_labels(lm.tokenizer) if self.packs else Labels((), (), "")
+        self._labels = find_labels(lm.tokenizer) if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
 
     def with_sampling(self, sampling: Sampling) -> Policy:
@@ -207,7 +204,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """Draw a label for each; one number of its generator is used even when greedy, so both replay alike."""
+        """A choice for each."""
         orders, questions, tokens = [], list[Question](), []
         for episode in episodes:
             actions = episode.observation.actions
@@ -217,32 +214,32 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             orders.append(order)
             questions.append((ids, actions))
             tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
-        turns = []
         found = self.recall(questions, episodes, tokens, remember=self.memory > 0)
-        for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
-            scaled = logits / (self.sampling.temperature or 1.0)
-            logp = scaled - np.logaddexp.reduce(scaled)
-            probs = np.exp(logp)
-            uniform = episode.rng.random() * probs.sum()
-            sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
-            label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
-            choice, listed = order[label] if order else label, probs
-            if order:
-                listed = np.empty_like(probs)
-                listed[list(order)] = probs
-            turn = Turn(
-                "policy",
-                actions[choice],
-                choice=choice,
-                order=order,
-                probs=tuple(round(float(p), 6) for p in listed),
-                token_ids=self.answers(actions).ids[label if self.packs else choice],
-                logprobs=(float(logp[label]),),
-                entropy=float(-(probs * logp).sum()),
-                sampling=self.sampling,
-            )
-            turns.append(turn)
-        return turns
+        return [self._choose(*given) for given in zip(episodes, orders, found, strict=True)]
+
+    def _choose(self, episode: LiveEpisode, order: tuple[int, ...], logits: np.ndarray) -> Turn:
+        """Draw a label; one number of the generator is used even when greedy, so both replay alike."""
+        actions, scaled = episode.observation.actions, logits / (self.sampling.temperature or 1.0)
+        logp = scaled - np.logaddexp.reduce(scaled)
+        probs = np.exp(logp)
+        uniform = episode.rng.random() * probs.sum()
+        sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
+        label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
+        choice, listed = order[label] if order else label, probs
+        if order:
+            listed = np.empty_like(probs)
+            listed[list(order)] = probs
+        return Turn(
+            "policy",
+            actions[choice],
+            choice=choice,
+            order=order,
+            probs=tuple(round(float(p), 6) for p in listed),
+            token_ids=self.answers(actions).ids[label if self.packs else choice],
+            logprobs=(float(logp[label]),),
+            entropy=float(-(probs * logp).sum()),
+            sampling=self.sampling,
+        )
 
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
