@@ -32,16 +32,13 @@ ROUNDING = 64
 """KV caches have room for a multiple of so many tokens, so that they do not grow at every step."""
 
 REUSE = 16
-"""Fewer cached tokens than this are not worth continuing from."""
+"""A KV cache that shares fewer tokens than this with the next prompt is not continued from."""
 
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps between steps, unless told otherwise."""
 
 WORKING = 2 * 2**30
 """Most bytes of keys and values that a call takes beside what is kept; larger batches go in parts."""
-
-
-# ---- packing: within one forward pass ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,6 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
     end = min(len(first), len(second))
     differ = np.flatnonzero(np.asarray(first[offset:end]) != np.asarray(second[offset:end]))
     return offset + int(differ[0]) if len(differ) else end
-
-
-# ---- KV caches: from step to step ----------------------------------------------------------------------------------
 
 
 class KVCache:
