@@ -151,17 +151,16 @@ class DecodingAttention:
     """
 
     def __init__(self, caches: Sequence[KVCache], room: int, device: torch.device) -> None:
-        held = [len(cache.ids) for cache in caches]
-        self.lengths = torch.tensor(held, device=device) - 1
-        self.slots = torch.arange(len(caches), device=device)
-        """The row of the buffer that each running text has."""
-        self.pairs = 0
+        self.device, self.pairs = device, 0
+        prompts = [len(cache.ids) for cache in caches]
+        self.held, self.slots = [length - 1 for length in prompts], list(range(len(caches)))
+        """Of each row that is still running, its tokens in the buffer and its place there."""
         self._layers: list[Tensor] = []
         for layers in zip(*(cache.layers for cache in caches), strict=True):
             _, heads, _, width = layers[0].shape
-            buffer_2BGTD = layers[0].new_zeros(2, len(caches), heads, max(held) + room, width)
-            for row, layer_2GTD in enumerate(layers):
-                buffer_2BGTD[:, row, :, : held[row]] = layer_2GTD[:, :, : held[row]]
+            buffer_2BGTD = layers[0].new_zeros(2, len(caches), heads, max(prompts) + room, width)
+            for row, (layer_2GTD, length) in enumerate(zip(layers, prompts, strict=True)):
+                buffer_2BGTD[:, row, :, :length] = layer_2GTD[:, :, :length]
             self._layers.append(buffer_2BGTD)
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1
@@ -169,30 +168,29 @@ class DecodingAttention:
 
     def advance(self, counts: Sequence[int]) -> Tensor:
         """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
-        device = self.lengths.device
-        counts_R = torch.tensor(counts, device=device)
-        rows_N = torch.arange(len(counts), device=device).repeat_interleave(counts_R)
-        depths_N = torch.arange(len(rows_N), device=device) - (counts_R.cumsum(0) - counts_R)[rows_N]
-        self._places_N = self.lengths[rows_N] + depths_N
-        self._slots_N, self._at_N = self.slots[rows_N], (self.slots[rows_N], depths_N)
-        # Each row's tokens up to its own; queries that fill up see the first key.
-        last_RS = self.lengths.new_zeros(len(self.slots), max(self._least, *counts))
-        last_RS[self._at_N] = self._places_N
-        end = int((self.lengths + counts_R).max())
-        self._hidden_R1ST = torch.arange(end, device=device) > last_RS[:, None, :, None]
-        self.pairs = int(self._places_N.sum()) + len(rows_N)
-        return self._places_N
+        wide = max(self._least, *counts)
+        rows = [(slot, range(held, held + n)) for slot, held, n in zip(self.slots, self.held, counts, strict=True)]
+        added = [(slot, depth, place) for slot, places in rows for depth, place in enumerate(places)]
+        self._slots_N, self._depths_N, places_N = torch.tensor(added, device=self.device).T
+        # Each query sees its row's tokens up to its own; those that fill a row up see the first one.
+        last_RS = [[0] * wide for _ in rows]
+        for slot, places in rows:
+            last_RS[slot][: len(places)] = places
+        end = max(places[-1] for _, places in rows) + 1
+        self._hidden_RST = torch.arange(end, device=self.device) > torch.tensor(last_RS, device=self.device)[..., None]
+        self._places_N = places_N
+        self.pairs = sum(place + 1 for _, _, place in added)
+        return places_N
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         keys, values = self._layers[layer]
         keys[self._slots_N, :, self._places_N] = key_NGD
         values[self._slots_N, :, self._places_N] = value_NGD
+        running, wide, end = self._hidden_RST.shape
         if layer == 0:
-            zeros = torch.zeros(self._hidden_R1ST.shape, device=query_NHD.device, dtype=query_NHD.dtype)
-            self._mask = zeros.masked_fill_(self._hidden_R1ST, -torch.inf)
-        running, wide, end = len(self.slots), *self._hidden_R1ST.shape[2:]
+            self._mask = query_NHD.new_zeros(running, 1, wide, end).masked_fill_(self._hidden_RST[:, None], -torch.inf)
         query_RSHD = query_NHD.new_zeros(running, wide, *query_NHD.shape[1:])
-        query_RSHD[self._at_N] = query_NHD
+        query_RSHD[self._slots_N, self._depths_N] = query_NHD
         out_RHSD = functional.scaled_dot_product_attention(
             query_RSHD.transpose(1, 2),
             keys[:running, :, :end],
@@ -200,20 +198,15 @@ class DecodingAttention:
             self._mask,
             enable_gqa=query_NHD.shape[1] != key_NGD.shape[1],
         )
-        return out_RHSD.transpose(1, 2)[self._at_N].flatten(1)
+        return out_RHSD.transpose(1, 2)[self._slots_N, self._depths_N].flatten(1)
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
         """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
-        device = self.lengths.device
-        staying = torch.tensor(stay, dtype=torch.long, device=device)
-        self.lengths = (self.lengths + torch.tensor(counts, device=device))[staying]
-        self.slots = self.slots[staying]
-        moving = (self.slots >= len(stay)).nonzero()[:, 0]
-        if not len(moving):
-            return
-        free = torch.ones(len(stay), dtype=torch.bool, device=device)
-        free[self.slots[self.slots < len(stay)]] = False
-        holes, origins = free.nonzero()[:, 0], self.slots[moving]
-        for buffer_2BGTD in self._layers:
-            buffer_2BGTD[:, holes] = buffer_2BGTD[:, origins]
-        self.slots[moving] = holes
+        self.held = [self.held[row] + counts[row] for row in stay]
+        self.slots = [self.slots[row] for row in stay]
+        holes = set(range(len(stay))) - set(self.slots)
+        for row, slot in enumerate(self.slots):
+            if slot >= len(stay):
+                self.slots[row] = hole = holes.pop()
+                for buffer_2BGTD in self._layers:
+                    buffer_2BGTD[:, hole] = buffer_2BGTD[:, slot]
