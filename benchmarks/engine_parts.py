@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from reflectrl import prompts
-from reflectrl.models import generation, machine, packed
+from reflectrl.models import forward, generation, machine, packed
 from reflectrl.models.forward import hidden_states
 
 from .measure import interleaved, timed
@@ -72,6 +72,7 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
+    "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),
     "freed memory kept": allocator_as_it_is,
 }
 """What switches each part off."""

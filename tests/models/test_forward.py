@@ -213,20 +213,35 @@ def test_their_own_forward_pass_still_works_after_ours() -> None:
 @settings(max_examples=20, deadline=None)
 @given(
     rows=st.integers(1, 18),
+    turned=st.sampled_from([range(2, 9), range(7, 17)]),
     bias=st.booleans(),
     large=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_a_product_is_that_of_the_layer(rows: int, bias: bool, large: bool, seed: int) -> None:
+def test_a_product_is_the_same_whichever_way_round_it_is_computed(
+    rows: int, turned: range, bias: bool, large: bool, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
-    x, weight = (torch.randn(n, 32, generator=generator) for n in (rows, 2**15 if large else 20))
+    x, weight = (torch.randn(n, 32, generator=generator) for n in (rows, forward.LARGE // 32 if large else 20))
     added = torch.randn(len(weight), generator=generator) if bias else None
     module = torch.nn.Linear(32, len(weight), bias=bias)
     module.load_state_dict({"weight": weight} | ({} if added is None else {"bias": added}))
-    with torch.no_grad():
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward, "turned_rows", lambda: turned)
         found = forward.linear(module, x)
     assert found.is_contiguous()
     torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, added), atol=1e-4, rtol=1e-5)
+
+
+def test_which_products_are_turned_is_asked_of_the_processor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([5.0, 1.0, 1.0, 2.0])
+    monkeypatch.setattr(forward, "shortest_seconds", lambda compute: [compute(), next(seconds)][1])
+    found = []
+    for _ in range(2):
+        forward.turned_rows.cache_clear()
+        found += [forward.turned_rows(), forward.turned_rows()]
+    forward.turned_rows.cache_clear()
+    assert found == [range(2, 9)] * 2 + [range(7, 17)] * 2
 
 
 # ---- dropout and activations -----------------------------------------------------------------------------------------

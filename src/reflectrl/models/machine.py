@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -51,14 +52,19 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def _product_seconds(dtype: torch.dtype) -> float:
-    """The shortest of six times of a product as a small model has it."""
+    """The shortest time of a product as a small model has it."""
     x_ND, weight_OD = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    taken = list[float]()
     with torch.autocast("cpu", enabled=False):
-        for _ in range(6):  # the first one prepares
-            start = time.perf_counter()
-            torch.nn.functional.linear(x_ND, weight_OD)
-            taken.append(time.perf_counter() - start)
+        return shortest_seconds(lambda: torch.nn.functional.linear(x_ND, weight_OD))
+
+
+def shortest_seconds(compute: Callable[[], Any]) -> float:
+    """The shortest time that something takes, of six."""
+    taken = []
+    for _ in range(6):  # the first one prepares
+        start = time.perf_counter()
+        compute()
+        taken.append(time.perf_counter() - start)
     return min(taken)
 
 
