@@ -114,10 +114,7 @@ class LanguageModel:
 
     @property
     def pass_tokens(self) -> int:
-        """About how many tokens go through the model at a time, where it may choose.
-
-        On a CPU, activations of a thousand tokens stay in its caches: a fifth faster than all at once.
-        """
+        """About how many tokens to read at a time; on CPUs, activations of a thousand stay in the caches."""
         return 1024 if self.device.type == "cpu" else 32_768
 
     @property
@@ -154,8 +151,8 @@ class LanguageModel:
     def activate(self) -> None:
         """Make this player's adapter the one that computes.
 
-        PEFT's own switch also freezes every other adapter, and gradients of a forward pass that another player has
-        already made would be lost; here what may be trained stays as it is.
+        PEFT's own switch also freezes all other adapters, so gradients of passes that they have made would be lost;
+        here what may be trained stays as it is.
         """
         if self.adapter is not None and self.model.active_adapter != self.adapter:
             trainable = [p for p in self.model.parameters() if p.requires_grad]
