@@ -182,15 +182,16 @@ def prepare(
         parts = [range(len(steps))[start : start + size] for start in range(0, len(steps), size)]
         values_N = torch.cat([critic(policy_pass(policy, steps, part)[1]).cpu() for part in parts])
     minibatches: list[list[tuple[list[int], list[int]]]] = []
+    ref_logp: list[list[Tensor]] = []
     for rows in dealt:
         order = sorted(rows.tolist(), key=steps.prompts.__getitem__)
         minibatches.append([(order[start : start + size],) * 2 for start in range(0, len(order), size)])
-    if reference is not None:  # it does not change, so one pass over the batch serves all epochs
-        ref_logp = [[policy_pass(reference, steps, part)[0] for part, _ in slices] for slices in minibatches]
+        if reference is not None:  # it does not change, so one pass over the batch serves all epochs
+            ref_logp.append([policy_pass(reference, steps, part)[0] for part, _ in minibatches[-1]])
     advantages_N = compute_advantages(steps, config, baseline, values_N)
     read = partial(policy_pass, policy, steps)
     known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
-    return Batch(minibatches, read, *known, ref_logp if reference is not None else ())
+    return Batch(minibatches, read, *known, ref_logp)
 
 
 def policy_pass(
