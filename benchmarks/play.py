@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.backend import Counters, Written
-from reflectrl.models.generation import END, Draft, DraftModel, draw
+from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache, shared_length
 from reflectrl.players.base import LiveEpisode
-from reflectrl.players.policy import Policy, Reflector
+from reflectrl.players.policy import Policy, Reflector, draw
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Episode, Sampling, Step
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.generation import draw, nucleus, sampler
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
+from reflectrl.players.policy import draw, nucleus, sampler
 from reflectrl.types import Sampling
 from tests.models.calls import choice_logits
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers
-from reflectrl.models.generation import sampler
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
+from reflectrl.players.policy import sampler
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model

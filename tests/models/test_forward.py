@@ -21,11 +21,11 @@ from reflectrl.models.attention import (
     DecodingAttention,
 )
 from reflectrl.models.forward import fuse_activations, hidden_states
-from reflectrl.models.generation import sampler
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, pack
 from reflectrl.models.text_scoring import make_trie
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling, UserError
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

@@ -20,12 +20,12 @@ from reflectrl.learn.rollouts import flatten, prepare
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.value import ValueHead
-from reflectrl.models.generation import sampler
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import apart
 from reflectrl.players import AnalystPlayer, Policy
+from reflectrl.players.policy import sampler
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
 

@@ -12,7 +12,6 @@ from corridor import CorridorEnv
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers, Counters, Scoring
-from reflectrl.models.generation import sampler
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
@@ -20,6 +19,7 @@ from reflectrl.models.plain import PlainBackend
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, pack
 from reflectrl.players import Policy, Reflector
+from reflectrl.players.policy import sampler
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.families import tiny_model

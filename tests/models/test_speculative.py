@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.models.backend import Written
-from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence, sampler
+from reflectrl.models.generation import CONTEXTS, END, LONGEST_DRAFT, Draft, DraftModel, Evidence
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, KVCache
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]

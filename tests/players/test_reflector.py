@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs import make
-from reflectrl.models.generation import sampler
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import LiveEpisode, Reflector
+from reflectrl.players.policy import sampler
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Observation, Sampling, UserError
 

@@ -8,14 +8,14 @@ gives the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from reflectrl.models.generation import DraftModel, Draw
+from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
@@ -24,6 +24,9 @@ of its text among the legal ones (`text_scoring.py`)."""
 
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
+
+Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
+"""One token per row (B,) of logits (B, V), and its log-probability (B,); see `players.policy.sampler`."""
 
 
 class Answers(NamedTuple):

@@ -1,23 +1,15 @@
-"""Generation: how tokens are drawn, and the draft model of speculative decoding (Leviathan et al. 2023).
+"""The draft model of speculative decoding (Leviathan et al. 2023).
 
-A draft model guesses several tokens, and the language model checks them in one pass instead of one pass each. Here the
-draft model is no second network. A guess comes from the prompt, where the last few tokens may have stood before (prompt
-lookup, Saxena 2023), or from what has followed them in texts written earlier; reflections repeat themselves, so most
-tokens of one can be guessed. A guess never decides what is written: every token is drawn from the model's own
-distribution, and a draft holds as far as the draws agree with it.
+A draft model guesses several tokens, and the language model checks them
+in one pass instead of one pass each. Here the draft model is no second network. A guess comes from the prompt, where
+the last few tokens may have stood before (prompt lookup, Saxena 2023), or from what has followed them in texts written
+earlier; reflections repeat themselves, so most tokens of one can be guessed. A guess never decides what is written:
+every token is drawn from the model's own distribution, and a draft holds as far as the draws agree with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from reflectrl.types import Sampling
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12)
 """How many of the last tokens are looked up."""
@@ -45,40 +37,6 @@ START, END = chr(0x10FFFE), chr(0x10FFFF)
 
 Evidence = tuple[str, int, int]
 """Where a guess comes from: "prompt" or "texts", the number of tokens that agreed, and how often it was so."""
-
-
-Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
-"""One token per row (B,) of logits (B, V), and its log-probability (B,)."""
-
-
-def sampler(sampling: Sampling) -> Draw:
-    """How a backend is to choose tokens while writing: greedily at temperature 0, else from the nucleus."""
-    return partial(draw, sampling=sampling)
-
-
-def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
-    if sampling.temperature == 0:
-        logp_BV = logits_BV.log_softmax(-1)
-        tokens = logp_BV.argmax(-1)
-        return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-    logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
-    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
-    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
-    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
-    tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
-    tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
-    return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-
-
-def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020); others become -inf."""
-    if top_p >= 1:
-        return logits_BV
-    ordered, index = logits_BV.sort(-1, descending=True)
-    probability = ordered.softmax(-1)
-    ordered = ordered.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
-    return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
 
 
 @dataclass

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import BlockAttention, DecodingAttention
-from reflectrl.models.backend import Answers, Scoring, Written
+from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
-from reflectrl.models.generation import END, Draft, DraftModel, Draw
+from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
 from reflectrl.models.sharing import REUSE, Ids, KVCache, Packing, apart, pack, portions, remainders
 from reflectrl.models.text_scoring import text_logits

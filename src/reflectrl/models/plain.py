@@ -18,8 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from reflectrl.models.sharing import Ids, Packing
 
 if TYPE_CHECKING:
-    from reflectrl.models.backend import Answers, Scoring, Written
-    from reflectrl.models.generation import Draw
+    from reflectrl.models.backend import Answers, Draw, Scoring, Written
     from reflectrl.models.lm import LanguageModel
 
 

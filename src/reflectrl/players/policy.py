@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reflectrl.models.backend import Answers, Scoring, Written
-from reflectrl.models.generation import DraftModel, sampler
+from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
@@ -31,6 +32,36 @@ Question = tuple[Ids, Actions]
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
+
+
+def sampler(sampling: Sampling) -> Draw:
+    """How `backend.write` is to choose tokens: greedily at temperature 0, else from the nucleus."""
+    return partial(draw, sampling=sampling)
+
+
+def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
+    if sampling.temperature == 0:
+        logp_BV = logits_BV.log_softmax(-1)
+        tokens = logp_BV.argmax(-1)
+        return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+    logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
+    precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
+    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
+    cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
+    tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
+    tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
+    return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
+
+
+def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020); others become -inf."""
+    if top_p >= 1:
+        return logits_BV
+    ordered, index = logits_BV.sort(-1, descending=True)
+    probability = ordered.softmax(-1)
+    ordered = ordered.masked_fill(probability.cumsum(-1) - probability >= top_p, -torch.inf)
+    return torch.empty_like(logits_BV).scatter_(-1, index, ordered)
 
 
 class LanguagePlayer(Generic[Key, Result]):
@@ -48,7 +79,7 @@ class LanguagePlayer(Generic[Key, Result]):
     """
 
     packs = False
-    """Whether prompts without a history are packed together; otherwise each is read with a KV cache of its own."""
+    """Whether prompts without a history are packed together, rather than read each with a KV cache of its own."""
 
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
@@ -173,7 +204,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """A choice for each."""
+        """Draw a label for each; one number of its generator is used even when greedy, so both replay alike."""
         orders, questions, tokens = [], list[Question](), []
         for episode in episodes:
             actions = episode.observation.actions
@@ -183,32 +214,31 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             orders.append(order)
             questions.append((ids, actions))
             tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
-        found = self.recall(questions, episodes, tokens, remember=self.memory > 0)
-        return [self._choose(*given) for given in zip(episodes, orders, found, strict=True)]
-
-    def _choose(self, episode: LiveEpisode, order: tuple[int, ...], logits: np.ndarray) -> Turn:
-        """Draw a label; one number of the generator is used even when greedy, so both replay alike."""
-        actions, scaled = episode.observation.actions, logits / (self.sampling.temperature or 1.0)
-        logp = scaled - np.logaddexp.reduce(scaled)
-        probs = np.exp(logp)
-        uniform = episode.rng.random() * probs.sum()
-        sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
-        label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
-        choice, listed = order[label] if order else label, probs
-        if order:
-            listed = np.empty_like(probs)
-            listed[list(order)] = probs
-        return Turn(
-            "policy",
-            actions[choice],
-            choice=choice,
-            order=order,
-            probs=tuple(round(float(p), 6) for p in listed),
-            token_ids=self.answers(actions).ids[label if self.packs else choice],
-            logprobs=(float(logp[label]),),
-            entropy=float(-(probs * logp).sum()),
-            sampling=self.sampling,
-        )
+        turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
+        for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
+            scaled = logits / (self.sampling.temperature or 1.0)
+            logp = scaled - np.logaddexp.reduce(scaled)
+            probs = np.exp(logp)
+            uniform = episode.rng.random() * probs.sum()
+            sampled = min(int(np.searchsorted(np.cumsum(probs), uniform, side="right")), len(probs) - 1)
+            label = int(np.argmax(logp)) if self.sampling.temperature == 0 else sampled
+            choice, listed = order[label] if order else label, probs
+            if order:
+                listed = np.empty_like(probs)
+                listed[list(order)] = probs
+            turn = Turn(
+                "policy",
+                actions[choice],
+                choice=choice,
+                order=order,
+                probs=tuple(round(float(p), 6) for p in listed),
+                token_ids=self.answers(actions).ids[label if self.packs else choice],
+                logprobs=(float(logp[label]),),
+                entropy=float(-(probs * logp).sum()),
+                sampling=self.sampling,
+            )
+            turns.append(turn)
+        return turns
 
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from reflectrl.config import ModelConfig
-from reflectrl.models.generation import sampler
 from reflectrl.models.labels import find_labels
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.models.sharing import pack
+from reflectrl.players.policy import sampler
 from reflectrl.prompts import Prompt, tokenize
 from reflectrl.types import Sampling, UserError
 from reflectrl.wings.autoexplore.locate.light import load_light

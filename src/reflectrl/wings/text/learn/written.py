@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from reflectrl.learn.examples import Example
-from reflectrl.models.generation import sampler
 from reflectrl.models.lm import LanguageModel
+from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
