@@ -177,6 +177,9 @@ class RLConfig:
     for agents only; small models learn from fewer episodes with 4 or more."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
+    critic_shares: bool = False
+    """Let the value loss train the policy's model as well, which then learns what matters from every step's return: for
+    models from scratch that learn from reward alone. (Agents only.)"""
     critic_lr: Positive = 3e-3
     """Learning rate of the value head."""
     critic_coef: NonNegative = 0.5
