@@ -13,7 +13,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WITH_WINGS = {ROOT / "src" / "reflectrl" / "wings", ROOT / "tests" / "wings", ROOT / "tests" / "benchmarks"}
+WITH_WINGS = {
+    ROOT / place
+    for place in ("src/reflectrl/wings", "src/reflectrl/offline", "tests/wings", "tests/offline", "tests/benchmarks")
+}
 COPIED = ("src", "tests", "examples", "docs", "pyproject.toml")
 
 

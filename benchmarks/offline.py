@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.episodes import sft_reflection
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.offline import train_offline
-from reflectrl.learn.reference_cache import ReferenceCache, score_reference
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import Algorithm, OfflineConfig
+from reflectrl.offline.learn import train_offline
+from reflectrl.offline.reference_cache import ReferenceCache, score_reference
 from reflectrl.wings.text.learn.text_dataset import text_dataset
 from reflectrl.wings.text.samples.sample import Sample
 

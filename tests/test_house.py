@@ -23,6 +23,8 @@ ROOMS = (
     "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
+OFFLINE = "offline"
+"""The second method: it imports from the core and from itself. Wings may import from it, the core never does."""
 WINGS = tuple(sorted(path.parent.name for path in PACKAGE.glob("wings/*/__init__.py")))
 """Each imports from the core and from itself, and nothing imports from it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
@@ -66,6 +68,9 @@ def test_a_file_imports_only_from_rooms_above_its_own(path: Path) -> None:
             if name.startswith("reflectrl.wings") and not f"{name}.".startswith(f"reflectrl.{room}.")
         }
         assert not others, f"{room} imports from another wing: {others}"
+        return
+    if room == OFFLINE:
+        assert not [name for name in imports_of(path) if name.startswith("reflectrl.wings")]
         return
     assert room in ROOMS, f"{room} has no place in the order of rooms"
     for name in imports_of(path):
@@ -201,7 +206,9 @@ def test_a_whole_run_opens_no_socket(command: Any, witnessed: dict[str, str], tm
 
 TESTS = Path(__file__).parent
 CORE_TESTS = [
-    path for path in sorted(TESTS.rglob("*.py")) if path.relative_to(TESTS).parts[0] not in ("wings", "benchmarks")
+    path
+    for path in sorted(TESTS.rglob("*.py"))
+    if path.relative_to(TESTS).parts[0] not in ("wings", "offline", "benchmarks")
 ]
 
 
@@ -209,7 +216,7 @@ CORE_TESTS = [
 def test_the_cores_tests_need_no_wing(path: Path) -> None:
     """None imports from one, and no text names the environment of one as a command, a recipe or a section does."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [name for name in imports_of(path) if name.startswith("reflectrl.wings")]
+    assert not [name for name in imports_of(path) if name.startswith(("reflectrl.wings", "reflectrl.offline"))]
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for name, point in announced("envs").items():
         if point.module.startswith("reflectrl.wings."):
@@ -219,8 +226,8 @@ def test_the_cores_tests_need_no_wing(path: Path) -> None:
 
 
 def without(folder: Path, *wings: str) -> dict[str, str]:
-    """Copy the package without some wings, or without any; returns the environment in which it is found."""
-    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / "wings")}
+    """Copy the package without some wings, or without all and offline learning; returns where it is found."""
+    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / "wings"), str(PACKAGE / OFFLINE)}
     left_out = shutil.ignore_patterns("__pycache__")
 
     def ignored(path: str, names: list[str]) -> set[str]:

@@ -87,7 +87,7 @@ def _import(kind: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found = importlib.import_module(module)
-        for part in attribute.split("."):
+        for part in filter(None, attribute.split(".")):
             found = getattr(found, part)
     except KeyboardInterrupt:
         raise

@@ -21,8 +21,6 @@ play.reflection_tokens = 8
 teach = {negatives = 1, tasks = 5}
 sft = {steps = 5, batch_size = 8, eval_every = 2, eval_rows = 8}
 rl = {updates = 3, episodes = 4, eval_every = 1, eval_episodes = 2, replay_episodes = 2}
-offline = {steps = 3, reference_steps = 3, batch_size = 8, eval_every = 3, eval_episodes = 2, log_episodes = 1, \
-value_episodes = 1, value_epochs = 1, rounds = 1, round_episodes = 1}
 eval = {sampling = ["greedy", "sampled"], batch = 3}
 """
 

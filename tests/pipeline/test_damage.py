@@ -225,17 +225,6 @@ def test_a_flipped_digit_of_an_episode_is_told_with_its_line(copy: Path, recipe_
     assert f"{log}:3: corrupt episode: the line is not what was written there" in err and "remove the file" in err
 
 
-def test_an_offline_log_that_lost_episodes_is_written_again(tmp_path: Path, like: Any, said: Said) -> None:
-    recipe, run = like("arms=offline-reference", "eval.sampling=greedy"), tmp_path / "run"
-    pipeline.run(recipe, run, "eval")
-    before, log = said(run), run / "episodes/offline-seed0.jsonl"
-    shutil.rmtree(run / "checkpoints/seed0/offline-reference")
-    for data in (b"", log.read_bytes()[:-300]):
-        log.write_bytes(data)
-        pipeline.run(recipe, run, "eval")
-        assert said(run) == before
-
-
 def test_a_player_that_was_being_written_has_no_metrics_to_be_missed(
     copy: Path, like: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

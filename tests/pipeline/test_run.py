@@ -17,7 +17,7 @@ from reflectrl.cli import main
 from reflectrl.config import load_recipe
 from reflectrl.digests import DIGESTS
 from reflectrl.episodes import read_episodes
-from reflectrl.pipeline import ARMS
+from reflectrl.pipeline.arms import ARMS
 from reflectrl.pipeline.folder import alone
 from reflectrl.report.data import read_run
 from reflectrl.types import UserError
@@ -51,7 +51,9 @@ class TestFolder:
         assert state["complete"] == ["teach", "sft", "rl", "eval", "report"]
         names = {"teach train", "teach validation", "base model", "sft reflector", "sft policy", "rl reflect-rl"}
         names |= {"eval random", "eval sft", "eval reflect-rl"}
-        assert set(state) == {"complete", "artifacts"} and set(state["artifacts"]) == {f"{x} (seed 0)" for x in names}
+        assert set(state) == {"schema", "complete", "artifacts"} and set(state["artifacts"]) == {
+            f"{x} (seed 0)" for x in names
+        }
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
     def test_episodes_of_every_arm_split_and_sampling(self, finished: Path) -> None:

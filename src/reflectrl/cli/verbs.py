@@ -19,7 +19,7 @@ from reflectrl.cli.data import Data
 from reflectrl.cli.run import flags, recipes, run_verbs, summary
 from reflectrl.config import Word, parse_overrides
 from reflectrl.config.reference import keys
-from reflectrl.pipeline import ARMS
+from reflectrl.pipeline import all_arms
 from reflectrl.plugins import names, one_line, resolve
 from reflectrl.types import UserError
 
@@ -111,7 +111,7 @@ def _listed(what: str) -> list[tuple[str, str]]:
         return [(name, summary(path) or str(path)) for name, path in recipes().items()]
     if what == "keys":
         return [(key.dotted, f"= {key.default}  {key.description}") for key in keys()]
-    return [(name, arm.about) for name, arm in ARMS.items()]
+    return [(name, arm.about) for name, arm in all_arms().items()]
 
 
 def _checked(section: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ The resolved recipe is written into the run folder; reading it back gives an equ
 """
 
 from reflectrl.config.files import load_recipe, parse_overrides, read_recipe, to_toml
-from reflectrl.config.offline import Algorithm, OfflineConfig
 from reflectrl.config.recipe import (
     EvalConfig,
     ModelConfig,
@@ -17,11 +16,9 @@ from reflectrl.config.recipe import (
 from reflectrl.config.values import FreeSection, Word, checked, convert, from_dict
 
 __all__ = [
-    "Algorithm",
     "EvalConfig",
     "FreeSection",
     "ModelConfig",
-    "OfflineConfig",
     "PlayConfig",
     "RLConfig",
     "Recipe",

@@ -1,6 +1,6 @@
 """The settings of a run as dataclasses. Each field: its type and range, its default, and one line that says what it is.
 
-`docs/recipes.md` is made from this file, `offline.py` and the sections that packages bring (`make docs`).
+`docs/recipes.md` is made from this file and the sections that packages bring (`make docs`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from reflectrl.config.offline import OfflineConfig
 from reflectrl.config.rules import (
     Count,
     Device,
@@ -198,7 +197,7 @@ class RLConfig:
     replay_episodes: Natural = 8
     """Episodes drawn from the buffer per iteration."""
     replay_log: Natural = 0
-    """Successful episodes of the offline log that are drawn beside them; above 0, such a log is made."""
+    """Successful episodes of a log (that of offline learning) that are drawn beside them; above 0, it is made."""
     curriculum: Literal["none", "equal", "gate"] = "equal"
     """"none": the last stage only; "equal": equal shares of the updates per stage; "gate": on at a success rate."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
@@ -292,7 +291,6 @@ class Recipe:
     teach: TeachConfig = field(default_factory=TeachConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
-    offline: OfflineConfig = field(default_factory=OfflineConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     sections: Mapping[str, Any] = field(default_factory=lambda: {name: kind() for name, kind in brought().items()})
     """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file they stand beside the

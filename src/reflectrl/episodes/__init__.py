@@ -1,7 +1,7 @@
 """The episode log, one JSON line per episode, and the views of it: pure functions from episodes to training rows."""
 
 from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
-from reflectrl.episodes.logged import successes, with_reflections, with_target_returns, without_reflections
+from reflectrl.episodes.logged import successes, with_reflections, without_reflections
 from reflectrl.episodes.schema import SCHEMA, from_line, to_line
 from reflectrl.episodes.views import (
     ChoiceRow,
@@ -29,6 +29,5 @@ __all__ = [
     "task_key",
     "to_line",
     "with_reflections",
-    "with_target_returns",
     "without_reflections",
 ]

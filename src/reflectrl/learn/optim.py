@@ -10,17 +10,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from reflectrl.config import OfflineConfig, SFTConfig
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import bitsandbytes
 from reflectrl.models.machine import has_fast_bfloat16
 
 
-def make_optimizers(lm: LanguageModel, config: SFTConfig | OfflineConfig) -> list[torch.optim.Optimizer]:
+class Rates(Protocol):
+    """What a training's settings say of its optimisers: [sft], and sections of a recipe with the same keys."""
+
+    @property
+    def optimizer(self) -> Literal["adamw", "paged_adamw", "muon"]: ...
+
+    @property
+    def lr(self) -> float: ...
+
+    @property
+    def muon_lr(self) -> float: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimizer]:
     """One or two optimisers over `lm.parameters()`; each group remembers its peak rate as "initial_lr".
 
     Raises:

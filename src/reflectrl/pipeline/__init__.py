@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.pipeline.arms import ARMS, Arm
+from reflectrl.pipeline.arms import Arm, all_arms
 from reflectrl.pipeline.artifacts import STAGES, Artifact
 
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.players.base import Player
 
-__all__ = ["ARMS", "STAGES", "Arm", "Artifact", "graph_lines", "load_players", "run"]
+__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "run"]
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:

@@ -1,16 +1,42 @@
-"""Arms, the rows of a results table, and the trained models that they stand on: to add one, add a line to a table."""
+"""Arms, the rows of a results table, and the models that they play with: to add one, add a line to a table.
+
+Packages bring more of both: an entry point of the group "reflectrl.arms" names a module with tables of the same names
+(offline learning is such a package).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.pipeline.graph import Plan
 
 BASE = "base"
 """The model that everything starts from: one made from scratch, or that of `model.source`."""
+PLAYED = ("env", "model", "play")
+"""Sections on which everything depends for which a model plays."""
+
+
+class TrainedModel(Protocol):
+    """A model that is trained before online RL: a row of `MODELS`."""
+
+    def artifacts(self, plan: Plan, name: str) -> list[str]:
+        """Add the artifacts that make the model to a plan.
+
+        Args:
+            name: of the row, and of the model's checkpoint in a run folder.
+
+        Returns:
+            Keys of the artifacts that it takes to play with it.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,42 +53,19 @@ class SFT:
     negatives: bool = True
     reflector: str = ""
 
-
-@dataclass(frozen=True)
-class Offline:
-    """A policy that learns from the log of episodes, without reading reflections.
-
-    Attributes:
-        algorithm: a `LogAlgorithm`, "rvs" (return-conditioned cloning) or "expert-iteration".
-        start: the model that it starts from.
-        value: whether it needs the value that `start` has in every state of the log.
-    """
-
-    algorithm: str
-    start: str = "offline-reference"
-    value: bool = True
+    def artifacts(self, plan: Plan, name: str) -> list[str]:
+        start = self.reflector if plan.recipe.sft.policy_from == "reflector" else ""
+        inputs = [*plan.model(start or BASE), plan.teaching("train"), plan.teaching("validation")]
+        output = plan.checkpoint(name)
+        return [plan.add("sft", name, "sft", "reflectrl.pipeline.training:sft", output, inputs, *PLAYED, "sft")]
 
 
-MODELS: dict[str, SFT | Offline] = {
+MODELS: dict[str, TrainedModel] = {
     "reflector": SFT("reflector"),
     "policy": SFT("policy", reflector="reflector"),
     "plain": SFT("plain"),
     "reflector-positive": SFT("reflector", negatives=False),
     "policy-positive": SFT("policy", negatives=False, reflector="reflector-positive"),
-    "offline-reference": Offline("nll", start=BASE, value=False),
-    "offline-nll": Offline("nll"),
-    "offline-wbc": Offline("wbc"),
-    "offline-r_gold": Offline("r_gold"),
-    "offline-r_lol": Offline("r_lol"),
-    "offline-a_lol": Offline("a_lol"),
-    "offline-a_lol_ref_free": Offline("a_lol_ref_free"),
-    "offline-a_lol_seq": Offline("a_lol_seq"),
-    "offline-a_lol_kl": Offline("a_lol_kl"),
-    "offline-archer": Offline("archer", value=False),
-    "offline-dpo": Offline("dpo"),
-    "offline-pro": Offline("pro"),
-    "offline-rvs": Offline("rvs", start=BASE, value=False),
-    "offline-expert-iteration": Offline("expert-iteration", value=False),
 }
 """What is trained before online RL, by name: the name of its checkpoint in a run folder."""
 
@@ -77,7 +80,8 @@ class Arm:
         reflector: the model that writes reflections for it; "" for none.
         rl: settings of [rl] that are the arm's own, {} for the recipe's; None where no online RL follows.
         player: who plays where no model does.
-        asks_return: whether the policy is told the return that is asked for, in place of a reflection.
+        speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
+        settings: further recipe keys that decide how it plays.
     """
 
     about: str
@@ -85,7 +89,13 @@ class Arm:
     reflector: str = ""
     rl: Mapping[str, Any] | None = None
     player: Literal["policy", "random", "expert", "oracle", "baseline"] = "policy"
-    asks_return: bool = False
+    speaker: str = ""
+    settings: tuple[str, ...] = ()
+
+    @property
+    def is_taught(self) -> bool:
+        """Whether a teacher's episodes are needed: any model but the base model is trained on them."""
+        return self.policy not in ("", BASE) or bool(self.reflector)
 
 
 ARMS: dict[str, Arm] = {
@@ -100,33 +110,49 @@ ARMS: dict[str, Arm] = {
     "no-reflection": Arm("SFT + RL without a reflector", "plain", rl={}),
     "no-negatives": Arm("SFT + RL, SFT data without negatives", "policy-positive", "reflector-positive", rl={}),
     "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL", "policy", "reflector", rl={}),
-    "offline-reference": Arm("imitates the log: what the other offline arms start from", "offline-reference"),
-    "offline-nll": Arm("goes on imitating the log", "offline-nll"),
-    "offline-wbc": Arm("imitation weighted by reward-to-go", "offline-wbc"),
-    "offline-r_gold": Arm("the same, and by its own probability (GOLD)", "offline-r_gold"),
-    "offline-r_lol": Arm("reward-to-go times importance ratio", "offline-r_lol"),
-    "offline-a_lol": Arm("A-LoL: advantage times importance ratio", "offline-a_lol"),
-    "offline-a_lol_ref_free": Arm("A-LoL without importance ratio", "offline-a_lol_ref_free"),
-    "offline-a_lol_seq": Arm("A-LoL with a ratio per token", "offline-a_lol_seq"),
-    "offline-a_lol_kl": Arm("A-LoL with a KL penalty", "offline-a_lol_kl"),
-    "offline-archer": Arm("advantages of a critic that learns from step to step (ArCHer)", "offline-archer"),
-    "offline-dpo": Arm("preferences between logged actions of one state (DPO)", "offline-dpo"),
-    "offline-pro": Arm("rankings of logged actions of one state (PRO)", "offline-pro"),
-    "offline-rvs": Arm("imitation told the return, then asked for a high one (RvS)", "offline-rvs", asks_return=True),
-    "offline-expert-iteration": Arm("imitates its own successes, round after round", "offline-expert-iteration"),
-    "offline-online": Arm("A-LoL on the log, then online RL", "offline-a_lol", rl={}),
 }
+
+
+@cache
+def brought() -> tuple[ModuleType, ...]:
+    """The modules with tables of their own that installed packages bring."""
+    return tuple(resolve("arms", name) for name in names("arms"))
+
+
+def all_arms() -> dict[str, Arm]:
+    """Every arm by name: those of the core, then those that packages bring."""
+    return ARMS | {name: arm for module in brought() for name, arm in module.ARMS.items()}
+
+
+def model(name: str) -> TrainedModel:
+    """The row of that name in a table of models."""
+    found: TrainedModel = (MODELS | {key: row for module in brought() for key, row in module.MODELS.items()})[name]
+    return found
 
 
 def chosen(names: Iterable[str]) -> dict[str, Arm]:
     """The arms of those names; UserError names one that does not exist."""
+    known = all_arms()
     for name in names:
-        if name not in ARMS:
-            raise UserError(f"unknown arm {name!r} in 'arms'{suggestion(name, ARMS)}")
-    return {name: ARMS[name] for name in names}
+        if name not in known:
+            raise UserError(f"unknown arm {name!r} in 'arms'{suggestion(name, known)}")
+    return {name: known[name] for name in names}
 
 
 def played_model(name: str) -> str:
     """The model that acts for an arm in the end; "" where none does."""
-    arm = ARMS[name]
+    arm = all_arms()[name]
     return arm.policy if arm.rl is None else f"rl-{name}"
+
+
+def log_writer() -> Callable[[Plan], str]:
+    """What adds the artifact that writes a log of episodes to a plan; such a log is a package's own.
+
+    Raises:
+        UserError: no installed package writes one.
+    """
+    for module in brought():
+        if hasattr(module, "log"):
+            found: Callable[[Plan], str] = module.log
+            return found
+    raise UserError("rl.replay_log: no installed package writes a log of episodes")

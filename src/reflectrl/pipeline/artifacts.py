@@ -13,15 +13,19 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from reflectrl.config import Recipe
 from reflectrl.types import UserError
 
 LOG = logging.getLogger(__name__)
 Stage = Literal["teach", "sft", "rl", "eval", "report"]
 STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
 """The stages of a run, in order; each verb of the same name goes on through that stage."""
+SCHEMA = 2
+"""Of `state.json`: fingerprints of the first one are not known any more, and the folder's recipe decides."""
 STATE = "state.json"
 """The file of a run folder that says which stages are complete, and with which fingerprints artifacts were made."""
 
@@ -87,13 +91,13 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
 
 
 def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-    """The hash of what decides an artifact's content: its settings and, through their fingerprints, its inputs.
+    """The hash of what decides an artifact: its settings where they are not the defaults, and its inputs.
 
     Args:
         settings: plain values of the whole recipe.
     """
     artifact = graph[key]
-    chosen = {name: value_of(settings, name) for name in artifact.settings}
+    chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
     inputs = [fingerprint(graph, name, settings) for name in artifact.inputs]
     return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs])
 
@@ -101,6 +105,19 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
     """The hash of what decides how much of an artifact there is to be made."""
     return _hash([value_of(settings, name) for name in artifact.extent])
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """The values that a recipe has where it sets nothing."""
+    return Recipe().plain()
+
+
+def _changed(value: Any, default: Any) -> Any:
+    """What differs from the default: a key that a later version adds leaves what was made before as it is."""
+    if isinstance(value, Mapping) and isinstance(default, Mapping):
+        return {key: item for key, item in value.items() if json.dumps(item) != json.dumps(default.get(key))}
+    return None if json.dumps(value) == json.dumps(default) else value
 
 
 def _hash(value: Any) -> str:
@@ -144,7 +161,7 @@ class State:
             return cls(path)
         try:
             noted = json.loads(path.read_text(encoding="utf-8"))
-            complete, made = list(noted["complete"]), dict(noted["artifacts"])
+            complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             if set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
                 return cls(path, complete, made)
         except (OSError, ValueError, KeyError, TypeError):
@@ -157,7 +174,9 @@ class State:
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
-        write_text(self.path, json.dumps({"complete": stages, "artifacts": self.made}, indent=1) + "\n")
+        write_text(
+            self.path, json.dumps({"schema": SCHEMA, "complete": stages, "artifacts": self.made}, indent=1) + "\n"
+        )
 
     def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
         """Note that an artifact is being made with these settings."""

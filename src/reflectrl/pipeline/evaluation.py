@@ -15,7 +15,7 @@ from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
-from reflectrl.pipeline.arms import ARMS, BASE, played_model
+from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.players import Models, load_models, players_of
@@ -66,7 +66,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
-    env, arm, timings = make(recipe.env), ARMS[name], []
+    env, arm, timings = make(recipe.env), chosen([name])[name], []
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
@@ -118,7 +118,7 @@ def check_env(recipe: Recipe) -> None:
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
     """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
-    arm, played = ARMS[name], played_model(name)
+    arm, played = chosen([name])[name], played_model(name)
     model = recipe.model.source if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played

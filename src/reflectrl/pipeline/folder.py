@@ -28,11 +28,15 @@ class RunFolder:
     def teach(self, seed: int, split: str) -> Path:
         return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
 
+    def random_play(self, seed: int) -> Path:
+        """Episodes played at random, in runs where nobody teaches."""
+        return self.path / "episodes" / f"random-seed{seed}.jsonl"
+
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
         return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
 
     def log(self, seed: int) -> Path:
-        """The log of episodes from which offline arms learn."""
+        """The log of episodes that offline learning writes and learns from."""
         return self.path / "episodes" / f"offline-seed{seed}.jsonl"
 
     def checkpoint(self, seed: int, name: str) -> Path:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.config import Recipe
-from reflectrl.pipeline.arms import BASE, MODELS, SFT, Arm, chosen
-from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
+from reflectrl.pipeline.arms import BASE, PLAYED, Arm, chosen, log_writer, model
+from reflectrl.pipeline.artifacts import STAGES, Artifact, Graph, Stage, graph_of
 from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.pipeline.folder import Context, RunFolder
 
-PLAYED = ("env", "model", "play")
-"""Sections on which everything depends for which a model plays."""
-OFFLINE = (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
-"""What offline learning depends on."""
-REMAINING = {
-    "teach": "training:remaining_lessons",
-    "log": "offline:remaining_log",
-    "eval": "evaluation:remaining_tasks",
-}
-"""Kinds of artifacts that grow line by line → what tells whether something of one is left to be made."""
 EXTENT = ("eval.splits", "eval.stages", "eval.sampling", "eval.episodes")
 
 
@@ -68,9 +58,8 @@ class EnvironmentPipeline:
         arms = chosen(recipe.arms)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
             raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
-        kinds = ("teach", "base", "sft", "log", "offline", "rl", "eval")
-        made = [artifact for seed in recipe.seeds for artifact in _artifacts(recipe, seed, arms)]
-        return graph_of([*(one for kind in kinds for one in made if one.kind == kind), *ends(recipe, made)])
+        made = [artifact for seed in recipe.seeds for artifact in Plan(recipe, seed, arms).made.values()]
+        return graph_of([*sorted(made, key=lambda one: STAGES.index(one.stage)), *ends(recipe, made)])
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
@@ -104,61 +93,67 @@ def ends(recipe: Recipe, made: list[Artifact], room: str = "reflectrl.pipeline.r
     return [results, shown]
 
 
-def _artifacts(recipe: Recipe, seed: int, arms: Mapping[str, Arm]) -> Collection[Artifact]:
-    """What the arms need for one seed, each artifact after its inputs."""
-    made: dict[str, Artifact] = {}
-    checkpoints, trained = f"checkpoints/seed{seed}", [arm for arm in arms.values() if arm.player == "policy"]
+class Plan:
+    """What the arms of a run need for one seed.
 
-    def add(kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str], *settings: str) -> str:
-        build = f"reflectrl.pipeline.{build}"
-        artifact = Artifact(kind, name, seed, stage, build, (output,), tuple(inputs), settings)
-        remaining = REMAINING.get(kind)
-        if remaining:
-            artifact = replace(artifact, remaining=f"reflectrl.pipeline.{remaining}")
+    Attributes:
+        made: artifacts by key, each after its inputs.
+    """
+
+    def __init__(self, recipe: Recipe, seed: int, arms: Mapping[str, Arm]) -> None:
+        self.recipe, self.seed, self.made = recipe, seed, dict[str, Artifact]()
+        trained = [arm for arm in arms.values() if arm.player == "policy"]
+        self.is_taught = any(arm.is_taught for arm in trained)
+        if self.is_taught:
+            for split in ("train", "validation"):
+                self.teaching(split)
+        if trained:
+            self.model(BASE)
+        for name, arm in arms.items():
+            self._arm(name, arm)
+
+    def _arm(self, name: str, arm: Arm) -> None:
+        inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
+        if arm.rl is not None:
+            inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
+            build, output = "reflectrl.pipeline.training:online", self.checkpoint(f"rl-{name}")
+            inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl")]
+        settings = (*PLAYED, *arm.settings) if arm.player == "policy" else ("env",)
+        output = f"episodes/eval-{name}-seed{self.seed}-*.jsonl"
+        key = self.add("eval", name, "eval", "reflectrl.pipeline.evaluation:evaluation", output, inputs, *settings)
+        remaining = "reflectrl.pipeline.evaluation:remaining_tasks"
+        self.made[key] = replace(self.made[key], extent=EXTENT, remaining=remaining)
+
+    def add(self, kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str],
+            *settings: str, remaining: str = "") -> str:  # fmt: skip
+        """Add an artifact, unless it is there already; returns its key. Arguments are those of `Artifact`."""
+        artifact = Artifact(kind, name, self.seed, stage, build, (output,), tuple(inputs), settings, (), remaining)
         if output.endswith("/reflectrl.json"):
             artifact = replace(artifact, training=f"{output.removesuffix('/reflectrl.json')}.learner")
-        made.setdefault(artifact.key, artifact)
+        self.made.setdefault(artifact.key, artifact)
         return artifact.key
 
-    def teaching(split: str) -> str:
-        return add("teach", split, "teach", "training:teaching", f"episodes/teach-seed{seed}-{split}.jsonl", (), "env",
-                   "teach")  # fmt: skip
+    def checkpoint(self, name: str) -> str:
+        """The file of a run folder that says that a model is trained."""
+        return f"checkpoints/seed{self.seed}/{name}/reflectrl.json"
 
-    def model(name: str) -> list[str]:
+    def model(self, name: str) -> list[str]:
         """What makes a model; nothing does where the base model is that of a hub or a folder."""
-        output = f"{checkpoints}/{name}/reflectrl.json"
-        if name == BASE:
-            base, inputs = f"{checkpoints}/{BASE}/config.json", [teaching("train")]
-            scratch = recipe.model.source == "scratch"
-            return [add("base", "model", "sft", "training:base", base, inputs, "model")] if scratch else []
-        row = MODELS[name]
-        if isinstance(row, SFT):
-            start = row.reflector if recipe.sft.policy_from == "reflector" else ""
-            inputs = [*model(start or BASE), teaching("train"), teaching("validation")]
-            return [add("sft", name, "sft", "training:sft", output, inputs, *PLAYED, "sft")]
-        inputs = [log(), *model(row.start)]
-        if row.value:
-            value = f"{checkpoints}/offline-value/reference_cache.json"
-            inputs += [add("offline", "offline-value", "rl", "offline:value", value, inputs, *OFFLINE)]
-        return [add("offline", name, "rl", "offline:policy", output, inputs, *OFFLINE)]
+        if name != BASE:
+            return model(name).artifacts(self, name)
+        if self.recipe.model.source != "scratch":
+            return []
+        inputs = [self.teaching("train") if self.is_taught else self.random_play()]
+        output = f"checkpoints/seed{self.seed}/{BASE}/config.json"
+        return [self.add("base", "model", "sft", "reflectrl.pipeline.training:base", output, inputs, "model")]
 
-    def log() -> str:
-        inputs = [teaching("train"), *(model("plain") if recipe.offline.log_episodes else ())]
-        settings = (*PLAYED, "offline.log_episodes", "rl.temperature")
-        return add("log", "episodes", "rl", "offline:log", f"episodes/offline-seed{seed}.jsonl", inputs, *settings)
+    def teaching(self, split: str) -> str:
+        """The teaching episodes of a split."""
+        output, room = f"episodes/teach-seed{self.seed}-{split}.jsonl", "reflectrl.pipeline.training"
+        remaining = f"{room}:remaining_demonstrations"
+        return self.add("teach", split, "teach", f"{room}:teaching", output, (), "env", "teach", remaining=remaining)
 
-    if trained:
-        for split in ("train", "validation"):
-            teaching(split)
-        model(BASE)
-    for name, arm in arms.items():
-        inputs = [key for one in (arm.reflector, arm.policy) if one for key in model(one)]
-        if arm.rl is not None:
-            inputs += [log()] if recipe.rl.replay_log else []
-            output = f"{checkpoints}/rl-{name}/reflectrl.json"
-            inputs = [add("rl", name, "rl", "training:online", output, inputs, *PLAYED, "rl")]
-        settings = (*PLAYED, "offline.target_return") if arm.player == "policy" else ("env",)
-        output = f"episodes/eval-{name}-seed{seed}-*.jsonl"
-        key = add("eval", name, "eval", "evaluation:evaluation", output, inputs, *settings)
-        made[key] = replace(made[key], extent=EXTENT)
-    return made.values()
+    def random_play(self) -> str:
+        """Episodes of random play: the text that a model made from scratch is to read where nobody teaches."""
+        output = f"episodes/random-seed{self.seed}.jsonl"
+        return self.add("play", "random", "teach", "reflectrl.pipeline.training:random_play", output, (), "env")

@@ -8,9 +8,10 @@ from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
-from reflectrl.pipeline.arms import ARMS, BASE, Arm, chosen, played_model
+from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.players import Player, Policy, Reflector, TargetReturnPlayer
+from reflectrl.pipeline.workers import function
+from reflectrl.players import Player, Policy, Reflector
 from reflectrl.players.simple import UNLEARNED
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -33,16 +34,16 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     recipe = read_recipe(path)
     needed = {key: name for key, name in code_in(recipe.plain()).items() if key == REMOTE_CODE}
     require(path, needed, trust, typed=False)
-    chosen([arm])
+    row = chosen([arm])[arm]
     run = RunFolder(folder)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
-    return players_of(recipe, ARMS[arm], models, 0.0)
+    return players_of(recipe, row, models, 0.0)
 
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
     """What an arm plays with; None for one that needs no model."""
-    arm = ARMS[name]
+    arm = chosen([name])[name]
     return load_pair(recipe, run, seed, arm, played_model(name)) if arm.player == "policy" else None
 
 
@@ -51,8 +52,9 @@ def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: flo
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
-    if arm.asks_return:
-        return policy, TargetReturnPlayer(recipe.offline.target_return)
+    if arm.speaker:
+        speaker: Player = function(arm.speaker)(recipe)
+        return policy, speaker
     return policy, None if models[1] is None else make_reflector(recipe, models[1])
 
 

@@ -1,4 +1,4 @@
-"""Builders of artifacts, from files to files: teaching episodes, a base model, an SFT player, an RL policy."""
+"""Builders of artifacts, from files to files: episodes of a teacher or at random, a base model, trained players."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from reflectrl.episodes import (
     read_episodes,
     sft_policy,
     sft_reflection,
+    to_line,
     with_reflections,
     without_reflections,
 )
 from reflectrl.episodes import sft as sft_plain
-from reflectrl.learn.checkpoint import drop_state, write_folder
+from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
@@ -32,18 +33,20 @@ from reflectrl.learn.sft import train_sft
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
-from reflectrl.pipeline.arms import ARMS, BASE, MODELS, SFT
+from reflectrl.pipeline.arms import BASE, SFT, chosen, model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
+from reflectrl.players import RandomPlayer
 from reflectrl.prompts import policy_prompt
+from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Demonstration, demonstrations, teach
-from reflectrl.types import named_seed
+from reflectrl.types import Episode, named_seed
 
 TOKENIZER_ROWS = 4000
-"""Teaching steps from which a scratch tokenizer is learned; more would not change its merges."""
+"""Steps from which a scratch tokenizer is learned; more would not change its merges."""
 
 
 # ---- teaching ------------------------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
             tick(i + 1, len(planned), "")
 
 
-def remaining_lessons(context: Context, artifact: Artifact) -> bool:
+def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
     """Whether a log of teaching episodes lacks some."""
     planned = planned_demonstrations(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
     return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
@@ -74,6 +77,23 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
     if split == "train" and recipe.teach.tasks:
         tasks = tasks[: recipe.teach.tasks]
     return demonstrations(tasks, recipe.teach, seed)
+
+
+def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from."""
+    recipe, seed = context.recipe, artifact.seed
+    tasks, batch, steps = make(recipe.env).tasks("train"), recipe.eval.batch, 0
+    episodes: list[Episode] = []
+    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        for start in range(0, len(tasks), batch):
+            jobs = [Job(task, named_seed(seed, "random", task.id)) for task in tasks[start : start + batch]]
+            order = {job.task.id: i for i, job in enumerate(jobs)}
+            played = sorted(rollout(jobs, envs, RandomPlayer(), None, batch), key=lambda one: order[one.task.id])
+            episodes, steps = [*episodes, *played], steps + sum(len(episode.steps) for episode in played)
+            tick(len(episodes), len(tasks), f"{steps} steps")
+            if steps >= TOKENIZER_ROWS:
+                break
+    write_text(context.run.random_play(seed), "".join(f"{to_line(episode)}\n" for episode in episodes))
 
 
 def finished_lines(path: Path) -> int:
@@ -89,9 +109,9 @@ def finished_lines(path: Path) -> int:
 
 
 def base(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Make the model that players start from: a tokenizer of the training episodes' text, and random weights."""
-    seed = artifact.seed
-    texts, choices = _corpus(context.run.teach(seed, "train"))
+    """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
+    seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
+    texts, choices = _corpus(taught if taught.is_file() else context.run.random_play(seed))
     config, init = context.recipe.model, named_seed(seed, "init")
     fill = partial(save_scratch, config=config, texts=texts, choices=choices, seed=init)
     write_folder(context.run.checkpoint(seed, BASE), fill)
@@ -115,21 +135,21 @@ def _corpus(path: Path) -> tuple[list[str], int]:
 def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
-    model = MODELS[name]
-    assert isinstance(model, SFT)
-    adapter = "reflector" if model.player == "reflector" else "policy"
+    row = model(name)
+    assert isinstance(row, SFT)
+    adapter = "reflector" if row.player == "reflector" else "policy"
     source: str | Path = base_source(recipe, run, seed)
-    if model.reflector and recipe.sft.policy_from == "reflector":
-        source = run.checkpoint(seed, model.reflector)
+    if row.reflector and recipe.sft.policy_from == "reflector":
+        source = run.checkpoint(seed, row.reflector)
     lm = load_model(source, recipe.model, adapter, named_seed(seed, name))
-    negatives = recipe.sft.negatives and model.negatives
+    negatives = recipe.sft.negatives and row.negatives
     train, validation = (
-        _sft_examples(recipe, lm, model.player, run.teach(seed, split), negatives, seed)
+        _sft_examples(recipe, lm, row.player, run.teach(seed, split), negatives, seed)
         for split in ("train", "validation")
     )
-    budget = recipe.sft_budget(model.player)
+    budget = recipe.sft_budget(row.player)
     learner = run.learner(seed, name)
-    part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[model.player]
+    part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[row.player]
     last: dict[str, float] = {}
     tick(0, budget.steps, "")
     with MetricsFile(
@@ -159,7 +179,7 @@ def _sft_examples(
 
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
-    recipe, run, seed, arm = context.recipe, context.run, artifact.seed, ARMS[artifact.name]
+    recipe, run, seed, arm = context.recipe, context.run, artifact.seed, chosen([artifact.name])[artifact.name]
     name = f"rl-{artifact.name}"
     config = replace(recipe.rl, **(arm.rl or {}))
     policy_lm, reflector_lm = load_pair(recipe, run, seed, arm, arm.policy)

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
         OraclePlayer,
         RandomPlayer,
         ScriptedPlayer,
-        TargetReturnPlayer,
     )
 
 __all__ = [
     "AnalystPlayer", "BaselinePlayer", "ExpertPlayer", "LiveEpisode", "OraclePlayer", "Player", "Policy",
-    "RandomPlayer", "Reflector", "ScriptedPlayer", "TargetReturnPlayer",
+    "RandomPlayer", "Reflector", "ScriptedPlayer",
 ]  # fmt: skip
 
 _HOMES = {"Player": "base", "LiveEpisode": "base", "Policy": "policy", "Reflector": "policy"}

@@ -7,7 +7,6 @@ from typing import Any
 
 from reflectrl.envs.teacher import ask
 from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.prompts import target_return
 from reflectrl.types import Turn, UserError
 
 
@@ -83,23 +82,6 @@ class ScriptedPlayer:
             legal = ", ".join(episode.observation.actions)
             raise UserError(f"scripted action {self.script[turn]!r} is not legal at step {turn} (legal: {legal})")
         return episode.observation.actions.index(self.script[turn])
-
-
-class TargetReturnPlayer:
-    """Speaks in the reflector's place: the return that is still to come if the whole episode is to earn `target`.
-
-    Args:
-        target: return of the whole episode, in environment units.
-    """
-
-    def __init__(self, target: float) -> None:
-        self.target = target
-
-    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        return [
-            Turn("target_return", target_return(self.target - sum(step.reward for step in episode.steps)))
-            for episode in episodes
-        ]
 
 
 UNLEARNED: dict[str, type[Player]] = {

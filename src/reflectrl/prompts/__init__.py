@@ -88,11 +88,6 @@ def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
     return Prompt(observation.history, f"{before}{observation.state}{between}{reflection}{after}")
 
 
-def target_return(value: float) -> str:
-    """What a return-conditioned policy is told in the place of a reflection: the return that is to come."""
-    return f"{round(value, 6):+.1f} to come."  # sums of the same rewards may differ in their last digits
-
-
 def reflection_completion(reflection: str) -> str:
     """What the reflector is trained to continue with (end-of-text follows as a token)."""
     return " " + reflection

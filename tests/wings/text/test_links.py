@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.config import ModelConfig, OfflineConfig
+from reflectrl.config import ModelConfig
+from reflectrl.offline.config import OfflineConfig
 from reflectrl.types import UserError
 from reflectrl.wings.text.pipeline.from_samples import train_on_samples
 from reflectrl.wings.text.samples.writing import LineFile

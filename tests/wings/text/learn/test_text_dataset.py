@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn.completions import Affine
-from reflectrl.learn.reference_cache import reference_logprobs
 from reflectrl.models.lm import LanguageModel
+from reflectrl.offline.completions import Affine
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_cache import reference_logprobs
 from reflectrl.types import UserError
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample

@@ -11,7 +11,7 @@ from typing import Any
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
-from reflectrl.pipeline.arms import ARMS, chosen
+from reflectrl.pipeline.arms import all_arms, chosen
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_models
 from reflectrl.plugins import suggestion
@@ -69,7 +69,9 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
     chosen([arm])
     if arm not in recipe.arms:
-        raise UserError(f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in ARMS])}")
+        raise UserError(
+            f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in all_arms()])}"
+        )
     if seed not in recipe.seeds:
         raise UserError(f"{run} has no seed {seed}; it has {', '.join(map(str, recipe.seeds))}")
     env = make(recipe.env)

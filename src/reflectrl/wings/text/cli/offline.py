@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from reflectrl.config import Algorithm, ModelConfig, OfflineConfig, Word, from_dict, parse_overrides
+from reflectrl.config import ModelConfig, Word, from_dict, parse_overrides
+from reflectrl.offline.config import Algorithm, OfflineConfig
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 

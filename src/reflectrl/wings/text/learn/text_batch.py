@@ -12,9 +12,9 @@ from reflectrl.config import RLConfig
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.losses import baseline_leave_one_out, baseline_mean, gae, rewards_to_go
-from reflectrl.learn.offline_losses import k3
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
+from reflectrl.offline.losses import k3
 from reflectrl.wings.text.learn.written import Written
 
 

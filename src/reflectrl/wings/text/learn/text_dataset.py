@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-from reflectrl.config import ModelConfig, OfflineConfig
+from reflectrl.config import ModelConfig
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.offline import train_offline
-from reflectrl.learn.offline_algorithms import BY_ADVANTAGE
-from reflectrl.learn.reference_cache import ReferenceCache, cached_reference
 from reflectrl.models.lm import CARD, LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.offline.algorithms import BY_ADVANTAGE
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.learn import train_offline
+from reflectrl.offline.reference_cache import ReferenceCache, cached_reference
 from reflectrl.pipeline.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
 from reflectrl.pipeline.folder import alone
 from reflectrl.pipeline.metrics import MetricsFile

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from reflectrl.config import Algorithm, Recipe
+from reflectrl.config import Recipe
+from reflectrl.offline.config import Algorithm
 from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
 from reflectrl.pipeline.graph import EXTENT, ends
 from reflectrl.plugins import suggestion

@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from reflectrl.config import Algorithm
-from reflectrl.learn.offline_algorithms import PREFERENCES
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.offline.algorithms import PREFERENCES
+from reflectrl.offline.config import Algorithm
 from reflectrl.pipeline.folder import Context
 from reflectrl.types import named_seed
 from reflectrl.wings.text.generation.generate import one_per_prompt

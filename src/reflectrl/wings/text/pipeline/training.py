@@ -12,17 +12,17 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from reflectrl.config import Algorithm, OfflineConfig
 from reflectrl.config.folders import data_folder
 from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
-from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example
-from reflectrl.learn.offline import train_offline
-from reflectrl.learn.reference_cache import CARD as REFERENCE_CACHE
-from reflectrl.learn.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import Algorithm, OfflineConfig, offline_settings
+from reflectrl.offline.learn import train_offline
+from reflectrl.offline.reference_cache import CARD as REFERENCE_CACHE
+from reflectrl.offline.reference_cache import Outcomes, ReferenceCache, cached_reference
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.progress import Tick
@@ -101,8 +101,11 @@ def reference(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     seed, recipe = artifact.seed, text.recipe
     lm = text.load("base", seed)
     if text_settings(recipe).reference == "sft":
-        steps = recipe.offline.reference_steps
-        rows = {split: _examples(lm, filter(imitable, text.samples(split)), recipe.offline) for split in SPLITS[:2]}
+        steps = offline_settings(recipe).reference_steps
+        rows = {
+            split: _examples(lm, filter(imitable, text.samples(split)), offline_settings(recipe))
+            for split in SPLITS[:2]
+        }
         learner = text.run.learner(seed, REFERENCE)
         shared = {"part": "sft", "seed": seed, "arm": None}
         with MetricsFile(text.run.metrics(seed, REFERENCE), learner, shared) as file:
@@ -133,7 +136,7 @@ def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
         def note(metrics: dict[str, float]) -> None:
             file.write(metrics)
             about = f"explained variance {metrics['explained_variance']:.2f}"
-            tick(int(metrics["step"]), text.recipe.offline.value_epochs, about)
+            tick(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
 
         sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
         for algorithm in reversed(sets.values()):  # an algorithm for each set of training samples that the arms need
@@ -150,7 +153,7 @@ def reference_cache(
     text: TextContext, lm: LanguageModel, seed: int, algorithm: str, note: Note
 ) -> tuple[Dataset, ReferenceCache]:
     """An algorithm's samples, bound to the model, and what the reference (the model as it is now) thinks of them."""
-    config, samples = text.recipe.offline, text.training(algorithm)
+    config, samples = offline_settings(text.recipe), text.training(algorithm)
     data = text_dataset(lm, samples, config)
     folder = cache_folder(text, seed, algorithm)
     played = partial(_played, text, lm, seed) if config.value_from == "rollouts" else None
@@ -165,7 +168,7 @@ def cache_folder(text: TextContext, seed: int, algorithm: str) -> Path:
 
 def _played(text: TextContext, lm: LanguageModel, seed: int) -> Outcomes:
     """What the reference's greedy completions of validation prompts earn."""
-    config = text.recipe.offline
+    config = offline_settings(text.recipe)
     prompts = text.prompts("validation")
     path = text.written(REFERENCE, seed, "validation", "greedy", "value")
     found = text.reward.label(completions(text, lm, prompts, path, "greedy", seed))
@@ -184,8 +187,8 @@ def completions(
         prompts,
         path,
         how,
-        most_tokens=recipe.offline.completion_tokens,
-        prompt_tokens=recipe.offline.prompt_tokens,
+        most_tokens=offline_settings(recipe).completion_tokens,
+        prompt_tokens=offline_settings(recipe).prompt_tokens,
         seed=named_seed(seed, "write", path.stem),
         batch_size=recipe.eval.batch,
     )
@@ -209,9 +212,11 @@ def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
         evaluate = partial(_evaluate, text, lm, seed, name)
         if name == PPO:
             prompts, reward = text.prompts("train"), text.reward.label
-            train_online_text(lm, prompts, reward, evaluate, recipe.rl, recipe.offline, learning_seed, note, learner)
+            train_online_text(
+                lm, prompts, reward, evaluate, recipe.rl, offline_settings(recipe), learning_seed, note, learner
+            )
         else:
-            config = replace(recipe.offline, algorithm=cast(Algorithm, name))
+            config = replace(offline_settings(recipe), algorithm=cast(Algorithm, name))
             data, known = reference_cache(text, lm, seed, name, lambda _: None)
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
     _save(text, lm, seed, name)

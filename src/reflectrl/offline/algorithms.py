@@ -13,12 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reflectrl.config import OfflineConfig
-from reflectrl.config.offline import LogAlgorithm
-from reflectrl.learn import offline_losses as losses
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.reference_cache import ReferenceCache
-from reflectrl.learn.transitions import logged_steps
+from reflectrl.offline import losses
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import LogAlgorithm, OfflineConfig
+from reflectrl.offline.reference_cache import ReferenceCache
+from reflectrl.offline.transitions import logged_steps
 from reflectrl.types import UserError
 
 BY_REWARD = ("wbc", "r_gold", "r_lol")

@@ -12,18 +12,18 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from reflectrl.config import Algorithm, OfflineConfig
-from reflectrl.learn.completions import Dataset, step_dataset
-from reflectrl.learn.expert_iteration import play, train_expert_iteration
-from reflectrl.learn.offline import train_offline
-from reflectrl.learn.offline_algorithms import Item, items_of, losses_of, mean_loss
-from reflectrl.learn.reference_cache import ReferenceCache, score_reference
-from reflectrl.learn.reference_value import split
 from reflectrl.learn.trainer import linear
+from reflectrl.offline.algorithms import Item, items_of, losses_of, mean_loss
+from reflectrl.offline.completions import Dataset, step_dataset
+from reflectrl.offline.config import Algorithm, OfflineConfig
+from reflectrl.offline.expert_iteration import play, train_expert_iteration
+from reflectrl.offline.learn import train_offline
+from reflectrl.offline.reference_cache import ReferenceCache, score_reference
+from reflectrl.offline.reference_value import split
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Sampling, UserError
-from tests.learn.texts import Text, texts
+from tests.offline.texts import Text, texts
 
 Tiny = Callable[..., Any]
 ALGORITHMS = get_args(Algorithm)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.learn.completions import Dataset
 from reflectrl.learn.examples import Example, completion_logits
+from reflectrl.offline.completions import Dataset
 
 
 class Text(NamedTuple):

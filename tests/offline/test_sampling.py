@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 import torch
 
-from reflectrl.learn.sampling import batches, make_sampler, scaled_steps
+from reflectrl.offline.sampling import batches, make_sampler, scaled_steps
 from reflectrl.types import UserError
 
 WEIGHTS = torch.tensor([0.0, 1.0, -2.0, 3.0])

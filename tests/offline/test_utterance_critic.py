@@ -11,20 +11,20 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn import utterance_critic
-from reflectrl.learn.completions import Dataset, step_dataset
-from reflectrl.learn.expert_iteration import play
-from reflectrl.learn.offline import train_offline
-from reflectrl.learn.offline_algorithms import items_of
-from reflectrl.learn.reference_cache import reference_logprobs
-from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
-from reflectrl.learn.utterance_critic import cached_critic, fit_critic
 from reflectrl.models.sharing import apart
+from reflectrl.offline import utterance_critic
+from reflectrl.offline.algorithms import items_of
+from reflectrl.offline.completions import Dataset, step_dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.expert_iteration import play
+from reflectrl.offline.learn import train_offline
+from reflectrl.offline.reference_cache import reference_logprobs
+from reflectrl.offline.transitions import StepFeatures, Transitions, step_features, transitions
+from reflectrl.offline.utterance_critic import cached_critic, fit_critic
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
-from tests.learn.texts import Text, texts
+from tests.offline.texts import Text, texts
 
 Tiny = Callable[..., Any]
 Walk = Sequence[tuple[int, int, float]]

@@ -10,8 +10,7 @@ from typing import Any, cast, get_args
 
 import torch
 
-from reflectrl.config import OfflineConfig, Recipe
-from reflectrl.config.offline import LogAlgorithm
+from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
@@ -19,26 +18,28 @@ from reflectrl.episodes import (
     read_episodes,
     task_key,
     to_line,
-    with_target_returns,
     without_reflections,
 )
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
-from reflectrl.learn.completions import Dataset, step_dataset
-from reflectrl.learn.expert_iteration import play, train_expert_iteration
-from reflectrl.learn.offline import Log, train_offline
-from reflectrl.learn.reference_cache import Outcomes, ReferenceCache, cached_reference, score_reference
 from reflectrl.learn.rollouts import flatten
-from reflectrl.learn.utterance_critic import cached_critic
 from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.models.load import load_model
-from reflectrl.pipeline.arms import BASE, MODELS, Offline
+from reflectrl.offline.arms import MODELS, Offline
+from reflectrl.offline.completions import Dataset, step_dataset
+from reflectrl.offline.config import LogAlgorithm, OfflineConfig, offline_settings
+from reflectrl.offline.expert_iteration import play, train_expert_iteration
+from reflectrl.offline.learn import Log, train_offline
+from reflectrl.offline.reference_cache import Outcomes, ReferenceCache, cached_reference, score_reference
+from reflectrl.offline.target_return import target_return_player, with_target_returns
+from reflectrl.offline.utterance_critic import cached_critic
+from reflectrl.pipeline.arms import BASE
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.training import finished_lines, planned_demonstrations
-from reflectrl.players import Policy, TargetReturnPlayer
+from reflectrl.players import Policy
 from reflectrl.types import Sampling, named_seed
 
 
@@ -47,11 +48,11 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
     recipe, run, seed = context.recipe, context.run, artifact.seed
     taught = read_episodes(run.teach(seed, "train"))
     episodes = [episode for episode in taught if episode.provenance.get("kind") == "trajectory"]
-    if recipe.offline.log_episodes:
+    if offline_settings(recipe).log_episodes:
         player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             tasks = make(recipe.env).tasks("train")
-            played = play(player, envs, tasks, recipe.offline.log_episodes, named_seed(seed, "log"))
+            played = play(player, envs, tasks, offline_settings(recipe).log_episodes, named_seed(seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
     write_text(run.log(seed), "".join(to_line(episode) + "\n" for episode in episodes))
     tick(len(episodes), len(episodes), f"{success_rate(episodes):.0%} of them won")
@@ -61,7 +62,7 @@ def remaining_log(context: Context, artifact: Artifact) -> bool:
     """Whether the log lacks episodes."""
     recipe, env = context.recipe, make(context.recipe.env)
     taught = sum(one.kind == "trajectory" for one in planned_demonstrations(recipe, env, artifact.seed, "train"))
-    planned = taught + recipe.offline.log_episodes * len(env.tasks("train"))
+    planned = taught + offline_settings(recipe).log_episodes * len(env.tasks("train"))
     return finished_lines(context.run.log(artifact.seed)) < planned
 
 
@@ -74,14 +75,13 @@ def value(context: Context, artifact: Artifact, tick: Tick) -> None:
         EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
         MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file,
     ):
-        _reference_cache(recipe, run, seed, reference, envs, partial(_note, file, tick, recipe.offline))
+        _reference_cache(recipe, run, seed, reference, envs, partial(_note, file, tick, offline_settings(recipe)))
 
 
 def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Train one policy of `MODELS` from the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     model = MODELS[name]
-    assert isinstance(model, Offline)
     source = base_source(recipe, run, seed) if model.start == BASE else run.checkpoint(seed, model.start)
     learning = _policy(recipe, source, seed)
     config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
@@ -103,7 +103,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 def settings_of(recipe: Recipe, model: Offline) -> OfflineConfig:
     """The settings of a policy. From the base model it learns as SFT does; all arms have the same steps in all."""
-    config, sft = recipe.offline, recipe.sft
+    config, sft = offline_settings(recipe), recipe.sft
     if model.start != BASE:
         known = model.algorithm in get_args(LogAlgorithm)
         return replace(config, algorithm=cast(LogAlgorithm, model.algorithm)) if known else config
@@ -126,27 +126,31 @@ def _data(
     if model.start != BASE:
         return _reference_cache(recipe, run, seed, policy, envs, note)
     episodes, rvs = read_episodes(run.log(seed)), model.algorithm == "rvs"
-    seen = with_target_returns(episodes, recipe.offline.gamma) if rvs else without_reflections(episodes)
-    data = step_dataset(policy, list(seen), recipe.offline)
+    seen = with_target_returns(episodes, offline_settings(recipe).gamma) if rvs else without_reflections(episodes)
+    data = step_dataset(policy, list(seen), offline_settings(recipe))
     return data, score_reference(data, torch.zeros(len(data)))
 
 
 def _reference_cache(
     recipe: Recipe, run: RunFolder, seed: int, reference: Policy, envs: Callable[[], TextEnv], note: Log
 ) -> tuple[Dataset, ReferenceCache]:
-    data = step_dataset(reference, list(without_reflections(read_episodes(run.log(seed)))), recipe.offline)
+    data = step_dataset(reference, list(without_reflections(read_episodes(run.log(seed)))), offline_settings(recipe))
     folder = run.checkpoint(seed, "offline-value")
-    played = partial(_played, recipe, reference, envs, data, seed) if recipe.offline.value_from == "rollouts" else None
-    return data, cached_reference(folder, data, recipe.offline, named_seed(seed, "value"), note, played)
+    played = (
+        partial(_played, recipe, reference, envs, data, seed)
+        if offline_settings(recipe).value_from == "rollouts"
+        else None
+    )
+    return data, cached_reference(folder, data, offline_settings(recipe), named_seed(seed, "value"), note, played)
 
 
 def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, ReferenceCache]:
     """The log as data, and what an utterance-level critic thinks of it; its metrics are written when it is made."""
     name, episodes = "offline-critic", list(without_reflections(read_episodes(run.log(seed))))
-    data = step_dataset(reference, episodes, recipe.offline)
+    data = step_dataset(reference, episodes, offline_settings(recipe))
     noted: list[dict[str, float]] = []
     folder, fitting_seed = run.checkpoint(seed, name), named_seed(seed, "critic")
-    known = cached_critic(folder, data, episodes, recipe.offline, fitting_seed, noted.append)
+    known = cached_critic(folder, data, episodes, offline_settings(recipe), fitting_seed, noted.append)
     if noted:
         shared = {"part": "offline_critic", "seed": seed, "arm": None}
         with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:
@@ -157,7 +161,7 @@ def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) ->
 
 def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> Outcomes:
     """What the reference earns from each state of the episodes that it plays on training and validation tasks."""
-    env, config = make(recipe.env), recipe.offline
+    env, config = make(recipe.env), offline_settings(recipe)
     tasks = [*env.tasks("train"), *env.tasks("validation")]
     episodes = play(reference, envs, tasks, config.value_episodes, named_seed(seed, "value"))
     steps = flatten(reference, episodes, config.gamma)
@@ -169,8 +173,8 @@ def _evaluate(
     recipe: Recipe, policy: Policy, algorithm: str, envs: Callable[[], TextEnv], seed: int
 ) -> dict[str, float]:
     """Success and return of the policy as it is on validation tasks."""
-    tasks = evenly(make(recipe.env).tasks("validation"), recipe.offline.eval_episodes)
-    asking = TargetReturnPlayer(recipe.offline.target_return) if algorithm == "rvs" else None
+    tasks = evenly(make(recipe.env).tasks("validation"), offline_settings(recipe).eval_episodes)
+    asking = target_return_player(recipe) if algorithm == "rvs" else None
     return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
 
 

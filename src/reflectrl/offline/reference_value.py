@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.config import OfflineConfig
 from reflectrl.learn.losses import explained_variance, value_loss
 from reflectrl.learn.trainer import Trainer
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, pack, portions
+from reflectrl.offline.config import OfflineConfig
 from reflectrl.types import UserError, named_seed
 
 HEADS, DROPOUT = 8, 0.1

@@ -1,11 +1,14 @@
-"""The settings of offline learning, in the form of `recipe.py`."""
+"""The settings of offline learning: the section [offline] of a recipe."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from reflectrl.config.rules import Count, Natural, NonNegative, Positive, Range, Share
+
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe
 
 Algorithm = Literal[
     "nll", "wbc", "r_gold", "r_lol", "a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl", "dpo", "pro"
@@ -115,3 +118,9 @@ class OfflineConfig:
         if self.accumulate > self.batch_size:
             return f"'accumulate' is {self.accumulate}; it must be at most 'batch_size' ({self.batch_size})"
         return None
+
+
+def offline_settings(recipe: Recipe) -> OfflineConfig:
+    """The section [offline] of a recipe."""
+    found: OfflineConfig = recipe.sections["offline"]
+    return found

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn.reference_value import PromptValue, fit_value, prompt_states, prompt_values, split
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_value import PromptValue, fit_value, prompt_states, prompt_values, split
 from reflectrl.types import UserError
 
 Pair = Callable[..., tuple[Any, Any]]

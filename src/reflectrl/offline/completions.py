@@ -14,11 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reflectrl.config import OfflineConfig
 from reflectrl.episodes import task_key
 from reflectrl.learn.rollouts import flatten, policy_pass
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids, portions
+from reflectrl.offline.config import OfflineConfig
 from reflectrl.players.policy import Policy
 from reflectrl.types import Episode, UserError
 

@@ -23,15 +23,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn.completions import Dataset
 from reflectrl.learn.losses import explained_variance
-from reflectrl.learn.offline_losses import expectile
-from reflectrl.learn.reference_cache import ReferenceCache, fingerprints_of, load_or_make, reference_logprobs
-from reflectrl.learn.reference_value import Log, split
-from reflectrl.learn.sampling import batches
 from reflectrl.learn.trainer import Trainer
-from reflectrl.learn.transitions import StepFeatures, Transitions, step_features, transitions
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.losses import expectile
+from reflectrl.offline.reference_cache import ReferenceCache, fingerprints_of, load_or_make, reference_logprobs
+from reflectrl.offline.reference_value import Log, split
+from reflectrl.offline.sampling import batches
+from reflectrl.offline.transitions import StepFeatures, Transitions, step_features, transitions
 from reflectrl.types import Episode, named_seed
 
 WIDTH = 128
@@ -40,7 +40,7 @@ CHECKS = 20
 """How often the critic is looked at on held-out tasks."""
 FEATURES_CODE = ("transitions.py",)
 """Files on which the features depend, beside those of every reference cache."""
-CODE = ("utterance_critic.py", "offline_losses.py", *FEATURES_CODE)
+CODE = ("utterance_critic.py", "losses.py", *FEATURES_CODE)
 """Files on which this cache depends, beside those of every reference cache."""
 
 

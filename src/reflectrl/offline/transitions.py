@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reflectrl.learn.completions import Dataset, StepCompletions
 from reflectrl.models.sharing import Ids, pack
+from reflectrl.offline.completions import Dataset, StepCompletions
 from reflectrl.types import Episode, UserError
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from reflectrl.config import OfflineConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import successes
-from reflectrl.learn.completions import step_dataset
-from reflectrl.learn.offline import Evaluate, Log, train_offline
-from reflectrl.learn.reference_cache import score_reference
 from reflectrl.learn.trainer import Trainer
+from reflectrl.offline.completions import step_dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.learn import Evaluate, Log, train_offline
+from reflectrl.offline.reference_cache import score_reference
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from reflectrl.config import OfflineConfig
 from reflectrl.envs.base import TextEnv
-from reflectrl.learn.completions import onto_unit, step_dataset
-from reflectrl.learn.reference_cache import reference_logprobs
+from reflectrl.offline.completions import onto_unit, step_dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_cache import reference_logprobs
 from reflectrl.players import Policy, RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError

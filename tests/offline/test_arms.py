@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from reflectrl import pipeline
-from reflectrl.episodes import read_episodes, with_reflections, with_target_returns, without_reflections
-from reflectrl.learn.reference_cache import CARD
-from reflectrl.pipeline.arms import ARMS, MODELS
+from reflectrl.episodes import read_episodes, with_reflections, without_reflections
+from reflectrl.offline.arms import ARMS, MODELS
+from reflectrl.offline.reference_cache import CARD
+from reflectrl.offline.target_return import target_return, with_target_returns
 from reflectrl.pipeline.artifacts import Graph
 from reflectrl.pipeline.graph import EnvironmentPipeline
-from reflectrl.prompts import target_return
 from reflectrl.types import UserError
 
 Like = Callable[..., Any]
@@ -149,7 +149,7 @@ def test_artifacts_wait_for_what_they_need(like: Like) -> None:
 def test_offline_arms_need_no_sft_of_their_own(like: Like) -> None:
     graph = EnvironmentPipeline.graph(like("arms=offline-a_lol", "offline.log_episodes=0"))
     assert not [key for key in graph if key.startswith("sft")]
-    assert all(ARMS[name].policy in MODELS for name in ARMS if name.startswith("offline-"))
+    assert all(arm.policy in MODELS for arm in ARMS.values())
 
 
 def test_the_log_is_replayed_online(tmp_path: Path, like: Like) -> None:
@@ -178,3 +178,24 @@ class TestViews:
             for t, step in enumerate(told.steps):
                 to_go = sum(later.reward for later in plain.steps[t:])
                 assert step.reflection == target_return(to_go) and step.choice == plain.steps[t].choice
+
+
+def test_an_offline_log_that_lost_episodes_is_written_again(
+    tmp_path: Path, like: Like, said: Callable[[Path], dict[str, str]]
+) -> None:
+    recipe, run = like(*SMALL, "arms=offline-reference"), tmp_path / "run"
+    pipeline.run(recipe, run, "eval")
+    before, log = said(run), run / "episodes/offline-seed0.jsonl"
+    shutil.rmtree(run / "checkpoints/seed0/offline-reference")
+    for data in (b"", log.read_bytes()[:-300]):
+        log.write_bytes(data)
+        pipeline.run(recipe, run, "eval")
+        assert said(run) == before
+
+
+def test_every_offline_arm_plays(tmp_path: Path, like: Like) -> None:
+    pipeline.run(like(*SMALL, f"arms={','.join(ARMS)}", "rl.algorithm=ppo", "rl.baseline=critic"), tmp_path, "eval")
+    summary = json.loads((tmp_path / "results.json").read_text())["summary"]
+    whole = [line for line in summary if line["stage"] == "full"]
+    assert [line["arm"] for line in whole] == list(ARMS)
+    assert all(0 <= line["success"] <= 1 for line in whole)

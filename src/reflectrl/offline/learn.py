@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectrl.config import OfflineConfig
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.offline_algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.reference_cache import ReferenceCache
-from reflectrl.learn.reference_value import split
-from reflectrl.learn.sampling import batches, scaled_steps
 from reflectrl.learn.trainer import Metrics, Trainer, linear
 from reflectrl.models.machine import release_memory
+from reflectrl.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_cache import ReferenceCache
+from reflectrl.offline.reference_value import split
+from reflectrl.offline.sampling import batches, scaled_steps
 
 Log = Callable[[Metrics], None]
 Evaluate = Callable[[], Metrics]

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.config import OfflineConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.learn.checkpoint import recover, write_folder
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.reference_value import Log, fit_value, prompt_values
 from reflectrl.models.lm import LanguageModel, fingerprint
 from reflectrl.models.sharing import Ids
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_value import Log, fit_value, prompt_values
 from reflectrl.types import UserError
 
 Cached = TypeVar("Cached")
@@ -33,7 +33,7 @@ Cached = TypeVar("Cached")
 CARD, TENSORS = "reference_cache.json", "reference_cache.safetensors"
 """The files of a cache: what it was made from, and what was made."""
 
-CODE = ("completions.py", "reference_value.py", "reference_cache.py", "rollouts.py", "trainer.py")
+CODE = ("completions.py", "reference_value.py", "reference_cache.py", "../learn/rollouts.py", "../learn/trainer.py")
 """The files on which a cache depends."""
 
 
@@ -141,7 +141,7 @@ def fingerprints_of(data: Dataset, settings: Mapping[str, object], code: Sequenc
         "reference": weights_fingerprint(lm),
         "tokenizer": fingerprint(lm.tokenizer),
         "settings": _digest(json.dumps(dict(settings), sort_keys=True).encode()),
-        "code": _digest(*(Path(__file__).with_name(name).read_bytes() for name in (*CODE, *code))),
+        "code": _digest(*((Path(__file__).parent / name).read_bytes() for name in (*CODE, *code))),
     }
 
 

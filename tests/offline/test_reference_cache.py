@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from reflectrl.config import OfflineConfig
 from reflectrl.digests import DIGESTS
-from reflectrl.learn import reference_cache
-from reflectrl.learn.completions import Dataset
-from reflectrl.learn.reference_cache import (
+from reflectrl.offline import reference_cache
+from reflectrl.offline.completions import Dataset
+from reflectrl.offline.config import OfflineConfig
+from reflectrl.offline.reference_cache import (
     CARD,
     TENSORS,
     Outcomes,
@@ -24,7 +24,7 @@ from reflectrl.learn.reference_cache import (
     reference_logprobs,
 )
 from reflectrl.types import UserError
-from tests.learn.texts import Text, texts
+from tests.offline.texts import Text, texts
 
 Tiny = Callable[..., Any]
 CONFIG = OfflineConfig(value_epochs=2, value_batch=4)
