@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.episodes.schema import NAMES, from_line
+from reflectrl.episodes.schema import NAMES, from_line, refuse_constant
 from reflectrl.plugins import suggestion
 from reflectrl.types import Episode, Observation, Task, Turn, UserError
 
@@ -103,7 +103,7 @@ def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
         ValueError: what is wrong, in a few words.
     """
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
     except json.JSONDecodeError as error:
@@ -141,7 +141,8 @@ def _step(data: dict[str, Any], unread: set[str], player: str) -> ToldStep:
     seen = data.get("observation")
     if isinstance(seen, Mapping):
         unread |= _unread(dict(seen), ("history", "state"))
-        seen = Observation(*(_value(dict(seen), name, str) or "" for name in ("history", "state")), actions or ())
+        history, state = (_value(dict(seen), name, str) or "" for name in ("history", "state"))
+        seen = Observation(history, state, actions or ())
     elif seen is not None:
         _utf8("observation", _require(str, "'observation'", seen))
     reward, reflection = _value(data, "reward", float), _value(data, "reflection", str)

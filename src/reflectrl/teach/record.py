@@ -133,7 +133,9 @@ class Recorder:
     def require_env(self, task: Task) -> None:
         """Refuse a task of another environment than that of the log."""
         if self._envs - {task.env}:
-            raise UserError(f"{self.path} holds episodes of {min(self._envs)!r}, not of {task.env!r}; give another file")
+            raise UserError(
+                f"{self.path} holds episodes of {min(self._envs)!r}, not of {task.env!r}; give another file"
+            )
 
     def append(self, episode: Episode) -> None:
         """Write an episode; UserError if it holds what a log cannot."""

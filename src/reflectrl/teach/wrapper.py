@@ -115,7 +115,9 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         else:
             name = self.text.names[int(action)]
             if name not in before.observation.actions:
-                LOG.warning("reflectrl: %r is not legal as %s has it: this episode is not recorded", name, self.text.name)
+                LOG.warning(
+                    "reflectrl: %r is not legal as %s has it: this episode is not recorded", name, self.text.name
+                )
                 self._recording = None
                 return result
             index = before.observation.actions.index(name)
@@ -133,9 +135,10 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         assert self.text is not None
         reward, ended = now.reward * self.text.scale, now.done and not now.truncated
         if not math.isclose(reward, float(result[1]), abs_tol=1e-6) or (result[2] and not ended):
+            ours, theirs = ("ended" if end else "went on" for end in (ended, result[2]))
             raise UserError(
-                f"{self.text.name} as text gave reward {reward:g} and {'ended' if ended else 'went on'}, what is played "
-                f"gave {float(result[1]):g} and {'ended' if result[2] else 'went on'}: make both with the same settings"
+                f"{self.text.name} as text gave reward {reward:g} and {ours}, what is played gave "
+                f"{float(result[1]):g} and {theirs}: make both with the same settings"
             )
 
     def close(self) -> None:
