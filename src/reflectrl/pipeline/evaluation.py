@@ -14,6 +14,7 @@ from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
+from reflectrl.envs.teacher import ABILITIES
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
@@ -97,12 +98,13 @@ def remaining_tasks(context: Context, artifact: Artifact) -> bool:
 
 
 def check_env(recipe: Recipe) -> None:
-    """Refuse splits and stages that the environment does not have, and tasks in more than one split.
+    """Refuse splits, stages and teachers that the environment does not have, and tasks in more than one split.
 
     Raises:
-        UserError: names the key or the task.
+        UserError: names the key, the arms or the task.
     """
     env = make(recipe.env)
+    check_teacher(recipe, env)
     for stage in recipe.eval.stages:
         if stage not in env.stages:
             raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")
@@ -114,6 +116,30 @@ def check_env(recipe: Recipe) -> None:
         check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
         validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
         check_disjoint(validation, env.tasks("test", stage))
+
+
+def check_teacher(recipe: Recipe, env: TextEnv) -> None:
+    """Refuse arms that need somebody whom the environment does not have.
+
+    Raises:
+        UserError: names the arms and what their teacher would have to be.
+    """
+    has = set(env.teacher.abilities())
+    needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
+    for name, arm in chosen(recipe.arms).items():
+        if arm.is_taught:
+            needed["expert"].append(name)
+        if arm.reflector:
+            needed["analyst"].append(name)
+        if arm.player in ABILITIES:
+            needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)
+    for ability, names in needed.items():
+        if names and ability not in has:
+            arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+            about = f"{type(env).__name__} has no {ability}, which {arms} would need"
+            raise UserError(
+                f"{about}; give its teacher one (docs/own-environment.md), or leave them out: --arms rl-only"
+            )
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
             tick(len(episodes), len(tasks), f"{steps} steps")
             if steps >= TOKENIZER_ROWS:
                 break
-    write_text(context.run.random_play(seed), "".join(f"{to_line(episode)}\n" for episode in episodes))
+    path = context.run.random_play(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
 
 
 def finished_lines(path: Path) -> int:
@@ -149,11 +151,11 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     )
     budget = recipe.sft_budget(row.player)
     learner = run.learner(seed, name)
-    part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[row.player]
+    kind = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[row.player]
     last: dict[str, float] = {}
     tick(0, budget.steps, "")
     with MetricsFile(
-        run.metrics(seed, name), learner, {"part": part, "seed": seed, "arm": None, "artifact": name}
+        run.metrics(seed, name), learner, {"kind": kind, "seed": seed, "arm": None, "artifact": name}
     ) as log:
 
         def note(metrics: dict[str, float]) -> None:
@@ -188,7 +190,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     seen = with_reflections if arm.reflector else without_reflections  # of the log, as this arm would have seen it
     logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
     learner = run.learner(seed, name)
-    shared = {"part": "rl", "seed": seed, "arm": artifact.name}
+    shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
     with MetricsFile(run.metrics(seed, name), learner, shared) as log:
 
         def note(metrics: dict[str, Any]) -> None:

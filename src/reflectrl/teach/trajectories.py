@@ -45,11 +45,11 @@ def teach(env: TextEnv, demonstration: Demonstration, unsafe_noise: bool = False
     """Play one demonstration.
 
     Args:
-        env: an environment whose teacher is an expert and an analyst.
+        env: an environment whose teacher is an expert; where it is no analyst, the episode has no reflections.
         unsafe_noise: random actions may end the episode.
 
     Raises:
-        UserError: the environment has no expert or analyst, or raised; it and the task are named.
+        UserError: the environment has no expert, or raised; it and the task are named.
     """
     lecture = _Lecture(env, demonstration)
     try:
@@ -126,9 +126,12 @@ class _Lecture:
     def take(self, target: int, action: int, label: StepLabel | None) -> None:
         """Write down what analyst and expert say here, then carry out an action."""
         observation = self.env.observe()
-        analysis = ask(self.env, self.demonstration.task, "analyse", len(observation.actions))
+        turns: tuple[Turn, ...] = ()
+        if "analyst" in self.env.teacher.abilities():
+            analysis = ask(self.env, self.demonstration.task, "analyse", len(observation.actions))
+            turns = (Turn("analyst", analysis),)
         player = "expert" if action == target else "noise"
-        turns = (Turn("analyst", analysis), Turn(player, observation.actions[action], choice=action))
+        turns = (*turns, Turn(player, observation.actions[action], choice=action))
         _, reward, _, self.truncated, info = self.env.step(action)
         self.steps.append(Step(observation, turns, action, reward, tuple(info["events"]), target, label))
 
