@@ -84,7 +84,7 @@ class Session:
         self.shown = False
 
     def _turn(self) -> Turn | None:
-        """The next action, by a helper or the person; a turn without a choice if nothing is to be done; None to drop."""
+        """The next action, by a helper or the person; a turn without a choice if none is taken yet; None to drop."""
         if self.playing:
             turn = self.helpers[self.playing].turns([self.live])[0]
             self.say(f"{table(self.live, turn)}\n{turn.player}: {printable_line(turn.text)}")

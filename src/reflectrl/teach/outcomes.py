@@ -2,8 +2,8 @@
 
 In every state of a teaching episode, each legal action is tried: it is taken, and a policy plays on to the end, several
 times. A template then says which of them won. The best action becomes the step's target, too: one step of policy
-improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). So the steps of
-lost episodes become negative examples: what should have been done there is known now, wherever anything won.
+improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). So the steps
+of lost episodes become negative examples: what should have been done there is known now, wherever anything won.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def outcomes(
     actions: int,
     seed: int,
 ) -> dict[int, list[Tried]]:
-    """What came of the actions in some steps of an episode, by the step's index; arguments are those of `with_outcomes`.
+    """What came of the actions in some steps of an episode, by the step's index; arguments as in `with_outcomes`.
 
     Every action of a state is tried under the same luck, so that they differ by what they are.
     """
@@ -106,10 +106,10 @@ def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> s
 def _told(step: Step, tried: Sequence[Tried]) -> Step:
     """The step with the reflection, and the target that it speaks of."""
     best = best_of(tried, step.target if step.label else None)
+    if max(one.won for one in tried) == 0 and not step.label:
+        return step
     reflection = Turn("outcomes", outcome_text(step.observation.actions, tried, best))
     turns = (reflection, *(turn for turn in step.turns if turn.choice is not None))
-    if max(one.won for one in tried) == 0 and not step.label:
-        return replace(step, turns=turns)
     return replace(step, turns=turns, target=best, label=step.label or "negative")
 
 
@@ -153,7 +153,7 @@ def _played(
     player: Player,
     seed: int,
 ) -> Iterator[tuple[Try, bool, float]]:
-    """Play the continuations, as many side by side as there are environments: which it was, whether it won, its return."""
+    """Play the continuations, one in each environment at a time: which it was, whether it won, and its return."""
     waiting, free, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
     while True:
         while free and (job := next(waiting, None)) is not None:

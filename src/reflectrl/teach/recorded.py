@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from reflectrl.episodes import ToldEpisode, ToldStep, read_episodes, task_key, t
 from reflectrl.rollout import TimeStep, advance
 from reflectrl.teach.record import Recording
 from reflectrl.types import Episode, Observation, Task, Turn, UserError, named_seed
-
-Part = Literal["train", "validation"]
-
 
 # ---- played again ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +168,7 @@ def _difference(told: str, shown: str) -> str:
 
 def recorded(
     env: TextEnv, paths: Sequence[Path], seed: int, share: float = 0.2, check: bool = True
-) -> dict[Part, list[Episode]]:
+) -> dict[str, list[Episode]]:
     """The teaching episodes that logs hold, for training and for validation; no task is in both.
 
     Args:
@@ -200,14 +196,14 @@ def recorded(
     }
 
 
-def require_lessons(parts: Mapping[Part, Iterable[Episode]], paths: Sequence[Path]) -> None:
+def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path]) -> None:
     """Refuse demonstrations from which nothing can be imitated; names what is missing."""
     for part, episodes in parts.items():
         if not any(step.label for episode in episodes for step in episode.steps):
             raise UserError(f"teach.log: {_names(paths)}: no episode for {part} is won, so there is nothing to imitate")
 
 
-def has_reflections(parts: Mapping[Part, Iterable[Episode]]) -> bool:
+def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:
     """Whether steps that are imitated come with reflections, both for training and for validation."""
     return all(
         any(step.label and step.reflection is not None for episode in episodes for step in episode.steps)
