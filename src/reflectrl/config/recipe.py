@@ -84,8 +84,8 @@ class TeachConfig:
     """Where teaching episodes come from, and how they are made from the training tasks."""
 
     by: Literal["teacher", "log"] = "teacher"
-    """Who teaches: the environment's own teacher, or demonstrations that were recorded ([demonstrations.md]
-    (demonstrations.md))."""
+    """Who teaches: the environment's own teacher, or demonstrations that were recorded
+    ([demonstrations.md](demonstrations.md))."""
     log: tuple[str, ...] = ()
     """Files of demonstrations: what `play --record`, `RecordEpisodes` and `import-episodes` write."""
     check_log: bool = True
