@@ -122,6 +122,11 @@ def test_so_many_episodes_and_no_more(typed: Typed) -> None:
     assert "d.jsonl holds 1 episode\n" in typed(*expert(0), "", words=("--episodes", "1"))
 
 
+def test_that_test_tasks_teach_nothing_is_said_before_they_are_played(typed: Typed) -> None:
+    assert "nothing will be taught by these" in typed("q", words=("--split", "test"))
+    assert "nothing will be taught" not in typed("q")
+
+
 def test_help_names_every_command_and_helper(typed: Typed) -> None:
     shown = typed("/help", "q")
     assert all(word in shown for word in ("/undo", "/reflect", "/mistake", "/comment", "/drop", "expert", "random"))

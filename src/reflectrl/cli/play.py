@@ -90,6 +90,8 @@ def ending(episode: Episode) -> str:
 def _left(recorder: Recorder, tasks: Sequence[Task]) -> Sequence[Task]:
     """The tasks that are not recorded yet; says how many are."""
     recorder.require_env(tasks[0])
+    if tasks[0].split == "test":
+        print("note: players are evaluated on test tasks, so nothing will be taught by these")
     left = [task for task in tasks if not recorder.has(task)]
     if not left:
         raise UserError(f"{recorder.path} has an episode of each of the {len(tasks)} tasks already; name other tasks")
