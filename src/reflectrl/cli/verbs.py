@@ -6,29 +6,27 @@ Whatever is slow to import (torch, gymnasium) is imported inside the calls, so t
 from __future__ import annotations
 
 import difflib
-import functools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from reflectrl.cli.bench import Bench
+from reflectrl.cli.check import CheckEnv
 from reflectrl.cli.data import Data
+from reflectrl.cli.projects import EnvName, Init, env_section
 from reflectrl.cli.run import flags, recipes, run_verbs, summary
-from reflectrl.config import Word, parse_overrides
 from reflectrl.config.reference import keys
 from reflectrl.pipeline import all_arms
-from reflectrl.plugins import names, one_line, resolve
+from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
-
-EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 
 
 @dataclass(frozen=True)
 class Play:
-    """Watch a player, or play, in the terminal. Any argument of the environment is an option: --size 6"""
+    """Watch a player, or play, in the terminal; record it. Any argument of the environment is an option: --size 6"""
 
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
@@ -37,7 +35,11 @@ class Play:
     take_over: bool = False
     """You choose; the player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Number of the task, from 0."""
+    """Number of the (first) task, from 0."""
+    record: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Append the finished episodes to this log of demonstrations; tasks that it has are passed over."""
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """How many episodes; one if not given, or as many as you want where you play yourself and record."""
     split: Annotated[str, tyro.conf.arg(metavar="SPLIT")] = "train"
     """Which tasks."""
     stage: Annotated[str | None, tyro.conf.arg(metavar="STAGE")] = None
@@ -48,25 +50,37 @@ class Play:
     """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Play one episode and say how it ended."""
-        from reflectrl.cli.play import choose_task, ending, play
+        """Play, and say how each episode ended."""
+        from reflectrl.cli.play import choose_tasks, play
 
-        section = _section(self.env, settings)
-        task = choose_task(_made(section, type(self)), self.split, self.stage, self.task)
-        episode = play(section, self.player, task, self.seed, self.take_over, self.trust)
-        print(ending(episode) if episode else "stopped")
+        if self.episodes is not None and self.episodes < 1:
+            raise UserError(f"--episodes must be at least 1, not {self.episodes}")
+        section = env_section(self.env, settings)
+        tasks = choose_tasks(_made(section, type(self)), self.split, self.stage, self.task)
+        play(section, self.player, tasks, self.seed, self.take_over, self.trust, self.record, self.episodes)
 
 
 @dataclass(frozen=True)
-class CheckEnv:
-    """Try the promises of an environment. Any argument of the environment is an option: --size 6"""
+class ImportEpisodes:
+    """Make a log of demonstrations of episodes that another program wrote as JSON lines, checking each by playing it
+    again in the environment. Any argument of the environment is an option: --size 6
+    """
 
-    env: EnvName
-    """Name of an environment, or package.module:Class."""
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """Files of JSON lines; the form is on the page "Teach by showing"."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The log to which the episodes are appended, unless it has them already."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Name of the environment, or package.module:Class. Without it, nothing is played and everything has to be told."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Check, and say in one line what was found."""
-        print(_checked(_section(self.env, settings)))
+        """Read, check and append everything, or nothing."""
+        from reflectrl.cli.import_episodes import import_episodes
+
+        if settings and self.env is None:
+            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; arguments of an environment need --env")
+        env = _made(env_section(self.env, settings), type(self)) if self.env is not None else None
+        print(import_episodes(self.files, self.out, env))
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,8 @@ class List:
 
 OWN: dict[str, type] = {
     "play": Play,
+    "init": Init,
+    "import-episodes": ImportEpisodes,
     "check-env": CheckEnv,
     "data": Data,
     "bench": Bench,
@@ -114,40 +130,6 @@ def _listed(what: str) -> list[tuple[str, str]]:
     return [(name, arm.about) for name, arm in all_arms().items()]
 
 
-def _checked(section: dict[str, Any]) -> str:
-    """Try the environment that an `env` section describes.
-
-    Returns:
-        What was found, the warnings of gymnasium's checker included.
-
-    Raises:
-        UserError: the first broken promise, or what the environment's own code raised.
-    """
-    from reflectrl.envs import make
-    from reflectrl.envs.base import SPLITS
-    from reflectrl.envs.check import EnvCheckError, check_text_env
-
-    name = section["name"]
-    env = make(section)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            abilities = check_text_env(functools.partial(make, section))
-        sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
-    except UserError:
-        raise
-    except EnvCheckError as error:
-        raise UserError(f"environment {name!r} breaks a promise: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the environment's own code raises
-        raise UserError(f"environment {name!r} raised {one_line(error)}") from error
-    notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
-    found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
-    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
-    return "\n".join([*notes, f"{name}: every promise is kept ({told})"])
-
-
 def _made(section: dict[str, Any], verb: type) -> Any:
     """The environment; what it does not take may be a misspelt option of the verb."""
     from reflectrl.envs import make
@@ -157,9 +139,3 @@ def _made(section: dict[str, Any], verb: type) -> Any:
     except UserError as error:
         near = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, flags(verb), 1, 0.7)]
         raise UserError(f"{error}{f'; or did you mean {near[0]}?' if near else ''}") from error
-
-
-def _section(name: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The env section that `--key value` (or `--env.key value`) describes."""
-    pairs = parse_overrides(settings)
-    return {"name": name} | {key.removeprefix("env."): Word(value) for key, value in pairs}

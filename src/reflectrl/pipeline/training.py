@@ -16,7 +16,6 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import (
     EpisodeLog,
-    drop_half_line,
     read_episodes,
     sft_policy,
     sft_reflection,
@@ -30,20 +29,21 @@ from reflectrl.learn.examples import Example, choice_examples, reflection_exampl
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.signal import random_play as play_at_random
+from reflectrl.learn.signal import signal_of
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import BASE, SFT, chosen, model
 from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.demonstrations import demonstrated, finished_lines, sample_outcomes
+from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
-from reflectrl.players import RandomPlayer
 from reflectrl.prompts import policy_prompt
-from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Demonstration, demonstrations, teach
-from reflectrl.types import Episode, named_seed
+from reflectrl.types import Episode, UserError, named_seed
 
 TOKENIZER_ROWS = 4000
 """Steps from which a scratch tokenizer is learned; more would not change its merges."""
@@ -60,8 +60,8 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     done = finished_lines(path)
     with EpisodeLog(path) as log:
-        for i, demonstration in islice(enumerate(planned), done, None):
-            log.append(teach(env, demonstration, recipe.teach.unsafe_noise))
+        for i, one in islice(enumerate(planned), done, None):
+            log.append(one if isinstance(one, Episode) else teach(env, one, recipe.teach.unsafe_noise))
             tick(i + 1, len(planned), "")
 
 
@@ -71,8 +71,10 @@ def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
     return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
 
 
-def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Demonstration]:
-    """What is taught of a split, in the order of its log."""
+def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
+    """What is taught of a split, in the order of its log: what the teacher is to play, or what was recorded."""
+    if recipe.teach.by == "log":
+        return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
     if split == "train" and recipe.teach.tasks:
         tasks = tasks[: recipe.teach.tasks]
@@ -80,31 +82,23 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from."""
-    recipe, seed = context.recipe, artifact.seed
-    tasks, batch, steps = make(recipe.env).tasks("train"), recipe.eval.batch, 0
-    episodes: list[Episode] = []
+    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from.
+
+    Raises:
+        UserError: random play shows nothing from which reward could teach.
+    """
+    recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
+    tasks = make(recipe.env).tasks("train")
     with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
-        for start in range(0, len(tasks), batch):
-            jobs = [Job(task, named_seed(seed, "random", task.id)) for task in tasks[start : start + batch]]
-            order = {job.task.id: i for i, job in enumerate(jobs)}
-            played = sorted(rollout(jobs, envs, RandomPlayer(), None, batch), key=lambda one: order[one.task.id])
-            episodes, steps = [*episodes, *played], steps + sum(len(episode.steps) for episode in played)
-            tick(len(episodes), len(tasks), f"{steps} steps")
-            if steps >= TOKENIZER_ROWS:
-                break
+        for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
+            episodes += played
+            tick(len(episodes), len(tasks), "")
+    if problem := signal_of(episodes).problem:
+        ways = "reward steps on the way, or teach (docs/own-environment.md)"
+        raise UserError(f"reward alone teaches nothing here: {problem}; {ways}")
     path = context.run.random_play(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
-
-
-def finished_lines(path: Path) -> int:
-    """How many whole lines a log has; half a line at its end, which a kill left, is dropped."""
-    drop_half_line(path)
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
 
 
 # ---- training ------------------------------------------------------------------------------------------------------
@@ -114,6 +108,8 @@ def base(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
     seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
     texts, choices = _corpus(taught if taught.is_file() else context.run.random_play(seed))
+    if context.recipe.teach.reflections == "outcomes":
+        texts += sample_outcomes(context.recipe, taught)
     config, init = context.recipe.model, named_seed(seed, "init")
     fill = partial(save_scratch, config=config, texts=texts, choices=choices, seed=init)
     write_folder(context.run.checkpoint(seed, BASE), fill)
@@ -146,7 +142,7 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     lm = load_model(source, recipe.model, adapter, named_seed(seed, name))
     negatives = recipe.sft.negatives and row.negatives
     train, validation = (
-        _sft_examples(recipe, lm, row.player, run.teach(seed, split), negatives, seed)
+        _sft_examples(recipe, lm, row.player, taught_episodes(recipe, run, row, seed, split), negatives, seed)
         for split in ("train", "validation")
     )
     budget = recipe.sft_budget(row.player)
@@ -168,6 +164,12 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
         tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
     write_folder(run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
     drop_state(learner)
+
+
+def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
+    """The log from which a player is fine-tuned; one that reads no reflections plays those that outcomes come from."""
+    reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
+    return run.outcomes(seed, split) if reads else run.teach(seed, split)
 
 
 def _sft_examples(
