@@ -15,8 +15,8 @@ from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import Outcome, Task, UserError
 from reflectrl.wings.textarena.games import LISTED, Candidates, listed
 
-UNLIMITED = 100
-"""Steps of a game that has no limit of its own."""
+UNLIMITED = 500
+"""Turns of a game that has no limit of its own."""
 ROUTE = (
     "name them by 'candidates', or, where an answer has to be written freely, train token by token on prompts with"
     " rewards: the arm ppo of text tasks (docs/bridges.md)"
@@ -67,7 +67,7 @@ class TextArenaEnv(TextEnv):
         self._known = self._listing()
         self.game = self._make()
         if not horizon:
-            self.horizon = 2 * (self.game.state.max_turns or UNLIMITED // 2)
+            self.horizon = 2 * (self.game.state.max_turns or UNLIMITED)
 
     def _listing(self) -> Candidates | None:
         """The function that lists actions, unless texts were given."""
