@@ -140,7 +140,7 @@ def test_tasks_are_seeds_in_splits_of_their_own_and_the_same_in_a_copy():
     assert not starts["train"] & starts["test"] and not starts["train"] & starts["validation"]
     env.reset(options={"task": env.tasks("test")[0]})
     env.step(env.teacher.expert_action(env))
-    other = pickle.loads(pickle.dumps(env))
+    other = pickle.loads(pickle.dumps(env))  # noqa: S301
     assert other.observe() == env.observe()
     assert other.teacher.expert_action(other) == env.teacher.expert_action(env)
 
@@ -187,8 +187,9 @@ def test_the_command_line_finds_the_environment_and_its_bot(command):
     assert done.returncode == 0 and "Goal: pick up" in done.stdout and done.stderr == ""
 
 
-colours, kinds = st.sampled_from(["", "red", "green", "blue", "purple", "yellow", "grey"]), st.sampled_from(
-    ["ball", "box", "key", "door", "object"]
+colours, kinds = (
+    st.sampled_from(["", "red", "green", "blue", "purple", "yellow", "grey"]),
+    st.sampled_from(["ball", "box", "key", "door", "object"]),
 )
 
 

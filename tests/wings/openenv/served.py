@@ -1,6 +1,6 @@
 """A real OpenEnv server with a small environment: hot or cold, towards a number between 0 and 9.
 
-    python served.py PORT
+python served.py PORT
 """
 
 import sys

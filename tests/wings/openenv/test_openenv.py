@@ -56,7 +56,7 @@ def test_every_promise_is_kept_and_a_copy_goes_on_where_the_first_was(url):
     assert check_text_env(env) == []
     env.reset(options={"task": env.tasks("train")[7]})
     env.step(0)
-    other = pickle.loads(pickle.dumps(env))
+    other = pickle.loads(pickle.dumps(env))  # noqa: S301
     assert other.observe() == env.observe() and "hint: higher" in other.render()
     assert other.step(1)[0] == env.step(1)[0]
     other.close()

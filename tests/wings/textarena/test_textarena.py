@@ -45,7 +45,9 @@ def test_listed_actions_are_of_the_form_that_the_game_reads(game):
         start(env)
         say(env, action)
         said = env.render().lower()
-        assert not any(word in said for word in ("invalid action", "move format", "did not respond", "must be in")), said
+        assert not any(word in said for word in ("invalid action", "move format", "did not respond", "must be in")), (
+            said
+        )
 
 
 def test_a_game_is_won_by_the_right_actions_and_pays_then():
@@ -110,7 +112,7 @@ def test_seeds_are_tasks():
 def test_a_copy_goes_on_where_the_first_was():
     env = start(TextArenaEnv("Minesweeper-v0-small", **SMALL))
     env.step(4)
-    other = pickle.loads(pickle.dumps(env))
+    other = pickle.loads(pickle.dumps(env))  # noqa: S301
     assert other.observe() == env.observe()
     assert other.step(3)[0] == env.step(3)[0]
 

@@ -54,8 +54,15 @@ class BabyAIEnv(GymTextEnv):
             raise UserError("babyai: horizon and recent must be at least 0, train, validation and test at least 1")
         if reward not in ("sparse", "timed"):
             raise UserError(f"babyai: reward must be sparse or timed, not {reward!r}")
-        sizes = {"train": train, "validation": validation, "test": test}
-        super().__init__(level_id(level), (*ACTIONS, "done"), horizon or 1, name=f"babyai-{level}", **sizes)
+        super().__init__(
+            level_id(level),
+            (*ACTIONS, "done"),
+            horizon or 1,
+            name=f"babyai-{level}",
+            train=train,
+            validation=validation,
+            test=test,
+        )
         self.reward, self.memory, self.recent, self.limit = reward, memory, recent, horizon
         self.taken: list[int] = []
         self._reset(0)
@@ -106,4 +113,3 @@ class BabyAIEnv(GymTextEnv):
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("view", "guide")
         return {key: value for key, value in super().__getstate__().items() if key not in left_out}
-

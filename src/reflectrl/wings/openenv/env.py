@@ -56,7 +56,9 @@ class OpenEnvEnv(TextEnv):
         if min(horizon, train, validation, test) < 1 or timeout <= 0:
             raise UserError("openenv: horizon, train, validation and test must be at least 1, timeout above 0")
         if urlsplit(url).hostname not in HERE:
-            raise UserError(f"openenv: {url!r} is not on this machine; forward its port: ssh -L 8000:localhost:8000 HOST")
+            raise UserError(
+                f"openenv: {url!r} is not on this machine; forward its port: ssh -L 8000:localhost:8000 HOST"
+            )
         if isinstance(actions, str) or not (actions or listed):
             raise UserError("openenv: name the actions by 'actions', or by 'listed' the field that lists them")
         super().__init__(horizon)

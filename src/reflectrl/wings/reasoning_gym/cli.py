@@ -36,7 +36,9 @@ class ReasoningGym(Data):
         """Make the questions, write them, and show one."""
         refuse_unknown(settings, type(self))
         if min(self.train, self.validation, self.test) < 1 or not self.dataset:
-            raise UserError("data reasoning-gym: --train, --validation and --test must be at least 1, and --dataset a name")
+            raise UserError(
+                "data reasoning-gym: --train, --validation and --test must be at least 1, and --dataset a name"
+            )
         sizes = {"test": self.test, "validation": self.validation, "train": self.train}
         seen: set[str] = set()
         found = {split: list(self._rows(split, count, seen)) for split, count in sizes.items()}

@@ -28,7 +28,9 @@ def package() -> Any:
     try:
         import reasoning_gym
     except ImportError as error:
-        raise UserError("questions of reasoning-gym need the package: pip install 'reflectrl[reasoning-gym]'") from error
+        raise UserError(
+            "questions of reasoning-gym need the package: pip install 'reflectrl[reasoning-gym]'"
+        ) from error
     return reasoning_gym
 
 
@@ -43,7 +45,9 @@ def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
     if name not in known:
         raise UserError(f"reasoning-gym has no data set {name!r}{_near(name, known)}")
     if RUNS_ANSWERS.search(inspect.getsource(known[name][0].score_answer)):
-        raise UserError(f"reasoning-gym: {name} judges answers by running them as code; nothing that a model wrote is run")
+        raise UserError(
+            f"reasoning-gym: {name} judges answers by running them as code; nothing that a model wrote is run"
+        )
     try:
         return package().create_dataset(name, seed=seed, **settings)
     except Exception as error:  # checks of the package are assertions
@@ -69,7 +73,13 @@ def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: s
             found += 1
             origin = {"dataset": name, "settings": dict(settings), "seed": first, "index": index}
             answer = f" {str(entry['answer']).strip()}"
-            yield {"id": f"{name}:{split}:{index}", "prompt": prompt, "completion": answer, "reward": 1.0, "meta": {KEY: origin}}
+            yield {
+                "id": f"{name}:{split}:{index}",
+                "prompt": prompt,
+                "completion": answer,
+                "reward": 1.0,
+                "meta": {KEY: origin},
+            }
         if found == count:
             return
     raise UserError(f"reasoning-gym: {name} has {found} different questions for {split}, not {count}; ask for fewer")

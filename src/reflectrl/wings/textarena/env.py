@@ -64,22 +64,26 @@ class TextArenaEnv(TextEnv):
         self.id, self.win, self.show_rules, self.show_messages = game, win, rules, messages
         self.sizes = {"train": train, "validation": validation, "test": test}
         self.settings, self.given = dict(settings or {}), candidates
-        self._known = self._listing()
+        self._candidates = self._listing()
+        self._random: Any = None
         self.game = self._make()
         if not horizon:
             self.horizon = 2 * (self.game.state.max_turns or UNLIMITED)
 
-    def _listing(self) -> Candidates | None:
-        """The function that lists actions, unless texts were given."""
-        if callable(self.given):
-            return self.given
-        if isinstance(self.given, str) or not all(isinstance(one, str) and one for one in self.given):
-            raise UserError(f"textarena: candidates are a list of texts, not {self.given!r:.60}")
+    def _listing(self) -> Candidates:
+        """The function that lists actions; of texts, one that lists these."""
+        given = self.given
+        if callable(given):
+            return given
+        if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
+            raise UserError(f"textarena: candidates are a list of texts, not {given!r:.60}")
         found = listed(self.id)
-        if not self.given and found is None:
+        if given:
+            return lambda game: given
+        if found is None:
             known = ", ".join(LISTED)
             raise UserError(f"textarena: {self.id!r} lists no actions (those of {known} are known); {ROUTE}")
-        return None if self.given else found
+        return found
 
     def _make(self) -> Any:
         """The game without wrappers, once reset to see whether one can play it alone."""
@@ -132,7 +136,7 @@ class TextArenaEnv(TextEnv):
 
     def legal_actions(self) -> Sequence[str]:
         """The candidates, as they were given or as the game stands."""
-        return tuple(self.given if self._known is None else self._known(self.game))
+        return tuple(self._candidates(self.game))
 
     # ---- the game's side -------------------------------------------------------------------------------------------
 
@@ -171,11 +175,11 @@ class TextArenaEnv(TextEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the game, which need not be picklable; the episode is replayed on the other side."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("game", "_known")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("game", "_candidates")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._known, self.game = self._listing(), self._make()
+        self._candidates, self.game = self._listing(), self._make()
         if self._task is not None:
             self.restore(self.save())
 
