@@ -99,7 +99,7 @@ def test_what_one_turns_away_from_is_remembered_and_without_memory_it_is_not():
     for memory in (True, False):
         env, found = BabyAIEnv("GoToLocal", memory=memory), 0
         for task in env.tasks("train")[:10]:
-            text, _ = env.reset(options={"task": task})
+            env.reset(options={"task": task})
             seen = {thing.name for thing in env.view.things()}
             env.step(0)
             env.step(0)

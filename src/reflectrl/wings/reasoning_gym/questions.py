@@ -102,8 +102,8 @@ def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
         raise UserError(f"reward reasoning_gym: {one_line(error)} in {dict(origin)}") from error
     if prompt_of(entry) != prompt:
         raise UserError(
-            f"reward reasoning_gym: question {origin['index']} of {origin['dataset']} is another one in the version that is"
-            " installed; make the data again: reflectrl data reasoning-gym"
+            f"reward reasoning_gym: question {origin['index']} of {origin['dataset']} is another one in the version"
+            " that is installed; make the data again: reflectrl data reasoning-gym"
         )
     try:
         return float(questions.score_answer(answer.strip(), entry))

@@ -16,8 +16,8 @@ class ReasoningGymScore:
     It has the three methods that make a component of text tasks, which this wing does not import.
 
     Args:
-        after: only what stands behind the last occurrence of this text is the answer, where it occurs ("####" for models
-            that think aloud first).
+        after: only what stands behind the last occurrence of this text is the answer, where it occurs ("####" for
+            models that think aloud first).
     """
 
     def __init__(self, after: str = "") -> None:

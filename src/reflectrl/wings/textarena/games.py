@@ -1,4 +1,4 @@
-"""Which actions the games of TextArena have. The package lists none: its games read free text, and look for [brackets]."""
+"""Which actions the games of TextArena have. The package lists none: it reads free text, and looks for [brackets]."""
 
 from __future__ import annotations
 
