@@ -27,8 +27,8 @@ class TextArenaEnv(TextEnv):
     """Plays a game through the messages that it sends.
 
     The history holds the rules, and what was said since; the state is the latest board, where the game draws one.
-    The reward is the game's, at its end: mostly 1 for a win, and a share of it for what was reached. A task is a seed of the
-    game's randomness (some games, like TowerOfHanoi, have none: all of their tasks are one).
+    The reward is the game's, at its end: 1 for a win, and mostly a share of it for what was reached. A task is a
+    seed of the game's randomness (some games, like TowerOfHanoi, have none: all of their tasks are one).
 
     Args:
         game: id in TextArena's registry, with or without wrappers ("FrozenLake-v0", "Minesweeper-v0-small").
