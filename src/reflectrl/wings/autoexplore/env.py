@@ -108,6 +108,10 @@ class AutoExploreEnv(TextEnv):
         count = min(self.limit or len(found), len(found))
         return [found[i * len(found) // count] for i in range(count)]
 
+    def card_settings(self) -> Mapping[str, Any]:
+        """What decides how a walk looks."""
+        return {"actions": self.actions, "hits": self.hits, "page": self.page, "horizon": self.horizon}
+
     def group(self, task: Task) -> str | None:
         """What results are reported by, too."""
         if self.group_by == "depth":
