@@ -3,10 +3,10 @@
     reflectrl run taxi && reflectrl export-browser runs/taxi
     python -m benchmarks.browser runs/taxi
 
-Every task of the page is played twice, greedily: by the page, opened from the disk, and by the players in Python. Actions
-and reflections are compared step by step; exit code 1 if any differ. Beside it stand the folder's size, the seconds from
-opening the page to its first observation, and steps per second of both (one episode at a time, nothing remembered
-between episodes but equal prompts).
+Every task of the page is played twice, greedily: by the page, opened from the disk, and by the players in Python.
+Actions and reflections are compared step by step; exit code 1 if any differ. Beside it stand the folder's size, the
+seconds from opening the page to its first observation, and steps per second of both, one episode at a time. (Both
+remember what was written on equal prompts.)
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="the page's folder; RUN/browser if not given")
     parser.add_argument("--arm", default="", help="as for export-browser")
     parser.add_argument("--split", default="test", help="as for export-browser")
-    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the page: wide and narrow, light and dark")
+    parser.add_argument(
+        "--pictures", type=Path, help="a folder for pictures of the page: wide and narrow, light and dark"
+    )
     asked = parser.parse_args()
     page = asked.page or asked.run / "browser"
     figures, differences = measure(asked.run, page, asked.arm, asked.split, asked.pictures)

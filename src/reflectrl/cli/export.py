@@ -15,8 +15,7 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class ExportAgent:
-    """Write the trained players of a run into a folder of their own, for `play --player DIR`, Python, or `locate --model
-    DIR`."""
+    """Write a run's trained players into a folder of their own, for `play --player DIR` and `locate --model DIR`."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder."""

@@ -71,9 +71,8 @@ def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Pla
     if not arm and not (Path(folder) / CARD).is_file():
         arm = "reflect-rl"
     if not Path(folder).is_dir():
-        raise UserError(
-            f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give a run folder, such as runs/taxi:sft, or an agent's"
-        )
+        folders = "a run folder, such as runs/taxi:sft, or an agent's"
+        raise UserError(f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give {folders}")
     import transformers  # slow, like the next one, and needed for trained players only
 
     from reflectrl.api import load_agent

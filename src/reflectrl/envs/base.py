@@ -132,7 +132,7 @@ class TextEnv(gym.Env[str, int], ABC):
         return None
 
     def card_settings(self) -> Mapping[str, Any]:
-        """What the card of an exported agent says of the environment: plain values that decide what is seen and done."""
+        """What an exported agent's card says of the environment: plain values that decide what is seen and done."""
         return {"horizon": self.horizon}
 
     def get_state(self) -> Any:

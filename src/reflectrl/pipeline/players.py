@@ -8,8 +8,8 @@ from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
-from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
+from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
@@ -51,7 +51,9 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
     policy, second = load_model(folder / POLICY, recipe.model, POLICY), folder / REFLECTOR
     if not second.is_dir():
         return policy, None
-    return policy, load_model(second, recipe.model) if policy.adapter is None else second_player(policy, REFLECTOR, second)
+    return policy, load_model(second, recipe.model) if policy.adapter is None else second_player(
+        policy, REFLECTOR, second
+    )
 
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:

@@ -7,7 +7,7 @@ answer pays H, a wrong one, or none within H = 15 steps, costs H. Rewards are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 

@@ -16,7 +16,8 @@ from reflectrl.types import UserError
 @dataclass(frozen=True)
 class ExportBrowser:
     """Write a run's trained players and tasks as a web page that plays them without a server. The first time, npm
-    fetches the two packages that the page computes with."""
+    fetches the two packages that the page computes with.
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder."""
@@ -45,7 +46,9 @@ class ExportBrowser:
 
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(type(self))])}")
+            raise UserError(
+                f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(type(self))])}"
+            )
         if min(self.tasks, self.states) < 1:
             raise UserError("--tasks and --states are at least 1")
         import transformers

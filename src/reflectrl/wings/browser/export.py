@@ -19,8 +19,9 @@ from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.lm import LanguageModel, fingerprint
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.prompts import policy_prompt, reflector_prompt
+from reflectrl.report import write_report
 from reflectrl.types import Observation, Sampling, UserError
-from reflectrl.wings.browser.graph import export_onnx, shape_of_cache
+from reflectrl.wings.browser.graph import export_onnx, require_packages, shape_of_cache
 from reflectrl.wings.browser.runtime import PACKAGES, find_runtime
 from reflectrl.wings.browser.world import World, explore
 
@@ -35,7 +36,7 @@ STATE, REFLECTION, LABEL, ACTION = "\ue000", "\ue001", "\ue002", "\ue003"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the environment's table, the folder's size, and in what the page departs from play in Python."""
+    """What was written: the environment's table, the folder's size, and where the page departs from play in Python."""
 
     world: World
     bytes: int
@@ -67,6 +68,7 @@ def export_run(
             or `out` holds something else.
     """
     require_free(out)
+    require_packages()
     if not (run / "recipe.toml").is_file():
         raise UserError(f"{run} is no run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
@@ -80,6 +82,8 @@ def export_run(
     world = explore(env, chosen, states)
     about = {"env": recipe.env["name"], "agent": agent.name, "recipe": recipe.name, "split": split}
     size = write_page(policy, reflector, world, about, out, needed)
+    if (run / "report.html").is_file():
+        write_report(run)  # which links to the page if it lies in the run folder
     return Exported(world, size, notes(policy, reflector))
 
 
@@ -149,13 +153,19 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
     """
     if not isinstance(player, Policy) or not isinstance(reflector, Reflector | None):
         who = player if not isinstance(player, Policy) else reflector
-        raise UserError(f"{type(who).__name__} is no language model alone; only a policy and a reflector can be exported")
+        raise UserError(
+            f"{type(who).__name__} is no language model alone; only a policy and a reflector can be exported"
+        )
     if player.scoring != "enumeration":
-        raise UserError(f"the page chooses by labels, but this policy was trained with play.scoring = {player.scoring!r}")
+        raise UserError(
+            f"the page chooses by labels, but this policy was trained with play.scoring = {player.scoring!r}"
+        )
     for lm in (player.lm, *([reflector.lm] if reflector else [])):
         size = sum(weight.numel() for weight in lm.core.parameters())
         if size > MOST_PARAMETERS:
-            raise UserError(f"a model of {size / 1e6:.0f} million parameters is too large for a page (at most 50 million)")
+            raise UserError(
+                f"a model of {size / 1e6:.0f} million parameters is too large for a page (at most 50 million)"
+            )
         _require_plain(lm)
     if reflector and fingerprint(player.lm.tokenizer) != fingerprint(reflector.lm.tokenizer):
         raise UserError("policy and reflector have different tokenizers; the page has one")
@@ -165,9 +175,13 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
 def _require_plain(lm: LanguageModel) -> None:
     backend: Any = getattr(lm.tokenizer, "backend_tokenizer", None)
     kinds = (type(getattr(backend, "model", None)).__name__, type(getattr(backend, "decoder", None)).__name__)
-    strange = backend is None or any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
+    strange = backend is None or any(
+        token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()
+    )
     if kinds != ("BPE", "ByteLevel") or backend.normalizer is not None or strange:
-        raise UserError("the page splits texts by byte-level BPE without a normaliser, but this model's tokenizer does not")
+        raise UserError(
+            "the page splits texts by byte-level BPE without a normaliser, but this model's tokenizer does not"
+        )
 
 
 def notes(policy: Policy, reflector: Reflector | None) -> list[str]:
@@ -187,7 +201,9 @@ def describe(policy: Policy, reflector: Reflector | None, world: World, about: M
     bos, eos = getattr(tokenizer, "bos_token_id", None), tokenizer.eos_token_id
     models = {"policy": policy.lm, **({"reflector": reflector.lm} if reflector else {})}
     reflection = REFLECTION if reflector else None
-    act = policy_prompt(Observation("", STATE, (ACTION,)), reflection, (LABEL,)).rest.replace(f"{LABEL}: {ACTION}", ACTION)
+    act = policy_prompt(Observation("", STATE, (ACTION,)), reflection, (LABEL,)).rest.replace(
+        f"{LABEL}: {ACTION}", ACTION
+    )
     sample = range(0, len(world.observations), -(-len(world.observations) // CHECKED))
     return {
         "about": dict(about),

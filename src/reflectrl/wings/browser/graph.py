@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import logging
 import warnings
 from pathlib import Path
@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 
 
 class Reader(nn.Module):
-    """What is exported: tokens and the keys and values of those before them → the next token's logits, and more of both.
+    """What is exported: tokens, and keys and values of those before them → the next token's logits, and those of all.
 
     All layers share one tensor, [layers, 1, heads, tokens, width], so that a graph has three inputs and three outputs
     whatever the model's size; nothing was read before where it has no tokens.
@@ -52,27 +52,38 @@ class Reader(nn.Module):
             logits_to_keep=1,
         )
         layers = read.past_key_values.layers
-        return read.logits[0, -1], torch.stack([one.keys for one in layers]), torch.stack([one.values for one in layers])
+        return (
+            read.logits[0, -1],
+            torch.stack([one.keys for one in layers]),
+            torch.stack([one.values for one in layers]),
+        )
 
 
 def shape_of_cache(lm: LanguageModel) -> tuple[int, int, int]:
     """Layers, heads and width of the keys and values that a model keeps."""
-    config = lm.core.config
+    config: Any = lm.core.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(config.num_hidden_layers), int(heads), int(width)
+
+
+def require_packages() -> None:
+    """Refuse to begin without the packages of the extra `browser`.
+
+    Raises:
+        UserError: names those that are missing.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"exporting to a browser needs {', '.join(missing)}: pip install 'reflectrl[browser]'")
 
 
 def export_onnx(lm: LanguageModel, path: Path) -> None:
     """Write a model, an adapter merged into it, as one file, and compare it with the model itself.
 
     Raises:
-        UserError: the packages of the extra `browser` are missing, the model's architecture cannot be exported, or the
-            graph computes something else.
+        UserError: the model's architecture cannot be exported, or the graph computes something else.
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"exporting to a browser needs {', '.join(missing)}: pip install 'reflectrl[browser]'")
     model = copy.deepcopy(lm.model)
     if lm.adapter is not None:
         model.set_adapter(lm.adapter)
@@ -98,8 +109,9 @@ def export_onnx(lm: LanguageModel, path: Path) -> None:
             )
             program.save(path, external_data=False)
     except Exception as error:  # the exporter raises many kinds; all mean that it does not know this architecture
-        kind = lm.core.config.model_type
-        raise UserError(f"a model of the family {kind!r} cannot be written as ONNX: {one_line(error)[:200]}") from error
+        family = getattr(lm.core.config, "model_type", "unknown")
+        why = one_line(error)[:200]
+        raise UserError(f"a model of the family {family!r} cannot be written as ONNX: {why}") from error
     _prove(reader, path, (layers, heads, width))
 
 

@@ -25,8 +25,8 @@ NOT_STATE = {
     *("action_space", "observation_space"),
 }
 """Attributes of every environment that its own hooks do not change."""
-TRIALS = 3
-"""Random episodes of each task that are compared with the table."""
+TRIALS = 200
+"""Random episodes, at least one of each task, that are compared with the table."""
 
 
 class Numbered:
@@ -216,7 +216,9 @@ def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tup
     states = []
     for state in first:
         known = book.edges[state]
-        steps = [number for there, how in zip(known[::2], known[1::2], strict=True) for number in (int(kinds[there]), how)]
+        steps = [
+            number for there, how in zip(known[::2], known[1::2], strict=True) for number in (int(kinds[there]), how)
+        ]
         states.append((book.seen[state], *steps))
     return World(
         tuple(book.observations),
@@ -232,7 +234,7 @@ def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tup
 def _compare(env: TextEnv, world: World, seed: int) -> None:
     """Play at random by the environment and by the table side by side; UserError where they part."""
     rng = np.random.default_rng(named_seed("table"))
-    for task, start in [*zip(world.tasks, world.starts, strict=True)] * TRIALS:
+    for task, start in [*zip(world.tasks, world.starts, strict=True)] * -(-TRIALS // len(world.tasks)):
         env.reset(seed=seed, options={"task": task})
         state, alike = world.states[start], True
         while alike and not env.done:
@@ -246,7 +248,7 @@ def _compare(env: TextEnv, world: World, seed: int) -> None:
             alike &= world.observations[state[0]] == info["observation"]
         if not alike:
             raise UserError(
-                f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than from the"
-                " same state before, by chance, or because something counts that get_state leaves out (the number of"
+                f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than"
+                " from the same state before, by chance, or because something counts that get_state leaves out (the number of"
                 " steps, say); watch it with `reflectrl play`"
             )

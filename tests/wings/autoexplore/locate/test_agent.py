@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.pipeline.agents import export_agent
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate import card as cards
 from reflectrl.wings.autoexplore.locate.agent import Agent
 from reflectrl.wings.autoexplore.locate.card import VARIABLE, read_card
-from reflectrl.pipeline.agents import export_agent
 from reflectrl.wings.autoexplore.repository import Repository
 
 QUESTION = "How is a cage opened\nwith its key?"
@@ -152,3 +152,14 @@ def test_the_library_of_models_is_not_imported() -> None:
     program = "import sys, reflectrl.wings.autoexplore.locate.agent; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_agent_for_something_else_is_refused(agent_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(agent_folder, other)
+    card = json.loads((other / "agent.json").read_text(encoding="utf-8"))
+    assert card["environment"] == "autoexplore"
+    card |= {"environment": "corridor", "env": {"horizon": 9}}
+    (other / "agent.json").write_text(json.dumps(card), encoding="utf-8")
+    with pytest.raises(UserError, match="is an agent for 'corridor'; agents answer questions with autoexplore"):
+        Agent.load(other)

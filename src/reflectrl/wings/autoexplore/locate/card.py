@@ -1,4 +1,4 @@
-"""What the folder of an agent that answers questions says of itself, and where the one to be used lies. Quick to import."""
+"""The card of an agent that answers questions, and where the agent to be used lies. Quick to import."""
 
 from __future__ import annotations
 

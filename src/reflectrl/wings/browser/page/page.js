@@ -152,7 +152,7 @@
       const share = thought ? thought.probabilities[i] : 0;
       const button = element("button", i === best ? "chosen" : "");
       const bar = element("span", "share");
-      bar.style.width = percent(share);
+      bar.style.width = `${100 * share}%`;
       button.append(bar, element("span", "label", i + 1), element("span", "name", text));
       button.append(element("span", "probability", thought ? percent(share) : ""));
       button.disabled = episode.over;
@@ -165,7 +165,8 @@
   }
 
   function controls() {
-    at("play").textContent = playing ? "Pause" : episode.over ? "Again" : past.length ? "Go on" : "Play";
+    const still = yours() && past.length ? "Give back" : past.length ? "Go on" : "Play";
+    at("play").textContent = playing ? "Pause" : episode.over ? "Again" : still;
     at("play").title = `${at("play").textContent} (Space)`;
     at("step").disabled = playing || episode.over || !thought;
     at("back").disabled = at("restart").disabled = !past.length;

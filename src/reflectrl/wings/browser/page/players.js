@@ -144,16 +144,35 @@ var reflectrl = (() => {
 
     /* The prompt's changing part: the template with what stands for its variables replaced. */
     fill(template, values) {
-      const { marks } = this.about;
-      return Object.entries(values).reduce((text, [name, value]) => text.split(marks[name]).join(value), template);
+      const names = Object.fromEntries(Object.entries(this.about.marks).map(([name, mark]) => [mark, name]));
+      return [...template].map((one) => (one in names ? values[names[one]] : one)).join("");
+    }
+
+    /* Token ids of what the reflector reads. */
+    reflectorPrompt({ history, state }) {
+      const text = this.fill(this.about.prompts.reflect, { state });
+      return this.tokens(history, text, this.models.reflector, this.about.reflection_tokens);
+    }
+
+    /* Token ids of what the policy reads; a label's token follows. */
+    policyPrompt({ history, state, actions }, reflection) {
+      const { labels, prompts } = this.about;
+      const listed = actions.map((action, i) => `${labels.texts[i]}: ${action}`).join("; ");
+      const values = reflection === null ? { state, actions: listed } : { state, reflection, actions: listed };
+      return this.tokens(history, this.fill(prompts.act, values) + labels.gap, this.models.policy, 1);
+    }
+
+    /* Tokens as a reflection. */
+    say(ids) {
+      return this.texts.decode(ids).replace(STRIP, "");
     }
 
     /* The reflector's text on an observation, or null without one; `heard` is called with the text as it grows. */
-    async reflect({ history, state }, heard = async () => {}) {
+    async reflect(observation, heard = async () => {}) {
       const model = this.models.reflector;
       if (!model) return null;
       const most = this.about.reflection_tokens;
-      const prompt = this.tokens(history, this.fill(this.about.prompts.reflect, { state }), model, most);
+      const prompt = this.reflectorPrompt(observation);
       const key = prompt.join();
       const known = this.reflections.get(key);
       const ids = [];
@@ -162,21 +181,17 @@ var reflectrl = (() => {
         const token = known ? known[ids.length] : highest(next.logits);
         if (token === this.about.eos) break;
         ids.push(token);
-        await heard(this.texts.decode(ids).replace(STRIP, ""));
+        await heard(this.say(ids));
         if (!known && ids.length < most) next = await model.read([token], next.past);
       }
       this.reflections.set(key, ids);
-      return this.texts.decode(ids).replace(STRIP, "");
+      return this.say(ids);
     }
 
     /* The probability of each legal action. */
-    async weigh({ history, state, actions }, reflection) {
-      const { labels, prompts } = this.about;
-      const listed = actions.map((action, i) => `${labels.texts[i]}: ${action}`).join("; ");
-      const values = reflection === null ? { state, actions: listed } : { state, reflection, actions: listed };
-      const prompt = this.tokens(history, this.fill(prompts.act, values) + labels.gap, this.models.policy, 1);
-      const { logits } = await this.models.policy.read(prompt);
-      return softmax(actions.map((_, i) => logits[labels.ids[i]]));
+    async weigh(observation, reflection) {
+      const { logits } = await this.models.policy.read(this.policyPrompt(observation, reflection));
+      return softmax(observation.actions.map((_, i) => logits[this.about.labels.ids[i]]));
     }
 
     /* A new episode of the task of that number. */
