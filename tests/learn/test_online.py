@@ -270,6 +270,30 @@ class TestGradient:
             torch.testing.assert_close(sliced[name], grad, atol=1e-6, rtol=0, msg=name)
         assert other == pytest.approx(terms, abs=1e-5)
 
+    @pytest.mark.parametrize("shares", [2, 3, 1000])
+    def test_a_step_is_in_one_minibatch_of_each_epoch(self, tiny: Tiny, make_rooms: Any, shares: int) -> None:
+        policy, steps = batch_of(tiny(), make_rooms)
+        reference = Policy(policy.lm.frozen_copy(), policy.sampling)
+        config = replace(PLAIN, algorithm="ppo", kl_coef=0.1, minibatch=2, steps_per_epoch=shares, update_epochs=2)
+        batch = prepare(policy, reference, None, steps, config, 0.2, np.random.default_rng(0))
+        assert len(batch.minibatches) == min(shares, len(steps))
+        rows = [[row for part, _ in slices for row in part] for slices in batch.minibatches]
+        assert sorted(row for each in rows for row in each) == list(range(len(steps)))
+        assert shares > len(steps) or max(rows[0]) > len(rows[0])  # dealt out at random, not cut into runs
+        assert max(map(len, rows)) - min(map(len, rows)) <= 1
+        for slices, known in zip(batch.minibatches, batch.ref_logp, strict=True):
+            for (part, _), ref_logp in zip(slices, known, strict=True):
+                torch.testing.assert_close(ref_logp, batch.read(part)[0])
+        optimizer, counted = torch.optim.SGD(policy.lm.parameters(), lr=0.0), []
+        optimizer.register_step_post_hook(lambda *_: counted.append(1))
+        trainer = Trainer(policy.lm, [optimizer], config.max_grad_norm)
+        metrics = update(trainer, None, batch, config, 2)
+        assert len(counted) == 2 * len(batch.minibatches)
+        assert metrics.pop("grad_norm") > 0  # norms do not add up
+        whole = update(trainer, None, prepare(policy, reference, None, steps, config, 0.2), config, 1)
+        del whole["grad_norm"]
+        assert metrics == pytest.approx(whole, abs=1e-5)  # nothing has moved, so shares add up to the whole
+
     def test_at_the_start_ratios_are_one_and_the_divergence_is_zero(self, tiny: Tiny, make_rooms: Any) -> None:
         policy, batch = batch_of(tiny(), make_rooms)
         reference = Policy(policy.lm.frozen_copy(), policy.sampling)

@@ -57,8 +57,8 @@ def test_parts_lie_where_they_belong(learned: Path) -> None:
     lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
     steps = {arm: [x["step"] for x in lines if x["arm"] == arm] for arm in ("offline-reference", "offline-dpo")}
     assert steps == {"offline-reference": [0, 2, 3], "offline-dpo": [0, 2, 4]}
-    assert [x["step"] for x in lines if x["part"] == "offline_value"] == [1]
-    assert [x["step"] for x in lines if x["part"] == "offline_critic"] == [*range(2, 41, 2)]
+    assert [x["step"] for x in lines if x["kind"] == "offline_value"] == [1]
+    assert [x["step"] for x in lines if x["kind"] == "offline_critic"] == [*range(2, 41, 2)]
     rows = json.loads((learned / "results.json").read_text())["rows"]
     assert [row["arm"] for row in rows if row["stage"] == "full"] == ARMS_OF.removeprefix("arms=").split(",")
 

@@ -71,7 +71,7 @@ class TestFolder:
 
     def test_metrics_have_a_line_per_update(self, finished: Path) -> None:
         lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-        steps = {part: [line["step"] for line in lines if line["part"] == part] for part in ("sft_reflection", "rl")}
+        steps = {kind: [line["step"] for line in lines if line["kind"] == kind] for kind in ("sft_reflection", "rl")}
         assert steps == {"sft_reflection": [2, 4, 5], "rl": [0, 1, 2, 3]}
         assert {"success", "return", "loss", "entropy", "stage"} <= lines[-2].keys()
 

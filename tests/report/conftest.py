@@ -89,11 +89,11 @@ def stage_rows(arm: str, split: str, episodes: list[Episode], **more: Any) -> li
     ]
 
 
-def curve_lines(arm: str | None, part: str, seed: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-    if part != "rl":
+def curve_lines(arm: str | None, kind: str, seed: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    if kind != "rl":
         for step in range(0, 1001, 20):
             loss = 0.04 + 1.8 * math.exp(-step / 180) + 0.03 * rng.random()
-            line = {"arm": arm, "part": part, "seed": seed, "step": step, "loss": loss, "lr": 1e-3}
+            line = {"arm": arm, "kind": kind, "seed": seed, "step": step, "loss": loss, "lr": 1e-3}
             yield line | ({"eval_loss": loss + 0.05 + 0.02 * rng.random()} if step % 200 == 0 else {})
         return
     for step in range(150):
@@ -102,7 +102,7 @@ def curve_lines(arm: str | None, part: str, seed: int, rng: np.random.Generator)
             1 - 0.5 * math.exp(-(step % 50) / 12) - 0.1 * (step // 50) * math.exp(-step / 90)
         )
         success = float(rng.binomial(16, min(level, 1.0)) / 16)
-        line = {"arm": arm, "part": "rl", "seed": seed, "step": step, "stage": stage, "success": success}
+        line = {"arm": arm, "kind": "rl", "seed": seed, "step": step, "stage": stage, "success": success}
         line |= {"return": 2 * success - 0.6, "entropy": 0.5 * math.exp(-step / 60), "kl": 0.002 * step, "loss": 0.1}
         yield line | ({"eval_success": float(rng.binomial(30, min(level, 1.0)) / 30)} if step % 10 == 9 else {})
 

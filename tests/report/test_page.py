@@ -175,7 +175,7 @@ def test_texts_of_an_episode_cannot_break_out(small_run: Callable[[list[Episode]
 def test_texts_of_results_and_recipe_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text('name = "<b>bold"\n')
     row = {"arm": "<i>x $_$", "split": "<u>", "stage": "<s>", "sampling": "<q>", "success": 0.5, "seed": 0}
-    metric = {"arm": "<i>y", "part": "<rl>", "step": 1, "success": 0.5, "stage": "<p>"}
+    metric = {"arm": "<i>y", "kind": "<rl>", "step": 1, "success": 0.5, "stage": "<p>"}
     (tmp_path / "results.json").write_text(json.dumps({"rows": [row], "commit": "<i>c"}))
     (tmp_path / "metrics.jsonl").write_text(json.dumps(metric) + "\n")
     page = page_of(tmp_path)
@@ -270,7 +270,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_of_metrics_is_left_out_but_a_bad_line_before_it_is_named(tmp_path: Path) -> None:
-    good = json.dumps({"arm": "sft", "part": "sft", "seed": 0, "step": 1, "loss": 0.5})
+    good = json.dumps({"arm": "sft", "kind": "sft", "seed": 0, "step": 1, "loss": 0.5})
     (tmp_path / "metrics.jsonl").write_text(f"{good}\n{good[:20]}")
     assert "Training loss" in words(page_of(tmp_path))
     (tmp_path / "metrics.jsonl").write_text(f"{good}\nnonsense\n{good}\n")

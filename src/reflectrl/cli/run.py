@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 import tyro
 
 from reflectrl import pipeline
+from reflectrl.cli.projects import own_environment, project_recipe
 from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
@@ -37,7 +38,7 @@ class Run:
     """Run every stage of a recipe that is not complete yet. Any key of the recipe is an option: --rl.lr 1e-4"""
 
     recipe: RecipeName
-    """Name of a recipe (`reflectrl list recipes`), or path of a TOML file."""
+    """Name of a recipe (`reflectrl list recipes`), path of a TOML file, or a folder that `init` has made."""
     dry_run: bool = False
     """Print the whole recipe as it would be run, and all that it makes with what is done and what is missing; run
     nothing."""
@@ -52,6 +53,8 @@ class Run:
         """Load, validate, and hand over to the pipeline."""
         refuse_unknown_keys(settings, type(self))
         path = find_recipe(self.recipe)
+        if path == project_recipe(self.recipe):
+            settings = [*own_environment(path, self.recipe), *settings]
         recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
         folder = self.folder or Path("runs") / recipe.name
         options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
@@ -171,7 +174,9 @@ def find_recipe(word: str) -> Path:
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":
         return path
-    known = recipes()
+    known, project = recipes(), project_recipe(word)
+    if word not in known and project is not None:
+        return project
     if word not in known:
         raise UserError(f"unknown recipe {word!r}{suggestion(word, known)}; give a name or the path of a TOML file")
     return known[word]

@@ -6,8 +6,6 @@ Whatever is slow to import (torch, gymnasium) is imported inside the calls, so t
 from __future__ import annotations
 
 import difflib
-import functools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -15,16 +13,15 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from reflectrl.cli.bench import Bench
+from reflectrl.cli.check import CheckEnv
 from reflectrl.cli.data import Data
 from reflectrl.cli.export import ExportAgent
+from reflectrl.cli.projects import EnvName, Init, env_section
 from reflectrl.cli.run import flags, recipes, run_verbs, summary
-from reflectrl.config import Word, parse_overrides
 from reflectrl.config.reference import keys
 from reflectrl.pipeline import all_arms
-from reflectrl.plugins import names, one_line, resolve
+from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
-
-EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 
 
 @dataclass(frozen=True)
@@ -53,22 +50,10 @@ class Play:
         """Play one episode and say how it ended."""
         from reflectrl.cli.play import choose_task, ending, play
 
-        section = _section(self.env, settings)
+        section = env_section(self.env, settings)
         task = choose_task(_made(section, type(self)), self.split, self.stage, self.task)
         episode = play(section, self.player, task, self.seed, self.take_over, self.trust)
         print(ending(episode) if episode else "stopped")
-
-
-@dataclass(frozen=True)
-class CheckEnv:
-    """Try the promises of an environment. Any argument of the environment is an option: --size 6"""
-
-    env: EnvName
-    """Name of an environment, or package.module:Class."""
-
-    def __call__(self, settings: Sequence[str]) -> None:
-        """Check, and say in one line what was found."""
-        print(_checked(_section(self.env, settings)))
 
 
 @dataclass(frozen=True)
@@ -93,6 +78,7 @@ class List:
 
 OWN: dict[str, type] = {
     "play": Play,
+    "init": Init,
     "check-env": CheckEnv,
     "export-agent": ExportAgent,
     "data": Data,
@@ -117,40 +103,6 @@ def _listed(what: str) -> list[tuple[str, str]]:
     return [(name, arm.about) for name, arm in all_arms().items()]
 
 
-def _checked(section: dict[str, Any]) -> str:
-    """Try the environment that an `env` section describes.
-
-    Returns:
-        What was found, the warnings of gymnasium's checker included.
-
-    Raises:
-        UserError: the first broken promise, or what the environment's own code raised.
-    """
-    from reflectrl.envs import make
-    from reflectrl.envs.base import SPLITS
-    from reflectrl.envs.check import EnvCheckError, check_text_env
-
-    name = section["name"]
-    env = make(section)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            abilities = check_text_env(functools.partial(make, section))
-        sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
-    except UserError:
-        raise
-    except EnvCheckError as error:
-        raise UserError(f"environment {name!r} breaks a promise: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the environment's own code raises
-        raise UserError(f"environment {name!r} raised {one_line(error)}") from error
-    notes = [f"note: {one_line(warning.message)}" for warning in caught if isinstance(warning.message, Warning)]
-    found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
-    told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
-    return "\n".join([*notes, f"{name}: every promise is kept ({told})"])
-
-
 def _made(section: dict[str, Any], verb: type) -> Any:
     """The environment; what it does not take may be a misspelt option of the verb."""
     from reflectrl.envs import make
@@ -160,9 +112,3 @@ def _made(section: dict[str, Any], verb: type) -> Any:
     except UserError as error:
         near = [f"--{flag}" for key in section for flag in difflib.get_close_matches(key, flags(verb), 1, 0.7)]
         raise UserError(f"{error}{f'; or did you mean {near[0]}?' if near else ''}") from error
-
-
-def _section(name: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The env section that `--key value` (or `--env.key value`) describes."""
-    pairs = parse_overrides(settings)
-    return {"name": name} | {key.removeprefix("env."): Word(value) for key, value in pairs}

@@ -171,7 +171,10 @@ class RLConfig:
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
     update_epochs: Count = 3
-    """PPO epochs over a batch, each one step of the optimiser."""
+    """PPO epochs over a batch."""
+    steps_per_epoch: Count = 1
+    """Optimiser steps of an epoch, each along the gradient of an equal share of the batch, dealt out at random. Above 1
+    for agents only; small models learn from fewer episodes with 4 or more."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
     critic_lr: Positive = 3e-3

@@ -22,25 +22,26 @@ class Batch:
     """N units (actions of an agent, tokens of a text) that an update learns from.
 
     Attributes:
-        slices: what goes through the model together (whatever `read` takes), and which of the N units it holds.
+        minibatches: a list of slices per optimiser step; a slice is what goes through the model together (whatever
+            `read` takes), and which of the N units it holds.
         read: log-probabilities (n, A) of all that could have been chosen, and hidden states (n, D), of a slice.
         labels_N: what was chosen, as an index of those A.
         old_logp_N: its log-probability when it was sampled; NaN where no model sampled it.
         advantages_N: how much better it turned out than expected, not yet normalised.
         returns_N: discounted reward-to-go: what the critic learns.
         values_N: what the critic expected before this update; None without a critic.
-        ref_logp: the reference's log-probabilities (n, A) of each slice, where the loss has a KL term.
+        ref_logp: the reference's log-probabilities (n, A), shaped as `minibatches`, where the loss has a KL term.
         metrics: what else is to be reported of the batch.
     """
 
-    slices: Sequence[tuple[Any, Any]]
+    minibatches: Sequence[Sequence[tuple[Any, Any]]]
     read: Callable[[Any], tuple[Tensor, Tensor]]
     labels_N: Tensor
     old_logp_N: Tensor
     advantages_N: Tensor
     returns_N: Tensor
     values_N: Tensor | None = None
-    ref_logp: Sequence[Tensor] = ()
+    ref_logp: Sequence[Sequence[Tensor]] = ()
     metrics: dict[str, float] = field(default_factory=dict)
 
 

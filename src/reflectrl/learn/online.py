@@ -69,34 +69,39 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
 
 
 def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int) -> Metrics:
-    """One optimiser step per epoch, its gradient gathered slice by slice; returns the metrics of the last epoch.
+    """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
-    each a mean over the batch's units.
+    each a mean over the minibatch's units.
     """
     advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
     for _ in range(epochs):
-        totals: Metrics = {}
-        for number, (rows, index) in enumerate(batch.slices):
-            logp_NA, hidden_ND = batch.read(rows)
-            known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
-            labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)
-            chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
-            old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
-            terms = losses.POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
-            with torch.set_grad_enabled(config.entropy_coef > 0):
-                terms["entropy"] = losses.entropy(logp_NA).mean()
-            loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
-            if batch.ref_logp:
-                terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[number]).mean()
-                loss = loss + config.kl_coef * terms["kl"]
-            if critic is not None:  # it reads a detached hidden state, so it never pulls at the policy's backbone
-                terms["value_loss"] = losses.value_loss(critic(hidden_ND.detach()), returns_N)
-                loss = loss + config.critic_coef * terms["value_loss"]
-            terms["loss"], share = loss, len(labels_N) / len(batch.labels_N)
-            (loss * share).backward()
-            totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
-        metrics = trainer.update(totals)
+        metrics: Metrics = {}
+        for i, slices in enumerate(batch.minibatches):
+            totals, size = Metrics(), 0
+            for _, index in slices:
+                size += len(batch.labels_N[index])
+            for j, (rows, index) in enumerate(slices):
+                logp_NA, hidden_ND = batch.read(rows)
+                known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
+                labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)
+                chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
+                old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
+                terms = losses.POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
+                with torch.set_grad_enabled(config.entropy_coef > 0):
+                    terms["entropy"] = losses.entropy(logp_NA).mean()
+                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
+                if batch.ref_logp:
+                    terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
+                    loss = loss + config.kl_coef * terms["kl"]
+                if critic is not None:  # it reads a detached hidden state, so it never pulls at the policy's backbone
+                    terms["value_loss"] = losses.value_loss(critic(hidden_ND.detach()), returns_N)
+                    loss = loss + config.critic_coef * terms["value_loss"]
+                terms["loss"], share = loss, len(labels_N) / size
+                (loss * share).backward()
+                totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
+            noted, weight = trainer.update(totals), size / len(batch.labels_N)
+            metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in noted.items()}
     if batch.values_N is not None:
         metrics["explained_variance"] = losses.explained_variance(batch.values_N, batch.returns_N)
     return metrics | batch.metrics

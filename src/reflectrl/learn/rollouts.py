@@ -75,7 +75,7 @@ class EpisodeRollouts(Rollouts):
         self.fresh = sorted(played, key=lambda episode: order[episode.seed])
         steps = flatten(self.policy, self.fresh, config.gamma)
         self.baseline = float(steps.returns_N.mean())
-        return prepare(self.policy, self.reference_policy, critic, steps, config, self.baseline)
+        return prepare(self.policy, self.reference_policy, critic, steps, config, self.baseline, self.rng)
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         self.buffer.add(self.fresh)
@@ -164,6 +164,7 @@ def prepare(
     steps: Steps,
     config: RLConfig,
     baseline: float,
+    rng: np.random.Generator | None = None,
 ) -> Batch:
     """Steps with advantages, in slices of `config.minibatch`, and what the reference thinks of each slice.
 
@@ -171,18 +172,26 @@ def prepare(
 
     Args:
         baseline: the mean return that baseline "mean" subtracts.
+        rng: deals the steps out to `config.steps_per_epoch` minibatches; None makes one of them all.
     """
-    order, size, values_N = sorted(range(len(steps.prompts)), key=lambda i: steps.prompts[i]), config.minibatch, None
+    size, values_N = config.minibatch, None
+    dealt = [np.arange(len(steps))]
+    if rng is not None and config.steps_per_epoch > 1:
+        dealt = np.array_split(rng.permutation(len(steps)), min(config.steps_per_epoch, len(steps)))
     if critic is not None:
         parts = [range(len(steps))[start : start + size] for start in range(0, len(steps), size)]
         values_N = torch.cat([critic(policy_pass(policy, steps, part)[1]).cpu() for part in parts])
-    slices = [(part, part) for part in (order[start : start + size] for start in range(0, len(order), size))]
-    if reference is not None:  # it does not change, so one pass over the batch serves all epochs
-        ref_logp = [policy_pass(reference, steps, part)[0] for part, _ in slices]
+    minibatches: list[list[tuple[list[int], list[int]]]] = []
+    ref_logp: list[list[Tensor]] = []
+    for rows in dealt:
+        order = sorted(rows.tolist(), key=steps.prompts.__getitem__)
+        minibatches.append([(order[start : start + size],) * 2 for start in range(0, len(order), size)])
+        if reference is not None:  # it does not change, so one pass over the batch serves all epochs
+            ref_logp.append([policy_pass(reference, steps, part)[0] for part, _ in minibatches[-1]])
     advantages_N = compute_advantages(steps, config, baseline, values_N)
     read = partial(policy_pass, policy, steps)
     known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
-    return Batch(slices, read, *known, ref_logp if reference is not None else ())
+    return Batch(minibatches, read, *known, ref_logp)
 
 
 def policy_pass(

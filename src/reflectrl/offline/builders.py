@@ -70,7 +70,7 @@ def value(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Learn the value of the reference, and note what it thinks of every step of the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     reference = _policy(recipe, run.checkpoint(seed, "offline-reference"), seed)
-    shared = {"part": "offline_value", "seed": seed, "arm": None}
+    shared = {"kind": "offline_value", "seed": seed, "arm": None}
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
         MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file,
@@ -87,7 +87,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
-        MetricsFile(run.metrics(seed, name), learner, {"part": "offline", "seed": seed, "arm": name}) as file,
+        MetricsFile(run.metrics(seed, name), learner, {"kind": "offline", "seed": seed, "arm": name}) as file,
     ):
         note = partial(_note, file, tick, config)
         evaluate = partial(_evaluate, recipe, learning, model.algorithm, envs, seed)
@@ -152,7 +152,7 @@ def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) ->
     folder, fitting_seed = run.checkpoint(seed, name), named_seed(seed, "critic")
     known = cached_critic(folder, data, episodes, offline_settings(recipe), fitting_seed, noted.append)
     if noted:
-        shared = {"part": "offline_critic", "seed": seed, "arm": None}
+        shared = {"kind": "offline_critic", "seed": seed, "arm": None}
         with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:
             for metrics in noted:
                 file.write(metrics)

@@ -31,7 +31,7 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.progress import Tick
 from reflectrl.report import write_report
 from reflectrl.terminal import printable_line
-from reflectrl.types import Episode, Step
+from reflectrl.types import Episode, Step, UserError
 
 ORIGIN = ("commit", "hardware")
 """What says where results were made; results that come out the same again keep theirs."""
@@ -68,6 +68,9 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
                 played = {episode.task.id: episode for episode in read_episodes(log.path)}
+                if missing := [task.id for task in log.tasks if task.id not in played]:
+                    about = "are the environment's tasks the same in every process?"
+                    raise UserError(f"{log.path} lacks the episode of task {missing[0]!r}; {about}")
                 episodes = [played[task.id] for task in log.tasks]
                 for row in rows_of(episodes, env, recipe.eval.confidence):
                     if row["stage"] == log.stage or row["stage"] not in recipe.eval.stages:

@@ -30,6 +30,8 @@ from reflectrl.learn.examples import Example, choice_examples, reflection_exampl
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.signal import random_play as play_at_random
+from reflectrl.learn.signal import signal_of
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
@@ -39,11 +41,9 @@ from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
-from reflectrl.players import RandomPlayer
 from reflectrl.prompts import policy_prompt
-from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Demonstration, demonstrations, teach
-from reflectrl.types import Episode, named_seed
+from reflectrl.types import Episode, UserError, named_seed
 
 TOKENIZER_ROWS = 4000
 """Steps from which a scratch tokenizer is learned; more would not change its merges."""
@@ -80,19 +80,20 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from."""
-    recipe, seed = context.recipe, artifact.seed
-    tasks, batch, steps = make(recipe.env).tasks("train"), recipe.eval.batch, 0
-    episodes: list[Episode] = []
+    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from.
+
+    Raises:
+        UserError: random play shows nothing from which reward could teach.
+    """
+    recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
+    tasks = make(recipe.env).tasks("train")
     with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
-        for start in range(0, len(tasks), batch):
-            jobs = [Job(task, named_seed(seed, "random", task.id)) for task in tasks[start : start + batch]]
-            order = {job.task.id: i for i, job in enumerate(jobs)}
-            played = sorted(rollout(jobs, envs, RandomPlayer(), None, batch), key=lambda one: order[one.task.id])
-            episodes, steps = [*episodes, *played], steps + sum(len(episode.steps) for episode in played)
-            tick(len(episodes), len(tasks), f"{steps} steps")
-            if steps >= TOKENIZER_ROWS:
-                break
+        for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
+            episodes += played
+            tick(len(episodes), len(tasks), "")
+    if problem := signal_of(episodes).problem:
+        ways = "reward steps on the way, or teach (docs/own-environment.md)"
+        raise UserError(f"reward alone teaches nothing here: {problem}; {ways}")
     path = context.run.random_play(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
@@ -151,11 +152,11 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     )
     budget = recipe.sft_budget(row.player)
     learner = run.learner(seed, name)
-    part = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[row.player]
+    kind = {"reflector": "sft_reflection", "policy": "sft_policy", "plain": "sft"}[row.player]
     last: dict[str, float] = {}
     tick(0, budget.steps, "")
     with MetricsFile(
-        run.metrics(seed, name), learner, {"part": part, "seed": seed, "arm": None, "artifact": name}
+        run.metrics(seed, name), learner, {"kind": kind, "seed": seed, "arm": None, "artifact": name}
     ) as log:
 
         def note(metrics: dict[str, float]) -> None:
@@ -190,7 +191,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     seen = with_reflections if arm.reflector else without_reflections  # of the log, as this arm would have seen it
     logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
     learner = run.learner(seed, name)
-    shared = {"part": "rl", "seed": seed, "arm": artifact.name}
+    shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
     with MetricsFile(run.metrics(seed, name), learner, shared) as log:
 
         def note(metrics: dict[str, Any]) -> None:

@@ -67,10 +67,10 @@ class Results:
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of metrics.jsonl: the finite numbers logged at one step of one part ("rl", "sft_policy", ...)."""
+    """One line of metrics.jsonl: the finite numbers logged at one step; `kind` is that of training ("rl", "sft")."""
 
     arm: str
-    part: str
+    kind: str
     seed: int
     step: int
     stage: str
@@ -227,9 +227,8 @@ def _metric(row: dict[str, Any]) -> Metric:
         if name not in known and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
     arm = str(row.get("arm") or SHARED)
-    return Metric(
-        arm, str(row["part"]), int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or ""), values
-    )
+    kind = str(row["part"] if "part" in row else row["kind"])  # "part" is what older versions called it
+    return Metric(arm, kind, int(row.get("seed") or 0), int(row["step"]), str(row.get("stage") or ""), values)
 
 
 def in_page_order(arms: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from reflectrl.report.svg import INK, MUTED, Look, drawing, to_svg
 
 POINTS = 80
 """Most points of a curve; more updates than that are averaged in windows."""
-PARTS = {
+KINDS = {
     "rl": "Reinforcement learning of the policy",
     "offline": "Offline learning of the policy",
     "offline_value": "Value of the reference",
@@ -59,7 +59,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class CurveSection:
-    """The pictures of one part of training; `window` is how many steps were averaged into a point (1: none)."""
+    """The pictures of one kind of training; `window` is how many steps were averaged into a point (1: none)."""
 
     title: str
     arms: tuple[str, ...]
@@ -71,16 +71,16 @@ class CurveSection:
 
 
 def curve_sections(metrics: Sequence[Metric], looks: Mapping[str, Look]) -> list[CurveSection]:
-    """A section per part of training that logged a well-known number, reinforcement learning first."""
-    parts = dict.fromkeys([*PARTS, *(metric.part for metric in metrics)])
+    """A section per kind of training that logged a well-known number, reinforcement learning first."""
+    kinds = dict.fromkeys([*KINDS, *(metric.kind for metric in metrics)])
     sections = (
-        _section(part, [metric for metric in metrics if metric.part == part], looks, f"curves-{i}-")
-        for i, part in enumerate(parts)
+        _section(kind, [metric for metric in metrics if metric.kind == kind], looks, f"curves-{i}-")
+        for i, kind in enumerate(kinds)
     )
     return [section for section in sections if section.plots]
 
 
-def _section(part: str, metrics: Sequence[Metric], looks: Mapping[str, Look], prefix: str) -> CurveSection:
+def _section(kind: str, metrics: Sequence[Metric], looks: Mapping[str, Look], prefix: str) -> CurveSection:
     window = window_of(metric.step for metric in metrics)
     arms = in_page_order([metric.arm for metric in metrics])
     changes = stage_changes(metrics)
@@ -89,7 +89,7 @@ def _section(part: str, metrics: Sequence[Metric], looks: Mapping[str, Look], pr
         curves = {arm: curve([m for m in metrics if m.arm == arm], name, window) for arm in arms}
         if any(curves.values()):
             plots.append(Plot(title, _curve_svg(curves, name, looks, changes, f"{prefix}{i}-")))
-    return CurveSection(PARTS.get(part, part), tuple(arms), tuple(plots), window)
+    return CurveSection(KINDS.get(kind, kind), tuple(arms), tuple(plots), window)
 
 
 def window_of(steps: Iterable[int]) -> int:

@@ -248,7 +248,7 @@ def _compare(env: TextEnv, world: World, seed: int) -> None:
             alike &= world.observations[state[0]] == info["observation"]
         if not alike:
             raise UserError(
-                f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than from the"
-                " same state before, by chance or through something that get_state leaves out (the number of steps,"
-                " say); watch it with `reflectrl play`"
+                f"{type(env).__name__} is no table: step {env.elapsed} of task {task.id!r} ended otherwise than from"
+                " the same state before, by chance or through something that get_state leaves out (the number of"
+                " steps, say); watch it with `reflectrl play`"
             )

@@ -60,7 +60,7 @@ def make_batch(
     returns_N = torch.cat([rewards_to_go(part_T, config.gamma) for part_T in rewards_N.split(lengths)])
     advantages_N = token_advantages(rewards_N, values_N, lengths, config)
     old_logp_N = torch.where(drawn_N.isnan(), logp_N, drawn_N)
-    return Batch(slices, read, labels_N, old_logp_N, advantages_N, returns_N, values_N, metrics=metrics)
+    return Batch([slices], read, labels_N, old_logp_N, advantages_N, returns_N, values_N, metrics=metrics)
 
 
 def token_slices(rows: Sequence[Example], size: int) -> list[tuple[Sequence[Example], slice]]:

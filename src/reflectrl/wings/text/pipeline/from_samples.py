@@ -160,7 +160,7 @@ def make_model(context: _Context) -> None:
     """Learn from the samples."""
     learner, seed = context.folder / "learner", named_seed(context.seed, "offline")
     data, known = context.data, context.reference_cache()
-    shared = {"part": "offline", "seed": context.seed, "arm": None}
+    shared = {"kind": "offline", "seed": context.seed, "arm": None}
     with MetricsFile(context.folder / "metrics.jsonl", learner, shared) as file:
 
         def note(metrics: Mapping[str, Any]) -> None:

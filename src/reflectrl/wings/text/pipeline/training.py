@@ -107,7 +107,7 @@ def reference(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             for split in SPLITS[:2]
         }
         learner = text.run.learner(seed, REFERENCE)
-        shared = {"part": "sft", "seed": seed, "arm": None}
+        shared = {"kind": "sft", "seed": seed, "arm": None}
         with MetricsFile(text.run.metrics(seed, REFERENCE), learner, shared) as file:
 
             def note(metrics: dict[str, float]) -> None:
@@ -130,7 +130,7 @@ def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     seed = artifact.seed
     lm = text.load(REFERENCE, seed)
     learner = text.run.learner(seed, VALUE)  # never written: the reference cache is made in one go
-    shared = {"part": "offline_value", "seed": seed, "arm": None}
+    shared = {"kind": "offline_value", "seed": seed, "arm": None}
     with MetricsFile(text.run.metrics(seed, VALUE), learner, shared) as file:
 
         def note(metrics: dict[str, float]) -> None:
@@ -198,7 +198,7 @@ def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     """Learn one arm from the reference; the checkpoint that is best on validation prompts is kept, and the last one."""
     seed, name = artifact.seed, artifact.name
     lm, learner = text.load(REFERENCE, seed), text.run.learner(seed, name)
-    shared = {"part": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
+    shared = {"kind": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
     with MetricsFile(text.run.metrics(seed, name), learner, shared) as file:
 
         def note(metrics: dict[str, float]) -> None:
