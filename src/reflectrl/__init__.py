@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from reflectrl.api import Agent, Run, evaluate, load_agent, make_env, train
     from reflectrl.envs.base import Outcome, TextEnv
+    from reflectrl.teach import RecordEpisodes, Recorder, Recording
     from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
 
 __version__ = "0.1.0"
@@ -16,13 +17,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "reflectrl.api": ("Agent", "Run", "evaluate", "load_agent", "make_env", "train"),
     "reflectrl.envs.base": ("Outcome", "TextEnv"),
+    "reflectrl.teach": ("RecordEpisodes", "Recorder", "Recording"),
     "reflectrl.types": ("Episode", "Observation", "Step", "Task", "Turn", "UserError"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Agent", "Episode", "Observation", "Outcome", "Run", "Step", "Task", "TextEnv", "Turn", "UserError", "evaluate",
-    "load_agent", "make_env", "train",
+    "Agent", "Episode", "Observation", "Outcome", "RecordEpisodes", "Recorder", "Recording", "Run", "Step", "Task",
+    "TextEnv", "Turn", "UserError", "evaluate", "load_agent", "make_env", "train",
 ]  # fmt: skip
 
 

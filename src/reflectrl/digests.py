@@ -81,6 +81,15 @@ def _known(path: Path, modified: int, size: int) -> str:
     return _sha256(path)
 
 
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file of the user's; UserError if it cannot be read."""
+    try:
+        now = path.stat()
+        return _known(path.resolve(), now.st_mtime_ns, now.st_size)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -49,6 +49,7 @@ OFFLINE = shlex.split(
 SMALL = {
     "run taxi": TINY,
     "run guess.toml": TINY,
+    "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
     "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],

@@ -1,56 +1,84 @@
-"""One episode in the terminal: watched, or played by hand."""
+"""Episodes in the terminal: watched, or played by hand; recorded, if a file is named."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from reflectrl.cli.session import Quit, Session
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.pipeline.card import CARD
 from reflectrl.players.base import Player
-from reflectrl.players.human import HELP, HumanPlayer, Quit, Watched
-from reflectrl.players.simple import UNLEARNED, ExpertPlayer
+from reflectrl.players.human import HELP, Watched
+from reflectrl.players.simple import UNLEARNED, AnalystPlayer
 from reflectrl.plugins import suggestion
 from reflectrl.rollout import Job, rollout
+from reflectrl.teach import Recorder
 from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Task, UserError
 
 PLAYERS = ("human", *UNLEARNED)
 
 
-def play(section: Mapping[str, Any], who: str, task: Task, seed: int, take_over: bool, trust: bool) -> Episode | None:
-    """Play a task on the terminal; None if the person quit.
+def play(
+    section: Mapping[str, Any],
+    who: str,
+    tasks: Sequence[Task],
+    seed: int,
+    take_over: bool = False,
+    trust: bool = False,
+    record: Path | None = None,
+    episodes: int | None = None,
+) -> None:
+    """Play tasks on the terminal, one after the other, and say how each ended.
 
     Args:
         section: the `env` section: name and arguments.
         who: one of `PLAYERS`, or a run folder, optionally with ":arm".
         take_over: the person chooses, the player advises.
         trust: the models of a run folder may bring code of their own.
+        record: a log to which each finished episode is appended; tasks that it has are passed over.
+        episodes: how many; if None, one, or where a person is recorded as many as they want.
 
     Raises:
-        UserError: no such player, or the environment raised.
+        UserError: no such player, or the environment raised, or the file cannot be written.
     """
-    player, reflector = _seated(who, seed, make(section), trust)
-    shown: Player = player if isinstance(player, HumanPlayer) else Watched(player)
-    if take_over and not isinstance(player, HumanPlayer):
-        shown = HumanPlayer(player, advise=True)
-    if isinstance(shown, HumanPlayer):
-        print(f"type {HELP}")
-    try:
-        [episode] = rollout([Job(task, seed)], lambda: make(section), shown, reflector, batch=1)
-    except Quit:
-        return None
-    return episode
+    env = make(section)
+    player, reflector = _seated(who, env, trust, seed)
+    with Recorder(record) if record else nullcontext() as recorder:
+        if recorder is not None:
+            tasks = _left(recorder, tasks)
+            if who == "expert" and "analyst" in env.teacher.abilities():
+                reflector = AnalystPlayer()
+        by_hand = player is None or take_over
+        wanted = episodes or (len(tasks) if by_hand and recorder is not None else 1)
+        if by_hand:
+            print(f"type {HELP}")
+            played = _by_hand(env, _helpers(env, who, player), reflector, tasks, seed, take_over, recorder is not None)
+        else:
+            assert player is not None
+            jobs = (Job(task, seed, {"player": who}) for task in tasks)
+            played = rollout(jobs, lambda: make(section), Watched(player), reflector, batch=1)
+        for number, episode in enumerate(played, start=1):
+            if episode is not None:
+                if recorder is not None:
+                    recorder.append(episode)
+                print(ending(episode))
+            if number == wanted:
+                break
+        if recorder is not None:
+            print(f"{recorder.path} holds {_count(recorder.count, 'episode')}")
 
 
-def choose_task(env: TextEnv, split: str, stage: str | None, number: int) -> Task:
-    """The task of that number (from 0) in a split; UserError if there are fewer."""
+def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Sequence[Task]:
+    """The tasks of a split from that number (from 0) on; UserError if there are fewer."""
     tasks = env.tasks(split, stage)
     if not 0 <= number < len(tasks):
         raise UserError(f"--task is {number}; {split} has tasks 0 to {len(tasks) - 1}")
-    return tasks[number]
+    return tasks[number:]
 
 
 def ending(episode: Episode) -> str:
@@ -60,9 +88,49 @@ def ending(episode: Episode) -> str:
     return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 
 
-def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Player | None]:
+def _left(recorder: Recorder, tasks: Sequence[Task]) -> Sequence[Task]:
+    """The tasks that are not recorded yet; says how many are."""
+    recorder.require_env(tasks[0])
+    if tasks[0].split == "test":
+        print("note: players are evaluated on test tasks, so nothing will be taught by these")
+    left = [task for task in tasks if not recorder.has(task)]
+    if not left:
+        raise UserError(f"{recorder.path} has an episode of each of the {len(tasks)} tasks already; name other tasks")
+    if len(left) < len(tasks):
+        done = _count(len(tasks) - len(left), "task")
+        print(f"{recorder.path}: {done} recorded already; going on with {printable_line(left[0].id)}")
+    return left
+
+
+def _by_hand(
+    env: TextEnv, helpers: Mapping[str, Player], reflector: Player | None, tasks: Sequence[Task], seed: int,
+    advise: bool, confirm: bool,
+) -> Iterator[Episode | None]:  # fmt: skip
+    """The episodes that a person plays, until they quit; None for one that they drop."""
+    try:
+        for task in tasks:
+            yield Session(env, task, seed, helpers, reflector, advise, confirm).play()
+    except Quit as quit:
+        if quit.kept is not None:
+            yield quit.kept
+        else:
+            print("stopped")
+
+
+def _helpers(env: TextEnv, who: str, player: Player | None) -> dict[str, Player]:
+    """Who can take over from a person: the player that was named first, then those that need no model."""
+    abilities = env.teacher.abilities()
+    able = {name: made() for name, made in UNLEARNED.items() if name in abilities}
+    if player is None and not able:
+        return {}
+    named = {} if player is None else {who.rpartition(":")[2] if who not in UNLEARNED else who: player}
+    return {**named, **{name: one for name, one in able.items() if name not in named}, "random": UNLEARNED["random"]()}
+
+
+def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | None, Player | None]:
+    """The player, None if it is a person, and the reflector that it reads."""
     if who == "human":
-        return HumanPlayer(ExpertPlayer() if "expert" in env.teacher.abilities() else None), None
+        return None, None
     if who in UNLEARNED:
         return UNLEARNED[who](), None
     if "://" in who:
@@ -80,3 +148,7 @@ def _seated(who: str, seed: int, env: TextEnv, trust: bool) -> tuple[Player, Pla
     transformers.utils.logging.disable_progress_bar()
     agent = load_agent(folder, arm, seed, trust=trust)
     return agent.player, agent.reflector
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -81,16 +81,40 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TeachConfig:
-    """How teaching episodes are made from the training tasks."""
+    """Where teaching episodes come from, and how they are made from the training tasks."""
 
+    by: Literal["teacher", "log"] = "teacher"
+    """Who teaches: the environment's own teacher, or demonstrations that were recorded
+    ([demonstrations.md](demonstrations.md))."""
+    log: tuple[str, ...] = ()
+    """Files of demonstrations: what `play --record`, `RecordEpisodes` and `import-episodes` write."""
+    check_log: bool = True
+    """Play the demonstrations again, and refuse one that goes differently in the environment."""
+    validation: Annotated[float, Range(above=0, below=1)] = 0.2
+    """Share of the demonstrated tasks that serve for validation (at least one does)."""
+    reflections: Literal["given", "outcomes"] = "given"
+    """What reflectors learn to write: what analyst or demonstrator said, or which actions won when a policy without
+    reflections, trained first, played on from each of them."""
+    outcome_episodes: Count = 4
+    """How often an action is tried for that, in each state."""
+    outcome_actions: Natural = 4
+    """Most actions that are tried in a state: the one taken and the policy's most probable; 0 tries all."""
     tasks: Natural = 0
-    """How many training tasks the teacher plays; 0 means all of them."""
+    """How many training tasks the teacher plays, or how many of the log's are learned from; 0 means all of them."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions; every taught task is played once with each share."""
     negatives: Natural = 2
     """Perturbed actions per taught task (each gives one negative example)."""
     unsafe_noise: bool = False
     """Let random actions end the episode (a crash); otherwise noise avoids actions that end it without success."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None."""
+        if self.by == "log" and not self.log:
+            return "'by' is 'log', and 'log' names no file; record one with `reflectrl play ENV --record FILE`"
+        if self.log and self.by != "log":
+            return f"'log' is given, and 'by' is {self.by!r}; set by = \"log\" to learn from it"
+        return None
 
 
 @dataclass(frozen=True)
@@ -177,6 +201,9 @@ class RLConfig:
     for agents only; small models learn from fewer episodes with 4 or more."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
+    critic_shares: bool = False
+    """Let the value loss train the policy's model as well, which then learns what matters from every step's return: for
+    models from scratch that learn from reward alone. (Agents only.)"""
     critic_lr: Positive = 3e-3
     """Learning rate of the value head."""
     critic_coef: NonNegative = 0.5

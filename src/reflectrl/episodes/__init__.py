@@ -3,6 +3,7 @@
 from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
 from reflectrl.episodes.logged import successes, with_reflections, without_reflections
 from reflectrl.episodes.schema import SCHEMA, from_line, to_line
+from reflectrl.episodes.told import ToldEpisode, ToldStep, read_told, told
 from reflectrl.episodes.views import (
     ChoiceRow,
     ReflectionRow,
@@ -17,17 +18,21 @@ __all__ = [
     "ChoiceRow",
     "EpisodeLog",
     "ReflectionRow",
+    "ToldEpisode",
+    "ToldStep",
     "check_disjoint",
     "drop_half_line",
     "from_line",
     "merge",
     "read_episodes",
+    "read_told",
     "sft",
     "sft_policy",
     "sft_reflection",
     "successes",
     "task_key",
     "to_line",
+    "told",
     "with_reflections",
     "without_reflections",
 ]

@@ -36,7 +36,7 @@ def from_line(line: str) -> Episode:
         ValueError: what is wrong with the line, in a few words.
     """
     try:
-        data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=_refuse_constant)
+        data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
     schema = data.pop("schema", None) if isinstance(data, dict) else None
@@ -54,7 +54,8 @@ def from_line(line: str) -> Episode:
     return episode
 
 
-def _refuse_constant(word: str) -> None:
+def refuse_constant(word: str) -> None:
+    """Refuse NaN and the infinities, which Python's reader of JSON takes; for its `parse_constant`."""
     raise ValueError(f"{word} is not a number of JSON")
 
 

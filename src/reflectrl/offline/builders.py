@@ -40,6 +40,7 @@ from reflectrl.pipeline.players import base_source, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.training import finished_lines, planned_demonstrations
 from reflectrl.players import Policy
+from reflectrl.teach import Demonstration
 from reflectrl.types import Sampling, named_seed
 
 
@@ -47,7 +48,7 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Write the log: the teacher's trajectories, steady and noisy, then episodes that the SFT policy plays."""
     recipe, run, seed = context.recipe, context.run, artifact.seed
     taught = read_episodes(run.teach(seed, "train"))
-    episodes = [episode for episode in taught if episode.provenance.get("kind") == "trajectory"]
+    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # which breaks off
     if offline_settings(recipe).log_episodes:
         player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
@@ -61,7 +62,10 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
 def remaining_log(context: Context, artifact: Artifact) -> bool:
     """Whether the log lacks episodes."""
     recipe, env = context.recipe, make(context.recipe.env)
-    taught = sum(one.kind == "trajectory" for one in planned_demonstrations(recipe, env, artifact.seed, "train"))
+    taught = sum(
+        (one.kind if isinstance(one, Demonstration) else one.provenance.get("kind")) != "negative"
+        for one in planned_demonstrations(recipe, env, artifact.seed, "train")
+    )
     planned = taught + offline_settings(recipe).log_episodes * len(env.tasks("train"))
     return finished_lines(context.run.log(artifact.seed)) < planned
 

@@ -55,7 +55,8 @@ class SFT:
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
         start = self.reflector if plan.recipe.sft.policy_from == "reflector" else ""
-        inputs = [*plan.model(start or BASE), plan.teaching("train"), plan.teaching("validation")]
+        episodes = plan.teaching if self.player == "plain" else plan.reflected
+        inputs = [*plan.model(start or BASE), episodes("train"), episodes("validation")]
         output = plan.checkpoint(name)
         return [plan.add("sft", name, "sft", "reflectrl.pipeline.training:sft", output, inputs, *PLAYED, "sft")]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reflectrl.config import Recipe
+from reflectrl.digests import digest_of
 from reflectrl.types import UserError
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Artifact:
             though all outputs are there. "" if there never is.
         training: folder, relative to the run folder, of the learner's state while it is trained.
         always: whether every run makes it anew, because it is quick.
+        files: files of the user's from which it is made; their content belongs to its fingerprint.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Artifact:
     remaining: str = ""
     training: str = ""
     always: bool = False
+    files: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -95,11 +98,15 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
 
     Args:
         settings: plain values of the whole recipe.
+
+    Raises:
+        UserError: one of its files cannot be read.
     """
     artifact = graph[key]
     chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
     inputs = [fingerprint(graph, name, settings) for name in artifact.inputs]
-    return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs])
+    files = [digest_of(Path(name)) for name in artifact.files]
+    return _hash([artifact.kind, artifact.name, artifact.seed, chosen, inputs, *files])
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
@@ -137,6 +144,13 @@ def settings_of(graph: Graph, key: str) -> Iterator[str]:
     for name in graph[key].inputs:
         yield from settings_of(graph, name)
     yield from graph[key].settings
+
+
+def files_of(graph: Graph, key: str) -> Iterator[str]:
+    """The user's files on which an artifact depends, those of its inputs first."""
+    for name in graph[key].inputs:
+        yield from files_of(graph, name)
+    yield from graph[key].files
 
 
 @dataclass
@@ -223,7 +237,9 @@ def refuse_other_settings(
         if made != wanted:
             names = dict.fromkeys(settings_of(graph, key))
             differences = (difference(name, value_of(before or {}, name), value_of(now, name)) for name in names)
-            detail = next(filter(None, differences), f"{key!r} made with other settings")
+            files = ", ".join(dict.fromkeys(files_of(graph, key)))
+            other = f"another content of {files}" if files else f"{key!r} made with other settings"
+            detail = next(filter(None, differences), other)
             raise UserError(f"{folder} holds a run with {detail}; use another {option}, or remove this one")
 
 
@@ -246,6 +262,6 @@ def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str
     for key, artifact in graph.items():
         known = "made by every run" if artifact.always else state.says(graph, key, settings)
         inputs = [name.removesuffix(f" (seed {artifact.seed})") for name in artifact.inputs]
-        sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings)])
+        sources = ", ".join([*inputs, *(f"[{name}]" for name in artifact.settings), *artifact.files])
         lines.append(f"{artifact.stage:6} {key}: {known}{f'; from {sources}' if sources else ''}")
     return lines

@@ -124,12 +124,12 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     Raises:
         UserError: names the arms and what their teacher would have to be.
     """
-    has = set(env.teacher.abilities())
+    has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
     for name, arm in chosen(recipe.arms).items():
-        if arm.is_taught:
+        if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
-        if arm.reflector:
+        if arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
             needed["analyst"].append(name)
         if arm.player in ABILITIES:
             needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)
@@ -138,7 +138,8 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
             raise UserError(
-                f"{about}; give its teacher one (docs/own-environment.md), or leave them out: --arms rl-only"
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations "
+                "(docs/demonstrations.md), or leave them out: --arms rl-only"
             )
 
 

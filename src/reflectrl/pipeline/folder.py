@@ -32,6 +32,10 @@ class RunFolder:
         """Episodes played at random, in runs where nobody teaches."""
         return self.path / "episodes" / f"random-seed{seed}.jsonl"
 
+    def outcomes(self, seed: int, split: str) -> Path:
+        """The same, with reflections that say which actions won."""
+        return self.path / "episodes" / f"outcomes-seed{seed}-{split}.jsonl"
+
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
         return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
 

@@ -63,11 +63,13 @@ class EnvironmentPipeline:
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
-        """Check that the environment has what the recipe asks for, and leaks no task from training to test."""
+        """Check that environment and demonstrations have what the recipe asks for, and leak no task to the test."""
+        from reflectrl.pipeline.demonstrations import check_log
         from reflectrl.pipeline.evaluation import check_env
         from reflectrl.pipeline.folder import Context
 
         check_env(recipe)
+        check_log(recipe, run)
         return Context(recipe, run)
 
     @staticmethod
@@ -125,9 +127,10 @@ class Plan:
         self.made[key] = replace(self.made[key], extent=EXTENT, remaining=remaining)
 
     def add(self, kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str],
-            *settings: str, remaining: str = "") -> str:  # fmt: skip
+            *settings: str, remaining: str = "", files: Sequence[str] = ()) -> str:  # fmt: skip
         """Add an artifact, unless it is there already; returns its key. Arguments are those of `Artifact`."""
-        artifact = Artifact(kind, name, self.seed, stage, build, (output,), tuple(inputs), settings, (), remaining)
+        artifact = Artifact(kind, name, self.seed, stage, build, (output,), tuple(inputs), settings, (), remaining,
+                            files=tuple(files))  # fmt: skip
         if output.endswith("/reflectrl.json"):
             artifact = replace(artifact, training=f"{output.removesuffix('/reflectrl.json')}.learner")
         self.made.setdefault(artifact.key, artifact)
@@ -151,7 +154,18 @@ class Plan:
         """The teaching episodes of a split."""
         output, room = f"episodes/teach-seed{self.seed}-{split}.jsonl", "reflectrl.pipeline.training"
         remaining = f"{room}:remaining_demonstrations"
-        return self.add("teach", split, "teach", f"{room}:teaching", output, (), "env", "teach", remaining=remaining)
+        files = self.recipe.teach.log  # none, where a teacher plays
+        return self.add("teach", split, "teach", f"{room}:teaching", output, (), "env", "teach", remaining=remaining,
+                        files=files)  # fmt: skip
+
+    def reflected(self, split: str) -> str:
+        """The same with the reflections that players learn to write and to read."""
+        if self.recipe.teach.reflections == "given":
+            return self.teaching(split)
+        room, inputs = "reflectrl.pipeline.demonstrations", [self.teaching(split), *self.model("plain")]
+        output, remaining = f"episodes/outcomes-seed{self.seed}-{split}.jsonl", f"{room}:remaining_outcomes"
+        return self.add("outcomes", split, "sft", f"{room}:outcomes", output, inputs, *PLAYED, "teach",
+                        remaining=remaining)  # fmt: skip
 
     def random_play(self) -> str:
         """Episodes of random play: the text that a model made from scratch is to read where nobody teaches."""

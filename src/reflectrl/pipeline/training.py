@@ -16,7 +16,6 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import (
     EpisodeLog,
-    drop_half_line,
     read_episodes,
     sft_policy,
     sft_reflection,
@@ -37,7 +36,8 @@ from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import BASE, SFT, chosen, model
 from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.demonstrations import demonstrated, finished_lines, sample_outcomes
+from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
@@ -60,8 +60,8 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     done = finished_lines(path)
     with EpisodeLog(path) as log:
-        for i, demonstration in islice(enumerate(planned), done, None):
-            log.append(teach(env, demonstration, recipe.teach.unsafe_noise))
+        for i, one in islice(enumerate(planned), done, None):
+            log.append(one if isinstance(one, Episode) else teach(env, one, recipe.teach.unsafe_noise))
             tick(i + 1, len(planned), "")
 
 
@@ -71,8 +71,10 @@ def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
     return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
 
 
-def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> list[Demonstration]:
-    """What is taught of a split, in the order of its log."""
+def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
+    """What is taught of a split, in the order of its log: what the teacher is to play, or what was recorded."""
+    if recipe.teach.by == "log":
+        return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
     if split == "train" and recipe.teach.tasks:
         tasks = tasks[: recipe.teach.tasks]
@@ -99,15 +101,6 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
 
 
-def finished_lines(path: Path) -> int:
-    """How many whole lines a log has; half a line at its end, which a kill left, is dropped."""
-    drop_half_line(path)
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
-
-
 # ---- training ------------------------------------------------------------------------------------------------------
 
 
@@ -115,6 +108,8 @@ def base(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
     seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
     texts, choices = _corpus(taught if taught.is_file() else context.run.random_play(seed))
+    if context.recipe.teach.reflections == "outcomes":
+        texts += sample_outcomes(context.recipe, taught)
     config, init = context.recipe.model, named_seed(seed, "init")
     fill = partial(save_scratch, config=config, texts=texts, choices=choices, seed=init)
     write_folder(context.run.checkpoint(seed, BASE), fill)
@@ -147,7 +142,7 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     lm = load_model(source, recipe.model, adapter, named_seed(seed, name))
     negatives = recipe.sft.negatives and row.negatives
     train, validation = (
-        _sft_examples(recipe, lm, row.player, run.teach(seed, split), negatives, seed)
+        _sft_examples(recipe, lm, row.player, taught_episodes(recipe, run, row, seed, split), negatives, seed)
         for split in ("train", "validation")
     )
     budget = recipe.sft_budget(row.player)
@@ -169,6 +164,12 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
         tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
     write_folder(run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
     drop_state(learner)
+
+
+def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
+    """The log from which a player is fine-tuned; one that reads no reflections plays those that outcomes come from."""
+    reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
+    return run.outcomes(seed, split) if reads else run.teach(seed, split)
 
 
 def _sft_examples(

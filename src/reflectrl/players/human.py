@@ -1,77 +1,91 @@
-"""A person at the terminal as a player, and a window through which any player can be watched."""
+"""A person at the terminal: what is shown to them, what the words mean that they type, and any player watched."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.players.simple import choose
+from reflectrl.plugins import suggestion
 from reflectrl.terminal import printable, printable_line
 from reflectrl.types import Turn
 
 Say = Callable[[str], None]
-HELP = "a number, or the beginning of an action; h hands over, q quits"
+HELP = "a number, or the beginning of an action; h hands over, q quits, /help says more"
+COMMANDS = {
+    "undo": "/undo [N]: take the last step (or N of them) back",
+    "reflect": "/reflect TEXT: what there is to say about this state, as a reflector should write it",
+    "mistake": "/mistake [N]: the last step (or N of them) is not to be imitated; what you do next is the way out",
+    "comment": "/comment TEXT: a remark for people; no player reads it",
+    "drop": "/drop: forget this episode and begin the next",
+    "help": "/help: this",
+}
+"""What a person may type beside actions; a beginning that fits one command only is enough: /u, /r TEXT."""
+
+Kind = Literal["act", "hand over", "quit", "undo", "reflect", "mistake", "comment", "drop", "help", "wrong"]
 
 
-class Quit(Exception):
-    """The person wants to stop."""
+@dataclass(frozen=True)
+class Word:
+    """What a typed line means.
 
-
-class HumanPlayer:
-    """Asks for each action, showing what there is to see.
-
-    Args:
-        helper: takes over when the person types `h`; None if there is nobody to hand over to.
-        advise: show the helper's probabilities beside the actions.
-        ask: shows a prompt and returns the typed line; EOFError means that nothing more will come.
-        say: shows text.
+    Attributes:
+        number: of an action, of steps; 0 where none is given.
+        text: what was typed after a command, the player to hand over to, or what is wrong with the line.
     """
 
-    def __init__(
-        self, helper: Player | None = None, advise: bool = False, ask: Callable[[str], str] = input, say: Say = print
-    ) -> None:
-        self.helper, self.advise, self.ask, self.say = helper, advise, ask, say
-        self.handed_over = False
+    kind: Kind
+    number: int = 0
+    text: str = ""
 
-    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """One turn per episode, asked for one after the other.
 
-        Raises:
-            Quit: the person typed `q`, or the input ended.
-        """
-        return [self._turn(episode) for episode in episodes]
+def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> Word:
+    """What a person means by a line.
 
-    def _turn(self, episode: LiveEpisode) -> Turn:
-        advice = self.helper.turns([episode])[0] if self.helper and (self.advise or self.handed_over) else None
-        self.say(table(episode, advice))
-        while not self.handed_over:
-            try:
-                word = self.ask("> ").strip()
-            except EOFError:
-                word = "q"
-            if word == "q":
-                raise Quit
-            if word == "h" and self.helper is not None:
-                self.handed_over = True
-                advice = advice or self.helper.turns([episode])[0]
-            elif (action := self._action(word, episode.observation.actions)) is not None:
-                return choose("human", episode, action)
-        assert advice is not None
-        self.say(f"{advice.player}: {printable_line(advice.text)}")
-        return advice
+    Args:
+        actions: the legal ones.
+        helpers: names of the players that can take over; the first does so if none is named.
+    """
+    line = line.strip()
+    if line == "q":
+        return Word("quit")
+    if line == "h" or line.startswith("h "):
+        return _handing_over(line.split()[1:], helpers)
+    if line.startswith("/") and not any(action.startswith(line) for action in actions):
+        return _command(line)
+    if line.isdecimal() and 1 <= int(line) <= len(actions):
+        return Word("act", int(line) - 1)
+    near = [i for i, action in enumerate(actions) if line and action.lower().startswith(line.lower())]
+    exact = [i for i in near if actions[i].lower() == line.lower()]
+    if len(exact or near) == 1:
+        return Word("act", (exact or near)[0])
+    return Word("wrong", text=f"{'which of them?' if near else 'no such action'} ({HELP})")
 
-    def _action(self, word: str, actions: Sequence[str]) -> int | None:
-        """The action that a word means; None (and a hint) if it means none or several."""
-        if word.isdecimal() and 1 <= int(word) <= len(actions):
-            return int(word) - 1
-        near = [i for i, action in enumerate(actions) if word and action.lower().startswith(word.lower())]
-        exact = [i for i in near if actions[i].lower() == word.lower()]
-        if len(exact or near) == 1:
-            return (exact or near)[0]
-        self.say(
-            "nobody to hand over to" if word == "h" else f"{'which of them?' if near else 'no such action'} ({HELP})"
+
+def _handing_over(words: Sequence[str], helpers: Sequence[str]) -> Word:
+    """`h`, `h 3`, `h expert`, `h expert 3`: who plays on, and for how many steps (0: to the end)."""
+    names, numbers = [word for word in words if not word.isdecimal()], [word for word in words if word.isdecimal()]
+    if not helpers:
+        return Word("wrong", text=f"nobody to hand over to ({HELP})")
+    if len(names) > 1 or len(numbers) > 1 or (names and names[0] not in helpers):
+        return Word(
+            "wrong", text=f"hand over to whom?{suggestion(' '.join(names), helpers)}: h WHO, h STEPS, h WHO STEPS"
         )
-        return None
+    return Word("hand over", int(numbers[0]) if numbers else 0, names[0] if names else helpers[0])
+
+
+def _command(line: str) -> Word:
+    name, _, rest = line[1:].partition(" ")
+    found: list[Kind] = [kind for kind in COMMANDS if name and kind.startswith(name)]  # type: ignore[misc]
+    if len(found) != 1:
+        return Word("wrong", text=f"no such command; there are /{', /'.join(COMMANDS)}")
+    kind, rest = found[0], rest.strip()
+    if kind in ("undo", "mistake"):
+        if rest and not (rest.isdecimal() and int(rest)):
+            return Word("wrong", text=COMMANDS[kind])
+        return Word(kind, int(rest or 1))
+    return Word("wrong", text=COMMANDS[kind]) if kind in ("reflect", "comment") and not rest else Word(kind, 0, rest)
 
 
 class Watched:
@@ -96,12 +110,15 @@ def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
     if episode.reflection is not None:
         lines.append(f"reflection: {printable(episode.reflection)}")
     if episode.steps:
-        last = episode.steps[-1]
-        lines.insert(
-            0, f"    reward {last.reward:+.2f}{''.join(f', {printable_line(event)}' for event in last.events)}"
-        )
+        lines.insert(0, last_reward(episode))
     probs = advice.probs if advice is not None else ()
     for i, action in enumerate(episode.observation.actions):
         chance = f"  {probs[i]:6.1%} {'#' * round(20 * probs[i])}" if probs else ""
         lines.append(f"{i + 1:3}  {printable_line(action):24}{chance}".rstrip())
     return "\n".join(lines)
+
+
+def last_reward(episode: LiveEpisode) -> str:
+    """What the last step brought, in one line."""
+    last = episode.steps[-1]
+    return f"    reward {last.reward:+.2f}{''.join(f', {printable_line(event)}' for event in last.events)}"

@@ -1,0 +1,61 @@
+"""`import-episodes`: what another program played, checked and appended to a log of demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import read_told, to_line
+from reflectrl.teach import Recorder, as_told, replayed, tasks_of
+from reflectrl.terminal import printable_line
+from reflectrl.types import Episode, UserError
+
+
+def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> str:
+    """Read, check and append everything, or nothing.
+
+    Args:
+        out: the log; episodes that it has already are not appended again.
+        env: where every episode is played again, which also adds what is not told; None takes them as they are told.
+
+    Returns:
+        What was done, in one line.
+
+    Raises:
+        UserError: a file is empty, or something is wrong with a line; names file and line.
+    """
+    unread: set[str] = set()
+    episodes = [episode for path in files for episode in _read(path, env, unread)]
+    known = set(out.read_text(encoding="utf-8", errors="replace").splitlines()) if out.is_file() else set()
+    new = [episode for episode in episodes if to_line(episode) not in known]
+    with Recorder(out) as recorder:
+        if len(envs := {episode.task.env for episode in episodes}) > 1:
+            raise UserError(f"the episodes are of several environments ({', '.join(sorted(envs))}); give each a log")
+        for episode in new[:1]:
+            recorder.require_env(episode.task)
+        for episode in new:
+            recorder.append(episode)
+        holds = recorder.count
+    won, steps = sum(episode.success for episode in new), [step for episode in new for step in episode.steps]
+    reflected = sum(step.reflection is not None for step in steps)
+    ignored = f"; keys that were not read: {', '.join(map(printable_line, sorted(unread)))}" if unread else ""
+    return (
+        f"{out}: {len(new)} of {len(episodes)} episodes are new ({won} won, {len(steps)} steps, {reflected} with "
+        f"reflections); it holds {holds} now{ignored}"
+    )
+
+
+def _read(path: Path, env: TextEnv | None, unread: set[str]) -> Iterator[Episode]:
+    """The episodes of a file, as the environment has them."""
+    tasks, number = tasks_of(env) if env is not None else {}, 0
+    for number, episode, keys in read_told(path):
+        unread |= keys
+        try:
+            made = replayed(env, episode, tasks) if env is not None else as_told(episode)
+            to_line(made)  # which says what JSON has no word for
+            yield made
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: {error}") from error
+    if not number:
+        raise UserError(f"{path} holds no episodes")

@@ -1,0 +1,120 @@
+"""Demonstrations of a log as teaching episodes of a run, and reflections that say which of the tried actions won."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.envs import make
+from reflectrl.envs.base import TextEnv
+from reflectrl.episodes import EpisodeLog, drop_half_line, read_episodes, task_key
+from reflectrl.models.load import load_model
+from reflectrl.pipeline.arms import chosen
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.players import make_policy
+from reflectrl.pipeline.progress import Tick
+from reflectrl.teach.outcomes import Tried, outcome_text, with_outcomes
+from reflectrl.teach.recorded import has_reflections, recorded, require_lessons
+from reflectrl.types import Episode, Sampling, UserError, named_seed
+
+SAMPLES = 500
+"""Reflections of which a scratch tokenizer sees the words before there are any."""
+
+
+def finished_lines(path: Path) -> int:
+    """How many whole lines a log has; half a line at its end, which a kill left, is dropped."""
+    drop_half_line(path)
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -> dict[str, list[Episode]]:
+    """The recorded teaching episodes of a run, by split.
+
+    Args:
+        check: play them again in the environment.
+
+    Raises:
+        UserError: a log is missing, empty or damaged, or an episode does not fit the environment.
+    """
+    config, paths = recipe.teach, [Path(name) for name in recipe.teach.log]
+    parts = recorded(env, paths, seed, config.validation, check)
+    if config.tasks:
+        keys = list(dict.fromkeys(task_key(episode.task) for episode in parts["train"]))[: config.tasks]
+        parts["train"] = [episode for episode in parts["train"] if task_key(episode.task) in keys]
+    return parts
+
+
+def check_log(recipe: Recipe, run: RunFolder) -> None:
+    """Refuse demonstrations that do not fit the environment, or lack what an arm needs.
+
+    Those of which a run has made its teaching episodes were checked then, and are the same: their fingerprint says so.
+
+    Raises:
+        UserError: names the file and the line, or the arms.
+    """
+    arms = {name: arm for name, arm in chosen(recipe.arms).items() if arm.is_taught}
+    if recipe.teach.by != "log" or not arms:
+        return
+    env, paths = make(recipe.env), [Path(name) for name in recipe.teach.log]
+    for seed in recipe.seeds:
+        begun = all(run.teach(seed, split).is_file() for split in ("train", "validation"))
+        parts = demonstrated(recipe, env, seed, check=recipe.teach.check_log and not begun)
+        require_lessons(parts, paths)
+        reading = [name for name, arm in arms.items() if arm.reflector]
+        if reading and recipe.teach.reflections == "given" and not has_reflections(parts):
+            names = f"arm{'s' * (len(reading) > 1)} {', '.join(map(repr, reading))}"
+            raise UserError(
+                f"{names} would need reflections, and {', '.join(recipe.teach.log)} has none for both training and "
+                "validation: type some (/reflect in `play --record`), find them out (--teach.reflections outcomes), "
+                "or take arms without a reflector: --arms no-reflection"
+            )
+
+
+# ---- reflections from outcomes ---------------------------------------------------------------------------------------
+
+
+def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Try actions in a split's teaching episodes, and write what came of them as reflections.
+
+    The policy without reflections plays on; a log that was begun is continued.
+    """
+    recipe, run, seed, split = context.recipe, context.run, artifact.seed, artifact.name
+    episodes, path = list(read_episodes(run.teach(seed, split))), run.outcomes(seed, split)
+    lm = load_model(run.checkpoint(seed, "plain"), recipe.model, "policy", named_seed(seed, "plain"))
+    policy = make_policy(recipe, lm, Sampling(1.0))
+    done, count, most = finished_lines(path), recipe.teach.outcome_episodes, recipe.teach.outcome_actions
+    with ExitStack() as stack:
+        envs = [stack.enter_context(closing(make(recipe.env))) for _ in range(recipe.eval.batch)]
+        log = stack.enter_context(EpisodeLog(path))
+        for i, episode in islice(enumerate(episodes), done, None):
+            policy.clear_cache()  # a continued log computes in the same batches as an undisturbed one
+            log.append(with_outcomes(episode, envs, policy, count, most, named_seed(seed, "outcomes", i)))
+            tick(i + 1, len(episodes), "")
+
+
+def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
+    """Whether a log of outcomes lacks some."""
+    run, seed, split = context.run, artifact.seed, artifact.name
+    return finished_lines(run.outcomes(seed, split)) < finished_lines(run.teach(seed, split))
+
+
+def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
+    """Reflections such as outcomes will be, with made-up numbers, for the tokenizer of a model made from scratch."""
+
+    def sampled() -> Iterator[str]:
+        count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions
+        for number, step in enumerate(step for episode in read_episodes(path) for step in episode.steps):
+            listed = step.observation.actions
+            start = number % len(listed)
+            options = sorted({(start + k) % len(listed) for k in range(most or len(listed))})
+            tried = [Tried(action, (number + action) % (count + 1), count, 0.0) for action in options]
+            yield outcome_text(listed, tried, options[0])
+
+    return list(islice(sampled(), SAMPLES))

@@ -1,0 +1,149 @@
+"""`RecordEpisodes`: a gymnasium wrapper that writes what any script plays into a log of episodes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any, SupportsInt
+
+import gymnasium as gym
+from gymnasium.utils.seeding import np_random
+
+from reflectrl.envs.adapter import GymTextEnv
+from reflectrl.envs.base import SPLITS, TextEnv
+from reflectrl.rollout import TimeStep, advance
+from reflectrl.teach.record import Recorder, Recording
+from reflectrl.types import Task, UserError, named_seed
+
+LOG = logging.getLogger(__name__)
+
+
+class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
+    """Records the episodes that are played through it; to the script it is the environment that it wraps.
+
+        env = RecordEpisodes(gym.make("CliffWalking-v1", render_mode="human"), "demos.jsonl",
+                             GymTextEnv("CliffWalking-v1", ["up", "right", "down", "left"]))
+
+    A `TextEnv` is recorded as it is. Of any other environment the text is wanted in which players will be taught: a
+    `GymTextEnv` of the same environment, which is played alongside with the same seed and actions, so that the log has
+    its texts, actions, rewards and tasks. Where a reset names neither task nor seed, the next training task is played
+    that is not in the log yet.
+
+    Args:
+        env: what the script plays.
+        path: the log; what it holds stays.
+        text: how an environment that is no `TextEnv` reads as text.
+        player: who plays. The steps of "human", "expert" and "oracle" are imitated wherever the episode is won; an
+            episode of another player is imitated as a whole, if it is won.
+
+    Raises:
+        UserError: `text` is missing, or plays another environment, or the file is no log.
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], path: str | Path, text: GymTextEnv | None = None, player: str = "human"
+    ) -> None:
+        super().__init__(env)
+        self.text, self.player = text, player
+        if text is None and not isinstance(env.unwrapped, TextEnv):
+            raise UserError(f"{env.unwrapped}: has no text; give a GymTextEnv of it: RecordEpisodes(env, path, text)")
+        self._shown: TextEnv = text if text is not None else env.unwrapped  # type: ignore[assignment]
+        self.recorder = Recorder(path)
+        self._recording: Recording | None = None
+        self._reflection: str | None = None
+
+    def reflect(self, text: str) -> None:
+        """What is to be said about the observation now, before the next action."""
+        self._reflection = text
+
+    def comment(self, text: str) -> None:
+        """A remark that people read and players do not."""
+        if self._recording is not None:
+            self._recording.comment(text)
+
+    def mistake(self, steps: int = 1) -> None:
+        """The last steps are not to be imitated."""
+        if self._recording is not None:
+            self._recording.mistake(steps)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, and its recording; one that was not over is forgotten.
+
+        Raises:
+            UserError: there is no task with this seed.
+        """
+        named = (options or {}).get("task")
+        self._reflection = None
+        task = named or self._task(seed)
+        chance = named_seed(named_seed("record", task.id), "env") % 2**32 if seed is None else seed
+        self._recording = self.recorder.begin(task, player=self.player, env_seed=chance)
+        if self.text is None:
+            result = self.env.reset(seed=chance, options={**(options or {}), "task": task})
+            self._now = TimeStep(result[1]["observation"], 0.0, False, False, False, ())
+            return result
+        self._now = advance(self.text, task, None, chance)
+        return self.env.reset(seed=task.payload["seed"], options=options)
+
+    def _task(self, seed: int | None) -> Task:
+        """The task of a seed where tasks are seeds; else the next training task that is not in the log."""
+        if seed is not None and self.text is not None:
+            tasks = [task for split in SPLITS for task in self.text.tasks(split) if task.payload["seed"] == seed]
+            if not tasks:
+                raise UserError(f"{self.text.name} has no task with seed {seed}; leave the seed out, or make it larger")
+            return tasks[0]
+        tasks = list(self._shown.tasks("train"))
+        if seed is not None:  # the task that a `TextEnv` draws
+            return tasks[int(np_random(seed)[0].integers(len(tasks)))]
+        return next((task for task in tasks if not self.recorder.has(task)), tasks[0])
+
+    def step(self, action: SupportsInt) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment and write the step down; an episode that is over is appended to the log.
+
+        Raises:
+            UserError: the environment and its text differ in rewards or endings.
+        """
+        result = self.env.step(action)
+        recording, before = self._recording, self._now
+        if recording is None:
+            return result
+        if self.text is None:
+            info = result[4]
+            done, events = result[2] or result[3], tuple(info["events"])
+            index, now = int(action), TimeStep(info["observation"], float(result[1]), done, result[3],
+                                               info["success"], events)  # fmt: skip
+        else:
+            name = self.text.names[int(action)]
+            if name not in before.observation.actions:
+                LOG.warning(
+                    "reflectrl: %r is not legal as %s has it: this episode is not recorded", name, self.text.name
+                )
+                self._recording = None
+                return result
+            index = before.observation.actions.index(name)
+            now = advance(self.text, recording.task, index)
+            self._require_same(result, now)
+        recording.step(before.observation, index, now.reward, now.events, self._reflection, self.player)
+        self._now, self._reflection = now, None
+        if now.done or result[2] or result[3]:
+            self.recorder.append(recording.finished(now.success, now.truncated or bool(result[3])))
+            self._recording = None
+        return result
+
+    def _require_same(self, result: tuple[Any, ...], now: TimeStep) -> None:
+        """Refuse a text that is not that of what the script plays: it would teach what never happened."""
+        assert self.text is not None
+        reward, ended = now.reward * self.text.scale, now.done and not now.truncated
+        if not math.isclose(reward, float(result[1]), abs_tol=1e-6) or (result[2] and not ended):
+            ours, theirs = ("ended" if end else "went on" for end in (ended, result[2]))
+            raise UserError(
+                f"{self.text.name} as text gave reward {reward:g} and {ours}, what is played gave "
+                f"{float(result[1]):g} and {theirs}: make both with the same settings"
+            )
+
+    def close(self) -> None:
+        """Close the log and the environment."""
+        self.recorder.close()
+        if self.text is not None:
+            self.text.close()
+        self.env.close()
