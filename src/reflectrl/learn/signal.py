@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
+
+EPISODES = 60
+"""Fewest episodes of a sample of random play; tasks are played again where there are fewer of them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
 def random_play(
     tasks: Sequence[Task], make_env: Callable[[], TextEnv], seed: int, batch: int, steps: int
 ) -> Iterator[list[Episode]]:
-    """Play tasks at random, once each and in their order, until so many steps are taken.
+    """Play tasks at random in their order, and again where they are few, until so many steps are taken.
 
     Args:
         seed: of all choices; the same seed gives the same episodes.
@@ -74,11 +78,12 @@ def random_play(
     Yields:
         The episodes of a batch of tasks.
     """
+    planned = [(task, k) for k in range(math.ceil(EPISODES / len(tasks))) for task in tasks]
     taken = 0
-    for start in range(0, len(tasks), batch):
-        jobs = [Job(task, named_seed(seed, "random", task.id)) for task in tasks[start : start + batch]]
-        order = {job.task.id: i for i, job in enumerate(jobs)}
-        played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.task.id])
+    for start in range(0, len(planned), batch):
+        jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task, k in planned[start : start + batch]]
+        order = {job.seed: i for i, job in enumerate(jobs)}
+        played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
         yield played
         taken += sum(len(episode.steps) for episode in played)
         if taken >= steps:

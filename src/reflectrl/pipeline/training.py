@@ -92,7 +92,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
-            tick(len(episodes), len(tasks), "")
+            tick(len(episodes), max(len(tasks), len(episodes)), "")
     if problem := signal_of(episodes).problem:
         ways = "reward steps on the way, or teach (docs/own-environment.md)"
         raise UserError(f"reward alone teaches nothing here: {problem}; {ways}")
