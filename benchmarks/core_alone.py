@@ -17,7 +17,7 @@ WITH_WINGS = {
     ROOT / place
     for place in ("src/reflectrl/wings", "src/reflectrl/offline", "tests/wings", "tests/offline", "tests/benchmarks")
 }
-COPIED = ("src", "tests", "examples", "docs", "pyproject.toml")
+COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "benchmarks/__init__.py", "benchmarks/chromium.py")
 
 
 def copy_core(folder: Path) -> None:
@@ -30,6 +30,7 @@ def copy_core(folder: Path) -> None:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
         else:
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
 
 

@@ -1,18 +1,14 @@
-"""The benchmarks live beside the package, at the root of a checkout; tests import them from there."""
+"""The benchmarks live beside the package, at the root of a checkout, where `pythonpath` finds them."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from benchmarks.workloads import make_bench_model, workload  # noqa: E402
-from reflectrl.config import ModelConfig  # noqa: E402
-from reflectrl.models.lm import LanguageModel  # noqa: E402
-from tests.pipeline.conftest import finished, like, recipe_file  # noqa: E402
+from benchmarks.workloads import make_bench_model, workload
+from reflectrl.config import ModelConfig
+from reflectrl.models.lm import LanguageModel
+from tests.pipeline.conftest import finished, like, recipe_file
 
 __all__ = ["finished", "like", "recipe_file", "tiny"]
 
