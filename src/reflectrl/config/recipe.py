@@ -146,7 +146,8 @@ class SFTConfig:
 class RLConfig:
     """Online reinforcement learning of the policy; in text tasks, of the arm `ppo`, whose episodes are completions.
 
-    Text tasks ignore the keys of replay, curriculum and reflections, and those of evaluation except `eval_every`.
+    Text tasks ignore the keys of replay, curriculum, exploration and reflections, and those of evaluation except
+    `eval_every`.
     """
 
     algorithm: PolicyLoss = "reinforce"
@@ -207,6 +208,21 @@ class RLConfig:
     """Share of an update's episodes that come from the other stages, lest they be forgotten."""
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
+    reverse: Annotated[float, Range(least=0, below=1)] = 0.0
+    """Share of an update's groups that begin part-way into a winning episode ([exploration.md](exploration.md))."""
+    reverse_gate: Share = 0.5
+    """Success rate of those at which their start moves towards the beginning; where none wins, it moves back."""
+    reverse_step: Count = 1
+    """By how many actions it moves; also how many actions before the win it lies at first."""
+    milestone_coef: NonNegative = 0.0
+    """Potential of an episode that has reached all of the environment's milestones, for potential-based shaping; never
+    a part of the reported reward."""
+    milestone_at_horizon: Literal["lost", "kept"] = "lost"
+    """What becomes of it when the horizon ends the episode. "lost": the best policy stays the best, and only a critic
+    learns sooner; "kept": helps every baseline; keep `milestone_coef` below what winning is worth."""
+    count_coef: NonNegative = 0.0
+    """Bonus for reaching an observation for the n-th time: this, divided by the square root of n; never a part of the
+    reported reward."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts); the best checkpoint is kept."""
     eval_episodes: Count = 30
@@ -222,6 +238,8 @@ class RLConfig:
             return "'baseline' leave-one-out compares episodes of one task; 'group' must be at least 2"
         if self.episodes % self.group:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
+        if self.reverse and self.episodes == self.group:
+            return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
         return None
 
 
