@@ -20,41 +20,45 @@ ACTIONS = ("left", "right", "take", "open")
 class KeyDoorEnv(TextEnv):
     """The key lies in cell 1, the door is in the last cell. What is impossible changes nothing.
 
-    A start in every third cell is kept for validation, and one in every third for test.
+    Two milestones lie on the way: the key is taken, and carried past the middle.
+
+    Every third cell is a training start, the furthest from the key first; validation and test have the others.
 
     Args:
         length: cells, at least 5.
-        horizon: 0 takes twice the length, which is just enough for every start.
+        horizon: 0 takes two and a half times the length; the furthest start takes nearly twice.
     """
 
-    stages: ClassVar[tuple[str, ...]] = ("key", "full")
-    milestones: ClassVar[dict[str, str]] = {"key": "key"}
+    stages: ClassVar[tuple[str, ...]] = ("key", "middle", "full")
+    milestones: ClassVar[dict[str, str]] = {"key": "key", "middle": "middle"}
 
     def __init__(self, length: int = 8, horizon: int = 0) -> None:
         if length < 5:
             raise UserError(f"key_door: length must be at least 5, not {length}")
-        super().__init__(horizon or 2 * length)
+        super().__init__(horizon or 5 * length // 2)
         self.length = length
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         require_known("key_door", "split", split, SPLITS)
         require_known("key_door", "stage", stage := stage or "full", self.stages)
-        cells = range(2 + SPLITS.index(split), self.length, 3)
+        cells = range(self.length - 1 - SPLITS.index(split), 1, -3)
         return [Task(f"{stage}-{cell}", "key_door", {"cell": cell}, split, stage) for cell in cells]
 
     def begin(self, task: Task) -> None:
         self.cell, self.has_key = task.payload["cell"], False
 
     def apply(self, action: str) -> Outcome:
+        events = []
         if action in ("left", "right"):
             self.cell = min(max(1, self.cell + (1 if action == "right" else -1)), self.length)
+            events += ["middle"] if self.has_key and 2 * self.cell > self.length else []
         elif action == "take" and self.cell == 1 and not self.has_key:
             self.has_key = True
-            won = self.task.stage == "key"
-            return Outcome(float(won), terminated=won, success=won, events=("key",))
+            events += ["key"]
         elif action == "open" and self.cell == self.length and self.has_key:
-            return Outcome(1.0, terminated=True, success=True, events=("door",))
-        return Outcome(0.0)
+            events += ["full"]
+        won = self.task.stage in events
+        return Outcome(float(won), terminated=won, success=won, events=tuple(events))
 
     def state(self) -> str:
         holds = "the key" if self.has_key else "nothing"
