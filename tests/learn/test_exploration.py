@@ -372,6 +372,7 @@ class TestTraining:
             ({"milestone_coef": -1.0}, "milestone_coef"),
             ({"milestone_at_horizon": "gone"}, "kept"),
             ({"count_coef": -0.1}, "count_coef"),
+            ({"milestone_coef": 0.5, "baseline": "leave-one-out", "group": 2}, "'milestone_at_horizon' to kept"),
         ],
     )
     def test_a_wrong_value_is_refused_in_one_line(self, settings: dict[str, Any], problem: str) -> None:

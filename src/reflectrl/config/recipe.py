@@ -211,15 +211,15 @@ class RLConfig:
     reverse: Annotated[float, Range(least=0, below=1)] = 0.0
     """Share of an update's groups that begin part-way into a winning episode ([exploration.md](exploration.md))."""
     reverse_gate: Share = 0.5
-    """Success rate of those at which their start moves towards the beginning; where none wins, it moves back."""
+    """Success rate from there at which their start moves towards the beginning of the episode."""
     reverse_step: Count = 1
     """By how many actions it moves; also how many actions before the win it lies at first."""
     milestone_coef: NonNegative = 0.0
-    """Potential of an episode that has reached all of the environment's milestones, for potential-based shaping; never
-    a part of the reported reward."""
+    """Potential of having reached all of the environment's milestones, for potential-based shaping; never a part of the
+    reported reward."""
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
-    """What becomes of it when the horizon ends the episode. "lost": the best policy stays the best, and only a critic
-    learns sooner; "kept": helps every baseline; keep `milestone_coef` below what winning is worth."""
+    """What becomes of it when the horizon ends an episode. "lost": shaping ranks no policy otherwise, and only a critic
+    learns sooner; "kept": helps with every baseline, as long as milestones are worth less than winning."""
     count_coef: NonNegative = 0.0
     """Bonus for reaching an observation for the n-th time: this, divided by the square root of n; never a part of the
     reported reward."""
@@ -240,6 +240,8 @@ class RLConfig:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
         if self.reverse and self.episodes == self.group:
             return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
+        if self.milestone_coef and self.milestone_at_horizon == "lost" and self.baseline == "leave-one-out":
+            return "'milestone_coef' changes nothing with 'baseline' leave-one-out; set 'milestone_at_horizon' to kept"
         return None
 
 
