@@ -24,12 +24,25 @@ from reflectrl.types import Episode, Observation, Step, Task, UserError, named_s
 
 
 @dataclass(frozen=True)
+class Start:
+    """A point within an episode that was played before: the seed of that episode, and its actions up to there."""
+
+    seed: int
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Job:
-    """An episode to be played: the task, and the seed of all its randomness."""
+    """An episode to be played: the task, and the seed of all its randomness.
+
+    With a `start`, the actions up to there are carried out again before the player is asked for the first time; the
+    environment draws its randomness as it did then, and only the player's comes from the seed of the job.
+    """
 
     task: Task
     seed: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    start: Start | None = None
 
 
 def rollout(
@@ -53,7 +66,7 @@ def rollout(
         reflect_probability: chance that the reflector speaks at a step.
 
     Raises:
-        UserError: an environment raised; names the environment, the task and the exception.
+        UserError: an environment raised, or a start cannot be reached again; names the environment and the task.
     """
     with ExitStack() as closing:
         pool = make_env if isinstance(make_env, EnvPool) else None
@@ -68,10 +81,11 @@ def rollout(
                 free.append(closing.enter_context(pool.lend() if pool else closed_in_the_end(make_env())))
             envs, tasks = [free.pop() for _ in fresh], [job.task for job in fresh]
             rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in fresh]
-            seeds = [named_seed(job.seed, "env") % 2**32 for job in fresh]
-            begun = for_each(advance, envs, tasks, [None] * len(fresh), seeds)
-            for env, job, rng, now in zip(envs, fresh, rngs, begun, strict=True):
-                playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation), job))
+            starts = [job.start or Start(job.seed, ()) for job in fresh]
+            for env, job, rng, (steps, now) in zip(
+                envs, fresh, rngs, for_each(begin, envs, tasks, starts), strict=True
+            ):
+                playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation, steps=steps), job))
             if not playing:
                 return
 
@@ -112,6 +126,31 @@ class TimeStep(NamedTuple):
     truncated: bool
     success: bool
     events: tuple[str, ...]
+
+
+def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]:
+    """Begin a task and carry out the actions of a start; here or in a worker process.
+
+    Returns:
+        The steps so far, in which nobody took a turn, and where the episode stands.
+
+    Raises:
+        UserError: the environment raised; or it went another way than before, so that an action is not legal or the
+            episode is over.
+    """
+    now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
+    for action in start.actions:
+        seen = now.observation
+        if now.done or action not in seen.actions:
+            reason = "the episode was over" if now.done else "it was not legal"
+            where = f"action {len(steps) + 1} of an earlier episode, {action!r:.60}"
+            raise UserError(
+                f"environment {type(env).__name__} cannot go through task {task.id!r} again: {where}: {reason}"
+            )
+        index = seen.actions.index(action)
+        now = advance(env, task, index)
+        steps.append(Step(seen, (), index, now.reward, now.events))
+    return steps, now
 
 
 def advance(env: TextEnv, task: Task, action: int | None, seed: int | None = None) -> TimeStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from reflectrl.config import load_recipe
 from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.envs.teacher import Teacher
 from reflectrl.episodes import read_episodes
+from reflectrl.pipeline.graph import EnvironmentPipeline
 from reflectrl.types import Task, UserError
 
 RECIPE = """
@@ -108,3 +110,12 @@ def test_an_expert_without_an_analyst_teaches_policies_that_read_no_reflections(
     taught = list(read_episodes(tmp_path / "run/episodes/teach-seed0-train.jsonl"))
     assert all(step.reflection is None for episode in taught for step in episode.steps)
     assert all(step.target is not None for episode in taught for step in episode.steps)
+
+
+def test_wins_of_the_teaching_episodes_are_begun_near_their_end(tmp_path: Path, like: Any) -> None:
+    asked = like("arms=no-reflection", "rl.reverse=0.5", "rl.curriculum=none", "eval.splits=test")
+    graph = EnvironmentPipeline.graph(asked)
+    assert "teach train (seed 0)" in graph["rl no-reflection (seed 0)"].inputs
+    pipeline.run(asked, tmp_path / "run", "rl")
+    lines = (tmp_path / "run/metrics/seed0-rl-no-reflection.jsonl").read_text().splitlines()
+    assert any("reverse_distance" in json.loads(line) for line in lines)

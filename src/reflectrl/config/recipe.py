@@ -170,7 +170,8 @@ class SFTConfig:
 class RLConfig:
     """Online reinforcement learning of the policy; in text tasks, of the arm `ppo`, whose episodes are completions.
 
-    Text tasks ignore the keys of replay, curriculum and reflections, and those of evaluation except `eval_every`.
+    Text tasks ignore the keys of replay, curriculum, exploration and reflections, and those of evaluation except
+    `eval_every`.
     """
 
     algorithm: PolicyLoss = "reinforce"
@@ -237,6 +238,21 @@ class RLConfig:
     """Share of an update's episodes that come from the other stages, lest they be forgotten."""
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
+    reverse: Annotated[float, Range(least=0, below=1)] = 0.0
+    """Share of an update's groups that begin part-way into a winning episode ([exploration.md](exploration.md))."""
+    reverse_gate: Share = 0.5
+    """Success rate from there at which their start moves towards the beginning of the episode."""
+    reverse_step: Count = 1
+    """By how many actions it moves; also how many actions before the win it lies at first."""
+    milestone_coef: NonNegative = 0.0
+    """Potential of having reached all of the environment's milestones, for potential-based shaping; never a part of the
+    reported reward."""
+    milestone_at_horizon: Literal["lost", "kept"] = "lost"
+    """What becomes of it when the horizon ends an episode. "lost": shaping ranks no policy otherwise, and only a critic
+    learns sooner; "kept": helps with every baseline, as long as milestones are worth less than winning."""
+    count_coef: NonNegative = 0.0
+    """Bonus for reaching an observation for the n-th time: this, divided by the square root of n; never a part of the
+    reported reward."""
     eval_every: Count = 10
     """Updates between evaluations on validation tasks (or prompts); the best checkpoint is kept."""
     eval_episodes: Count = 30
@@ -252,6 +268,10 @@ class RLConfig:
             return "'baseline' leave-one-out compares episodes of one task; 'group' must be at least 2"
         if self.episodes % self.group:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
+        if self.reverse and self.episodes == self.group:
+            return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
+        if self.milestone_coef and self.milestone_at_horizon == "lost" and self.baseline == "leave-one-out":
+            return "'milestone_coef' changes nothing with 'baseline' leave-one-out; set 'milestone_at_horizon' to kept"
         return None
 
 

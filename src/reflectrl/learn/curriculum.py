@@ -1,14 +1,19 @@
-"""Which stage of an environment is being learned, and when to move on."""
+"""Which stage of an environment is being learned and when to move on; and where in a task its episodes begin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from reflectrl.envs.base import TextEnv
-from reflectrl.types import Task, UserError
+from reflectrl.rollout import Start, begin
+from reflectrl.types import Episode, Task, UserError
+
+LOG = logging.getLogger(__name__)
 
 
 class Curriculum:
@@ -109,3 +114,115 @@ def draw_tasks(
     rehearsed = int(rehearsal * count) if others else 0
     tasks = draw(curriculum.stage, count - rehearsed)
     return tasks + [task for i in range(rehearsed) for task in draw(others[i % len(others)], 1)]
+
+
+# ---- starts near a win -----------------------------------------------------------------------------------------------
+
+
+def replayed(episode: Episode) -> int:
+    """How many steps stand before the player's first turn: those that led to where the episode was to begin."""
+    return next((i for i, step in enumerate(episode.steps) if step.choice is not None), len(episode.steps))
+
+
+@dataclass(frozen=True)
+class Win:
+    """A winning episode, as much of it as it takes to go through it again."""
+
+    task: Task
+    seed: int
+    actions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, episode: Episode) -> Win:
+        """The win that an episode is, whether it was played from the beginning or from a start."""
+        actions = tuple(step.observation.actions[step.action] for step in episode.steps)
+        return cls(episode.task, episode.provenance.get("started_from", episode.seed), actions)
+
+    def wins_again(self, env: TextEnv) -> bool:
+        """Whether the same actions win once more, as they do wherever an environment keeps its promises."""
+        try:
+            steps, now = begin(env, self.task, Start(self.seed, self.actions))
+        except UserError:
+            return False
+        return bool(steps) and now.done and now.success
+
+
+class ReverseCurriculum:
+    """Lets a share of the groups begin shortly before a win, and moves their start towards the beginning.
+
+    All starts lie `distance` actions before the end of a winning episode of the stage. After an update in which at
+    least `gate` of the episodes from there won, the distance grows by `step`; after one in which none did, it shrinks
+    by as much, so that it stays where there is something to learn. Wins shorter than that are not begun from any more.
+    The shortest win of each task is kept.
+
+    Sources: Salimans and Chen 2018, "Learning Montezuma's Revenge from a Single Demonstration"; Florensa et al. 2017,
+    "Reverse Curriculum Generation for Reinforcement Learning", whose starts are neither too easy nor too hard. One
+    distance for all tasks, where they have one per task or demonstration: tasks here are many, and seldom drawn twice.
+
+    Args:
+        share: of the groups of the stage, in [0, 1); 0 turns it off. One group at least begins at the beginning.
+        gate: success rate in [0, 1].
+        step: actions.
+    """
+
+    def __init__(self, share: float, gate: float, step: int) -> None:
+        self.share, self.gate, self.step = share, gate, step
+        self.distance = step
+        self._wins: dict[tuple[str, str], Win] = {}
+        self._said: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._wins)
+
+    def add(self, episodes: Iterable[Episode], env: TextEnv) -> None:
+        """Keep the wins among the episodes that are shorter than those known; `env` tries whether they win again."""
+        if not self.share:
+            return
+        for episode in episodes:
+            key, length = (episode.task.stage, episode.task.id), len(episode.steps)
+            if not episode.success or (key in self._wins and len(self._wins[key].actions) <= length):
+                continue
+            win = Win.of(episode)
+            if win.wins_again(env):
+                self._wins[key] = win
+            else:
+                self._say_once("lost", f"a win of task {win.task.id!r} does not win again; such are not begun from")
+
+    def draw(self, stage: str, groups: int, rng: np.random.Generator) -> list[tuple[Task, Start]]:
+        """Tasks and starts for a share of so many groups; fewer, or none, where no win is long enough."""
+        count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
+        if count > 0 and not self._wins:
+            self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
+        open_wins = [w for (name, _), w in self._wins.items() if name == stage and len(w.actions) > self.distance]
+        if not open_wins or count <= 0:
+            return []
+        drawn = rng.choice(len(open_wins), size=count, replace=count > len(open_wins))
+        wins = [open_wins[int(i)] for i in drawn]
+        return [(win.task, Start(win.seed, win.actions[: -self.distance])) for win in wins]
+
+    def advance(self, success_rate: float) -> None:
+        """Move the start after an update, by the success rate of the episodes that began there."""
+        if success_rate >= self.gate - 1e-9 and success_rate > 0:
+            self.distance += self.step
+        elif success_rate == 0:
+            self.distance = max(self.step, self.distance - self.step)
+
+    def restart(self) -> None:
+        """Begin near the win again: another stage is learned now."""
+        self.distance = self.step
+
+    def state(self) -> dict[str, Any]:
+        """The wins and the distance, as JSON values."""
+        return {"distance": self.distance, "wins": [asdict(win) for win in self._wins.values()]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a value of `state`."""
+        self.distance, self._wins = state["distance"], {}
+        for saved in state["wins"]:
+            win = Win(Task(**saved["task"]), saved["seed"], tuple(saved["actions"]))
+            self._wins[win.task.stage, win.task.id] = win
+
+    def _say_once(self, about: str, message: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            LOG.warning("reflectrl: %s", message)

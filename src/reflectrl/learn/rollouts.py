@@ -16,7 +16,8 @@ from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.curriculum import Curriculum, draw_tasks
+from reflectrl.learn.curriculum import Curriculum, ReverseCurriculum, draw_tasks, replayed
+from reflectrl.learn.exploration import Pay
 from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
@@ -24,17 +25,22 @@ from reflectrl.learn.value import ValueHead
 from reflectrl.models.sharing import Ids
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
-from reflectrl.rollout import Job, rollout
-from reflectrl.types import Episode, Sampling, named_seed
+from reflectrl.rollout import Job, Start, rollout
+from reflectrl.types import Episode, Sampling, Task, named_seed
 
 
 class EpisodeRollouts(Rollouts):
-    """Episodes that a policy plays, with a curriculum and a replay buffer.
+    """Episodes that a policy plays, with a curriculum, a replay buffer, and exploration where reward is rare.
 
     Args:
         policy: samples at `config.temperature` here whatever its own setting is.
         reflector: frozen; to the policy it is part of the environment.
         logged: episodes of an offline log, of which `config.replay_log` successful ones are learned from per update.
+        shown: further episodes, demonstrations for example. Nothing is learned from them, but episodes may begin
+            part-way into those that won, as into the wins of the log and the policy's own (`config.reverse`).
+
+    Raises:
+        UserError: the stages, or the milestones, do not go with the recipe.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class EpisodeRollouts(Rollouts):
         config: RLConfig,
         seed: int,
         logged: Sequence[Episode] = (),
+        shown: Sequence[Episode] = (),
     ) -> None:
         super().__init__(policy.lm, config, seed)
         self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
@@ -54,6 +61,9 @@ class EpisodeRollouts(Rollouts):
             self.reference_policy = Policy(self.reference, self.policy.sampling, scoring=policy.scoring)
         self.curriculum = Curriculum(self.env.stages, config.curriculum, config.updates, config.gate)
         self.buffer, self.log = ReplayBuffer(config.replay), ReplayBuffer(len(logged), logged)
+        self.reverse = ReverseCurriculum(config.reverse, config.reverse_gate, config.reverse_step)
+        self.reverse.add(sorted((*logged, *shown), key=lambda episode: len(episode.steps)), self.env)
+        self.pay = Pay(config, self.env)
         self.fresh: list[Episode] = []
 
     def about(self) -> dict[str, object]:
@@ -67,15 +77,29 @@ class EpisodeRollouts(Rollouts):
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
-        tasks = draw_tasks(self.env, self.curriculum, config.episodes // config.group, config.rehearsal, self.rng)
-        places = [(task, i, k) for i, task in enumerate(tasks) for k in range(config.group)]
-        jobs = [Job(task, named_seed(self.seed, "rollout", update, i, k)) for task, i, k in places]
+        groups = self.groups()
+        jobs = [
+            Job(task, named_seed(self.seed, "rollout", update, i, k), about, start)
+            for i, (task, about, start) in enumerate(groups)
+            for k in range(config.group)
+        ]
         order = {job.seed: i for i, job in enumerate(jobs)}
         played = rollout(jobs, self.make_env, self.policy, self.reflector, config.episodes, config.reflect_probability)
         self.fresh = sorted(played, key=lambda episode: order[episode.seed])
-        steps = flatten(self.policy, self.fresh, config.gamma)
-        self.baseline = float(steps.returns_N.mean())
-        return prepare(self.policy, self.reference_policy, critic, steps, config, self.baseline, self.rng)
+        self.pay.note(self.fresh)
+        steps = flatten(self.policy, self.fresh, config.gamma, self.pay)
+        near_N = begun_near(self.fresh)
+        self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
+        expected = self.expected(near_N)
+        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+
+    def groups(self) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
+        """An update's tasks; with what the log is to say of their episodes, and where those begin."""
+        config, stage = self.config, self.curriculum.stage
+        tasks = draw_tasks(self.env, self.curriculum, config.episodes // config.group, config.rehearsal, self.rng)
+        begun = self.reverse.draw(stage, sum(task.stage == stage for task in tasks), self.rng)
+        near = [(task, {"started_from": start.seed}, start) for task, start in begun]
+        return [*near, *((task, {}, None) for task in tasks[len(near) :])]
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         self.buffer.add(self.fresh)
@@ -83,23 +107,44 @@ class EpisodeRollouts(Rollouts):
         past += self.log.sample(self.config.replay_log, self.rng)
         if not past:
             return None
-        steps = flatten(self.policy, past, self.config.gamma)
-        return prepare(self.policy, self.reference_policy, critic, steps, self.config, self.baseline)
+        steps = flatten(self.policy, past, self.config.gamma, self.pay)
+        return prepare(self.policy, self.reference_policy, critic, steps, self.config, self.expected(begun_near(past)))
+
+    def expected(self, near_N: Tensor) -> float | Tensor:
+        """What baseline "mean" subtracts: the update's mean return, apart for episodes that begin near a win."""
+        at_first = self.baseline[False]
+        return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 
     def end_update(self) -> dict[str, float]:
         self.policy.clear_cache()
         current = [episode for episode in self.fresh if episode.task.stage == self.curriculum.stage]
+        near = [episode for episode in current if replayed(episode)]
+        current = [episode for episode in current if not replayed(episode)]
         success, length = success_rate(current), float(np.mean([len(episode.steps) for episode in current]))
+        metrics = {"success": success, "return": mean_return(current), "steps": length}
+        metrics |= self.pay.metrics(current)
+        if near:
+            metrics |= {"reverse_success": success_rate(near), "reverse_distance": float(self.reverse.distance)}
+            self.reverse.advance(success_rate(near))
+        self.reverse.add(self.fresh, self.env)
         if self.curriculum.advance(success):
             self.buffer.clear()
-        return {"success": success, "return": mean_return(current), "steps": length}
+            self.reverse.restart()
+        return metrics
 
     def state(self) -> dict[str, Any]:
-        return {"curriculum": self.curriculum.state(), "replay": [to_line(episode) for episode in self.buffer.episodes]}
+        saved = {
+            "curriculum": self.curriculum.state(),
+            "replay": [to_line(episode) for episode in self.buffer.episodes],
+        }
+        return saved | {"reverse": self.reverse.state(), "counts": self.pay.counts.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.curriculum.load(state["curriculum"])
         self.buffer.add(map(from_line, state["replay"]))
+        if "reverse" in state:  # what earlier versions saved lacks both
+            self.reverse.load(state["reverse"])
+            self.pay.counts.load(state["counts"])
 
 
 # ---- from episodes to batches ----------------------------------------------------------------------------------------
@@ -114,9 +159,11 @@ class Steps:
         actions: the legal actions at each step.
         labels_N: index of the chosen action in the order in which the actions were listed.
         old_logp_N: log-probability of the choice when it was sampled; NaN where no model sampled it.
+        rewards_N: what the learner is paid for each step.
         returns_N: discounted reward-to-go (environment units).
         ends: index after the last step of each episode.
-        task_ids: the task of each episode, in the same order.
+        task_ids: the task of each episode, in the same order, and where it began if not at the beginning: episodes that
+            can be compared have the same.
     """
 
     prompts: list[Ids]
@@ -136,24 +183,48 @@ class Steps:
         return [slice(start, end) for start, end in zip([0, *self.ends[:-1]], self.ends, strict=True)]
 
 
-def flatten(policy: Policy, episodes: Sequence[Episode], gamma: float) -> Steps:
-    """The steps of episodes that the policy played, or that were logged; prompts are rendered as they are in play."""
-    prompts, actions, labels, old, rewards, returns, ends = [], [], [], [], [], [], []
+def paid_by_environment(episode: Episode) -> Tensor:
+    """[T] rewards of an episode's steps, in environment units."""
+    return torch.tensor([step.reward for step in episode.steps])
+
+
+def flatten(
+    policy: Policy,
+    episodes: Sequence[Episode],
+    gamma: float,
+    pay: Callable[[Episode], Tensor] = paid_by_environment,
+) -> Steps:
+    """The steps of episodes that the policy played, or that were logged; prompts are rendered as they are in play.
+
+    Steps that led to where an episode was to begin are left out.
+
+    Args:
+        pay: [T] rewards of all steps of an episode.
+    """
+    prompts, actions, labels, old, rewards, returns, ends, tasks = [], [], [], [], [], [], [], []
     for episode in episodes:
-        for step in episode.steps:
+        first = replayed(episode)
+        for step in episode.steps[first:]:
             reflections = [turn.text for turn in step.turns if turn.choice is None]
             turn = next(turn for turn in step.turns if turn.choice is not None)
             prompts.append(policy.prompt(step.observation, reflections[0] if reflections else None, turn.order))
             actions.append(step.observation.actions)
             labels.append(turn.order.index(step.action) if turn.order else step.action)
             old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
-        rewards_T = torch.tensor([step.reward for step in episode.steps])
+        rewards_T = pay(episode)[first:]
         rewards.append(rewards_T)
         returns.append(rewards_to_go(rewards_T, gamma))
         ends.append(len(prompts))
+        tasks.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
     labels_N, old_logp_N = torch.tensor(labels), torch.tensor(old)
-    tasks = [episode.task.id for episode in episodes]
     return Steps(prompts, actions, labels_N, old_logp_N, torch.cat(rewards), torch.cat(returns), ends, tasks)
+
+
+def begun_near(episodes: Sequence[Episode]) -> Tensor:
+    """(N,) whether each of the policy's steps belongs to an episode that began part-way into another."""
+    firsts = [replayed(episode) for episode in episodes]
+    lengths = [len(episode.steps) - first for episode, first in zip(episodes, firsts, strict=True)]
+    return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
 
 
 @torch.no_grad()
@@ -163,7 +234,7 @@ def prepare(
     critic: ValueHead | None,
     steps: Steps,
     config: RLConfig,
-    baseline: float,
+    baseline: float | Tensor,
     rng: np.random.Generator | None = None,
 ) -> Batch:
     """Steps with advantages, in slices of `config.minibatch`, and what the reference thinks of each slice.
@@ -171,7 +242,7 @@ def prepare(
     Prompts that begin alike stand together in a slice, so that what they share is encoded once.
 
     Args:
-        baseline: the mean return that baseline "mean" subtracts.
+        baseline: the mean return that baseline "mean" subtracts, for all steps or (N,) for each.
         rng: deals the steps out to `config.steps_per_epoch` minibatches; None makes one of them all.
     """
     size, values_N = config.minibatch, None
@@ -212,7 +283,7 @@ def policy_pass(
     return restricted_log_softmax(logits_NA / (policy.sampling.temperature or 1.0), legal_NA), hidden_ND
 
 
-def compute_advantages(steps: Steps, config: RLConfig, baseline: float, values_N: Tensor | None) -> Tensor:
+def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:
     """How much better each choice turned out than expected, (N,), not yet normalised.
 
     "none": the reward-to-go. "mean": minus `baseline`. "critic": generalised advantage estimation on `values_N`.
@@ -227,9 +298,19 @@ def compute_advantages(steps: Steps, config: RLConfig, baseline: float, values_N
     groups: dict[str, list[slice]] = defaultdict(list)
     for task, span in zip(steps.task_ids, steps.spans(), strict=True):
         groups[task].append(span)
-    advantages_N = torch.empty(len(steps))
-    for spans in groups.values():
-        totals_K = torch.stack([steps.rewards_N[span].sum() for span in spans])
-        for span, advantage in zip(spans, totals_K - baseline_leave_one_out(totals_K), strict=True):
+    totals = {task: torch.stack([steps.rewards_N[span].sum() for span in spans]) for task, spans in groups.items()}
+    advantages_N = torch.zeros(len(steps))
+    if all(map(is_level, totals.values())):
+        return advantages_N
+    for task, spans in groups.items():
+        for span, advantage in zip(spans, totals[task] - baseline_leave_one_out(totals[task]), strict=True):
             advantages_N[span] = advantage
     return advantages_N
+
+
+def is_level(totals_K: Tensor) -> bool:
+    """Whether none of several episodes did better than another, but for rounding.
+
+    Where that holds for all groups there is nothing to learn from; normalised, rounding would weigh as much as wins do.
+    """
+    return len(totals_K) > 1 and float(totals_K.max() - totals_K.min()) <= 1e-6 * max(1.0, float(totals_K.abs().max()))

@@ -118,6 +118,8 @@ class Plan:
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
         if arm.rl is not None:
             inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
+            if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
+                inputs.append(self.teaching("train"))  # wins from whose ends to begin
             build, output = "reflectrl.pipeline.training:online", self.checkpoint(f"rl-{name}")
             inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl")]
         settings = (*PLAYED, *arm.settings) if arm.player == "policy" else ("env",)

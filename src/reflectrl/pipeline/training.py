@@ -107,7 +107,8 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
 def base(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
     seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
-    texts, choices = _corpus(taught if taught.is_file() else context.run.random_play(seed))
+    is_taught = any(key.startswith("teach ") for key in artifact.inputs)
+    texts, choices = _corpus(taught if is_taught else context.run.random_play(seed))
     if context.recipe.teach.reflections == "outcomes":
         texts += sample_outcomes(context.recipe, taught)
     config, init = context.recipe.model, named_seed(seed, "init")
@@ -191,6 +192,8 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     reflector = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
     seen = with_reflections if arm.reflector else without_reflections  # of the log, as this arm would have seen it
     logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
+    taught = run.teach(seed, "train")
+    shown = [one for one in read_episodes(taught) if one.success] if config.reverse and taught.is_file() else []
     learner = run.learner(seed, name)
     shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
     with MetricsFile(run.metrics(seed, name), learner, shared) as log:
@@ -202,7 +205,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
             rl_seed = named_seed(seed, name)
-            rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged)
+            rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged, shown)
             train_online(rollouts, config, rl_seed, note, learner)
     write_folder(run.checkpoint(seed, name), partial(policy.lm.save, artifact=name, seed=seed))
     drop_state(learner)

@@ -1,0 +1,93 @@
+"""An environment where reward is rare: fetch the key at one end of a corridor, then open the door at the other.
+
+    python examples/key_door.py
+
+says how seldom random actions win. Nothing is paid before the door is open, so a policy that starts from nothing sees
+no reward: this is what `benchmarks.exploration` trains in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
+from reflectrl.types import Task, UserError
+
+ACTIONS = ("left", "right", "take", "open")
+
+
+class KeyDoorEnv(TextEnv):
+    """The key lies in cell 1, the door is in the last cell. What is impossible changes nothing.
+
+    Two milestones lie on the way: the key is taken, and carried past the middle.
+
+    Every third cell is a training start, the furthest from the key first; validation and test have the others.
+
+    Args:
+        length: cells, at least 5.
+        horizon: 0 takes two and a half times the length; the furthest start takes nearly twice.
+    """
+
+    stages: ClassVar[tuple[str, ...]] = ("key", "middle", "full")
+    milestones: ClassVar[dict[str, str]] = {"key": "key", "middle": "middle"}
+
+    def __init__(self, length: int = 8, horizon: int = 0) -> None:
+        if length < 5:
+            raise UserError(f"key_door: length must be at least 5, not {length}")
+        super().__init__(horizon or 5 * length // 2)
+        self.length = length
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("key_door", "split", split, SPLITS)
+        require_known("key_door", "stage", stage := stage or "full", self.stages)
+        cells = range(self.length - 1 - SPLITS.index(split), 1, -3)
+        return [Task(f"{stage}-{cell}", "key_door", {"cell": cell}, split, stage) for cell in cells]
+
+    def begin(self, task: Task) -> None:
+        self.cell, self.has_key = task.payload["cell"], False
+
+    def apply(self, action: str) -> Outcome:
+        events = []
+        if action in ("left", "right"):
+            self.cell = min(max(1, self.cell + (1 if action == "right" else -1)), self.length)
+            events += ["middle"] if self.has_key and 2 * self.cell > self.length else []
+        elif action == "take" and self.cell == 1 and not self.has_key:
+            self.has_key = True
+            events += ["key"]
+        elif action == "open" and self.cell == self.length and self.has_key:
+            events += ["full"]
+        won = self.task.stage in events
+        return Outcome(float(won), terminated=won, success=won, events=tuple(events))
+
+    def state(self) -> str:
+        holds = "the key" if self.has_key else "nothing"
+        return f"Cell {self.cell}, key at 1, door at {self.length}. You hold {holds}.\n"
+
+    def legal_actions(self) -> Sequence[str]:
+        return ACTIONS
+
+
+def chance(env: KeyDoorEnv) -> float:
+    """The probability that actions drawn uniformly win a training task within the horizon."""
+    tasks, total = env.tasks("train"), 0.0
+    for task in tasks:
+        at = {(task.payload["cell"], False): 1.0}
+        for _ in range(env.horizon):
+            ahead: dict[tuple[int, bool], float] = {}
+            for (cell, has_key), p in at.items():
+                for action in ACTIONS:
+                    env.reset(options={"task": task})
+                    env.cell, env.has_key = cell, has_key
+                    if env.apply(action).success:
+                        total += p / len(ACTIONS) / len(tasks)
+                    else:
+                        place = (env.cell, env.has_key)
+                        ahead[place] = ahead.get(place, 0.0) + p / len(ACTIONS)
+            at = ahead
+    return total
+
+
+if __name__ == "__main__":
+    for length in (6, 8, 10):
+        print(f"{length} cells: random actions win {chance(KeyDoorEnv(length)):.1e} of the training tasks")
