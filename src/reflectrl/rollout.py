@@ -81,10 +81,13 @@ def rollout(
                 free.append(closing.enter_context(pool.lend() if pool else closed_in_the_end(make_env())))
             envs, tasks = [free.pop() for _ in fresh], [job.task for job in fresh]
             rngs = [np.random.default_rng(named_seed(job.seed, "players")) for job in fresh]
-            starts = [job.start or Start(job.seed, ()) for job in fresh]
-            for env, job, rng, (steps, now) in zip(
-                envs, fresh, rngs, for_each(begin, envs, tasks, starts), strict=True
-            ):
+            begun: Iterable[tuple[list[Step], TimeStep]]
+            if any(job.start for job in fresh):
+                begun = for_each(begin, envs, tasks, [job.start or Start(job.seed, ()) for job in fresh])
+            else:
+                seeds = [named_seed(job.seed, "env") % 2**32 for job in fresh]
+                begun = [([], now) for now in for_each(advance, envs, tasks, [None] * len(fresh), seeds)]
+            for env, job, rng, (steps, now) in zip(envs, fresh, rngs, begun, strict=True):
                 playing.append((LiveEpisode(env, job.task, job.seed, rng, now.observation, steps=steps), job))
             if not playing:
                 return

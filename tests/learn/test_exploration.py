@@ -310,7 +310,7 @@ class TestCounts:
 
     def test_a_step_is_paid_for_what_it_led_to(self) -> None:
         episode, pay = climbed("up up down up up up up"), Pay(RLConfig(count_coef=0.6), Stairs())
-        pay.note([episode])  # stairs 1 2 1 2 3 4, and the top, of which nothing is seen
+        pay.counts.add([episode])  # stairs 1 2 1 2 3 4, and the top, of which nothing is seen
         expected = [0.6 / math.sqrt(n) for n in (2, 2, 2, 2, 1, 1)] + [0.0]
         assert pay.bonuses(episode) == pytest.approx(expected)
         rewards = [step.reward for step in episode.steps]
@@ -319,7 +319,7 @@ class TestCounts:
     def test_what_was_replayed_is_neither_counted_nor_paid(self) -> None:
         [episode] = random_play(1, Start(3, ("up",) * 4))
         pay = Pay(RLConfig(count_coef=1.0), Stairs())
-        pay.note([episode])
+        pay.counts.add([episode])
         assert sum(pay.counts.state().values()) == len(episode.steps) - 5
         assert pay.bonuses(episode)[:4] == [0.0] * 4
 

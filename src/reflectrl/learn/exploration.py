@@ -110,11 +110,6 @@ class Pay:
         # Leave-one-out compares undiscounted sums, in which only undiscounted shaping cancels out.
         self.gamma = 1.0 if config.baseline == "leave-one-out" else config.gamma
 
-    def note(self, episodes: Iterable[Episode]) -> None:
-        """Count what fresh episodes reached, before they are learned from."""
-        if self.config.count_coef:
-            self.counts.add(episodes)
-
     def __call__(self, episode: Episode) -> Tensor:
         """[T] rewards to learn from, in environment units, of all steps of an episode."""
         rewards_T = torch.tensor([step.reward for step in episode.steps])

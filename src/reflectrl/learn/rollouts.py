@@ -64,6 +64,7 @@ class EpisodeRollouts(Rollouts):
         self.reverse = ReverseCurriculum(config.reverse, config.reverse_gate, config.reverse_step)
         self.reverse.add(sorted((*logged, *shown), key=lambda episode: len(episode.steps)), self.env)
         self.pay = Pay(config, self.env)
+        self.paid = self.pay if config.milestone_coef or config.count_coef else None
         self.fresh: list[Episode] = []
 
     def about(self) -> dict[str, object]:
@@ -86,11 +87,14 @@ class EpisodeRollouts(Rollouts):
         order = {job.seed: i for i, job in enumerate(jobs)}
         played = rollout(jobs, self.make_env, self.policy, self.reflector, config.episodes, config.reflect_probability)
         self.fresh = sorted(played, key=lambda episode: order[episode.seed])
-        self.pay.note(self.fresh)
-        steps = flatten(self.policy, self.fresh, config.gamma, self.pay)
-        near_N = begun_near(self.fresh)
-        self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
-        expected = self.expected(near_N)
+        if config.count_coef:
+            self.pay.counts.add(self.fresh)
+        steps = flatten(self.policy, self.fresh, config.gamma, self.paid)
+        self.baseline = {False: float(steps.returns_N.mean())}
+        if config.reverse:
+            near_N = begun_near(self.fresh)
+            self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
+        expected = self.expected(self.fresh) if config.reverse else self.baseline[False]
         return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
 
     def groups(self) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
@@ -107,12 +111,13 @@ class EpisodeRollouts(Rollouts):
         past += self.log.sample(self.config.replay_log, self.rng)
         if not past:
             return None
-        steps = flatten(self.policy, past, self.config.gamma, self.pay)
-        return prepare(self.policy, self.reference_policy, critic, steps, self.config, self.expected(begun_near(past)))
+        steps = flatten(self.policy, past, self.config.gamma, self.paid)
+        expected = self.expected(past) if self.config.reverse else self.baseline[False]
+        return prepare(self.policy, self.reference_policy, critic, steps, self.config, expected)
 
-    def expected(self, near_N: Tensor) -> float | Tensor:
+    def expected(self, episodes: Sequence[Episode]) -> float | Tensor:
         """What baseline "mean" subtracts: the update's mean return, apart for episodes that begin near a win."""
-        at_first = self.baseline[False]
+        near_N, at_first = begun_near(episodes), self.baseline[False]
         return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 
     def end_update(self) -> dict[str, float]:
@@ -183,27 +188,22 @@ class Steps:
         return [slice(start, end) for start, end in zip([0, *self.ends[:-1]], self.ends, strict=True)]
 
 
-def paid_by_environment(episode: Episode) -> Tensor:
-    """[T] rewards of an episode's steps, in environment units."""
-    return torch.tensor([step.reward for step in episode.steps])
-
-
 def flatten(
     policy: Policy,
     episodes: Sequence[Episode],
     gamma: float,
-    pay: Callable[[Episode], Tensor] = paid_by_environment,
+    pay: Callable[[Episode], Tensor] | None = None,
 ) -> Steps:
     """The steps of episodes that the policy played, or that were logged; prompts are rendered as they are in play.
 
     Steps that led to where an episode was to begin are left out.
 
     Args:
-        pay: [T] rewards of all steps of an episode.
+        pay: [T] rewards of all steps of an episode; None takes the environment's.
     """
     prompts, actions, labels, old, rewards, returns, ends, tasks = [], [], [], [], [], [], [], []
     for episode in episodes:
-        first = replayed(episode)
+        first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
             reflections = [turn.text for turn in step.turns if turn.choice is None]
             turn = next(turn for turn in step.turns if turn.choice is not None)
@@ -211,7 +211,7 @@ def flatten(
             actions.append(step.observation.actions)
             labels.append(turn.order.index(step.action) if turn.order else step.action)
             old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
-        rewards_T = pay(episode)[first:]
+        rewards_T = pay(episode)[first:] if pay else torch.tensor([step.reward for step in episode.steps[first:]])
         rewards.append(rewards_T)
         returns.append(rewards_to_go(rewards_T, gamma))
         ends.append(len(prompts))
