@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
+
+SAMPLE = 20_000
+"""Steps of random play after which reward that nobody has found is taken for reward that is not there."""
 
 
 @dataclass(frozen=True)
@@ -18,25 +22,34 @@ class Signal:
     Attributes:
         episodes, steps: how many there were.
         won: how many episodes ended in success.
+        rewarded: how many had a step with a reward above 0.
+        unmarked: how many ended by a step with a reward above 0, and were not won.
+        events: event → how many episodes had it.
         lowest, highest: return of an episode, in environment units.
         fewest, most: legal actions of a state.
-        longest: characters of the longest observation.
         length: steps of the longest episode.
+        truncated: how many episodes ran out of time.
     """
 
     episodes: int
     steps: int
     won: int
+    rewarded: int
+    unmarked: int
+    events: Mapping[str, int]
     lowest: float
     highest: float
     fewest: int
     most: int
-    longest: int
     length: int
+    truncated: int
 
     @property
     def problem(self) -> str | None:
-        """Why reward alone could teach nothing, as far as the sample shows, or None."""
+        """Why reward alone could teach nothing, as far as the sample shows, or None.
+
+        There has to be a choice, and not every episode may earn the same.
+        """
         if self.most < 2:
             return "there was never more than one legal action, so there is nothing to choose"
         if self.lowest == self.highest:
@@ -53,13 +66,20 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
         episodes=len(episodes),
         steps=len(steps),
         won=sum(episode.success for episode in episodes),
+        rewarded=sum(any(step.reward > 0 for step in episode.steps) for episode in episodes),
+        unmarked=sum(_pays_at_its_end(episode) and not episode.success for episode in episodes),
+        events=Counter(event for episode in episodes for event in {e for step in episode.steps for e in step.events}),
         lowest=min(returns),
         highest=max(returns),
         fewest=min(counts, default=0),
         most=max(counts, default=0),
-        longest=max((len(step.observation.text) for step in steps), default=0),
         length=max(len(episode.steps) for episode in episodes),
+        truncated=sum(episode.truncated for episode in episodes),
     )
+
+
+def _pays_at_its_end(episode: Episode) -> bool:
+    return not episode.truncated and bool(episode.steps) and episode.steps[-1].reward > 0
 
 
 def random_play(
