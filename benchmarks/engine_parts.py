@@ -21,11 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch import nn
-
 from reflectrl import prompts
-from reflectrl.models import forward, generation, machine, packed, sharing
-from reflectrl.models.attention import SteppingAttention
+from reflectrl.models import forward, generation, machine, packed
 from reflectrl.models.forward import hidden_states
 
 from .measure import interleaved, timed
@@ -74,13 +71,8 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "last-layer cut": lambda: mock.patch.object(packed, "hidden_states", whole_last_layer),
     "walks through known families": lambda: mock.patch.object(packed, "hidden_states", by_the_library),
     "packing": lambda: mock.patch.object(packed, "pack", packed.apart),
-    "copies for equal episodes": lambda: mock.patch.object(sharing.KVCachePool, "share_equal", lambda *_: None),
-    "room in growing caches": lambda: mock.patch.object(sharing, "SLACK", 2**40),
-    "decoding in place": lambda: mock.patch.object(packed, "InPlaceAttention", SteppingAttention),
     "incremental tokens": lambda: mock.patch.object(prompts, "encode_lines", whole_text),
     "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),
-    "MLP in parts": lambda: mock.patch.object(forward, "MLP_TOKENS", 2**40),
-    "GELU by a sigmoid": lambda: mock.patch.object(forward.TanhGELU, "forward", nn.GELU.forward),
     "freed memory kept": allocator_as_it_is,
 }
 """What switches each part off."""

@@ -77,7 +77,7 @@ def check_exact(lm: LanguageModel) -> None:
     grads, wanted = gradients(core, logits_PA), gradients(core, wanted_PA)
     assert float((grads - wanted).norm() / wanted.norm()) < 1e-3
     with torch.inference_mode():
-        caches = [KVCache(growing=True) for _ in asked]
+        caches = [KVCache() for _ in asked]
         lm.backend.read([prompt[:-2] for prompt in asked], caches=caches)
         same(choice_logits(lm, asked, LABELS, caches), wanted_PA.detach())
         generators = [np.random.default_rng(i) for i in range(len(asked))]

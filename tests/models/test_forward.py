@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -17,10 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from reflectrl.models import attention, forward
 from reflectrl.models.attention import (
-    CachedAttention,
-    InPlaceAttention,
-    PackedAttention,
-    SteppingAttention,
+    BlockAttention,
+    DecodingAttention,
 )
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
@@ -76,13 +74,14 @@ def plain_hidden(core: Any, prompt: Ids) -> Tensor:
     return hidden
 
 
-def arguments(packing: Packing) -> tuple[Tensor, Tensor, PackedAttention]:
+def arguments(packing: Packing) -> tuple[Tensor, Tensor, BlockAttention]:
     ids = torch.tensor([token for block in packing.blocks for token in block.ids])
-    places = torch.from_numpy(np.concatenate([block.places() for block in packing.blocks]))
-    return ids, places, PackedAttention(packing)
+    depths = [range(len(block.ids)) if block.trie is None else block.trie.depths for block in packing.blocks]
+    places = torch.tensor([block.start + n for block, some in zip(packing.blocks, depths, strict=True) for n in some])
+    return ids, places, BlockAttention(packing.blocks)
 
 
-def hidden_of(core: Any, ids: Tensor, places: Tensor, attend: PackedAttention, wanted: Tensor | None = None) -> Tensor:
+def hidden_of(core: Any, ids: Tensor, places: Tensor, attend: BlockAttention, wanted: Tensor | None = None) -> Tensor:
     return hidden_states(core, ids, places, attend, wanted, forward.walk_of(core))
 
 
@@ -148,17 +147,6 @@ def test_asking_for_some_tokens_gives_their_hidden_states_and_gradients(
     assert close(gradients(core, found), gradients(core, expected))
 
 
-@families
-def test_in_parts_an_mlp_is_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    core, packing = model_of(family), pack(prompts_of([20, 18, 5, 1, 30]))
-    expected = hidden_of(core, *arguments(packing))
-    wanted = gradients(core, expected)
-    monkeypatch.setattr(forward, "MLP_TOKENS", 7)
-    found = hidden_of(core, *arguments(packing))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert close(gradients(core, found), wanted)
-
-
 def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     core, (history,) = model_of("gpt2"), prompts_of([20])
     packing = pack([(*history, token, 3) for token in range(5, 9)], least=1)
@@ -189,7 +177,7 @@ def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pyte
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_branches_have_gradients_with_and_without_dropout(groups: int, dropout: float) -> None:
     (history,) = prompts_of([20])
-    attend = PackedAttention(pack([(*history, token, 3) for token in range(5, 9)], least=1))
+    attend = BlockAttention(pack([(*history, token, 3) for token in range(5, 9)], least=1).blocks)
     parts = [torch.randn(sum(attend.lengths), n, 8, requires_grad=True) for n in (4, groups, groups)]
     attend(0, *parts, dropout).sum().backward()
     assert all(part.grad is not None and bool(part.grad.isfinite().all()) for part in parts)
@@ -279,7 +267,7 @@ def test_dropout_works_in_training_and_nowhere_else(family: str, name: str) -> N
 
 def test_dropout_scales_what_stays() -> None:
     """Averaged over many draws, attention with dropout is attention without."""
-    attend, like = PackedAttention(pack([(1, 2, 3, 4), (1, 2, 3, 5)], least=1)), torch.randn(5, 2, 8)
+    attend, like = BlockAttention(pack([(1, 2, 3, 4), (1, 2, 3, 5)], least=1).blocks), torch.randn(5, 2, 8)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         draws = torch.stack([attend(0, like, like, like, dropout=0.3) for _ in range(3000)])
@@ -341,29 +329,28 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
             parent = trie.parents[parent]
         seen[length + node, length:] = torch.tensor([other in above for other in range(nodes)])
     expected = by_hand(query, key, value, seen)
-    torch.testing.assert_close(PackedAttention(packing)(0, query, key, value), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(BlockAttention(packing.blocks)(0, query, key, value), expected, atol=1e-5, rtol=0)
     cache = KVCache()
-    cached = CachedAttention([cache, cache], [length, nodes], [None, trie])
+    cached = BlockAttention([packing.blocks[0], replace(packing.blocks[1], context=())], [cache, cache])
     torch.testing.assert_close(cached(0, query, key, value), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "attention", [InPlaceAttention, partial(SteppingAttention, room=20, device=torch.device("cpu"))]
-)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    attention: Callable[..., InPlaceAttention | SteppingAttention], data: st.DataObject, held: list[int]
+    data: st.DataObject, held: list[int]
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
-    caches = []
+    caches, before = [], [key.clone() for key in keys]
     for key in keys:
         cache = KVCache()
-        cache.append(0, key, 2 * key)
-        cache.crop(len(key), (0,) * len(key))
+        for layer in (0, 1):
+            cache.append(layer, 0, as_one(key + layer), as_one(2 * key + layer))
+        cache.ids = (0,) * len(key)
         caches.append(cache)
-    attend, rows, kept = attention(caches), list(range(len(held))), [1] * len(held)
+    attend = DecodingAttention(caches, 20, torch.device("cpu"))
+    rows, kept = list(range(len(held))), [1] * len(held)
     for _ in range(5):
         stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
         attend.keep(kept, stay)
@@ -373,22 +360,30 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
         counts = [data.draw(st.integers(1, 4)) for _ in rows]
         places = attend.advance(counts)
         new, query = torch.randn(2, sum(counts), 1, 4, generator=generator)
-        found = attend(0, query, new, 2 * new)
+        found = [attend(layer, query, new + layer, 2 * new + layer) for layer in (0, 1)]
         assert attend.pairs == int(places.sum()) + len(places)
         for row, start, count in zip(rows, accumulate(counts, initial=0), counts, strict=False):
             own = slice(start, start + count)
             assert places[own].tolist() == list(range(len(keys[row]), len(keys[row]) + count))
             keys[row] = torch.cat([keys[row], new[own]])
             seen = torch.ones(count, len(keys[row])).tril(len(keys[row]) - count).bool()
-            expected = by_hand(query[own], keys[row], 2 * keys[row], seen)
-            torch.testing.assert_close(found[own], expected, atol=1e-5, rtol=0)
+            for layer in (0, 1):
+                expected = by_hand(query[own], keys[row] + layer, 2 * keys[row] + layer, seen)
+                torch.testing.assert_close(found[layer][own], expected, atol=1e-5, rtol=0)
         kept = [data.draw(st.integers(1, count)) for count in counts]
         for row, count, keeps in zip(rows, counts, kept, strict=True):
             keys[row] = keys[row][: len(keys[row]) - count + keeps]
     attend.keep(kept[: len(rows)], [])
-    for cache, key, length in zip(caches, keys, held, strict=True):
+    for cache, key, length in zip(caches, before, held, strict=True):
         assert len(cache.ids) == length
-        assert torch.equal(cache.layer(0)[0][0].transpose(0, 1), key[:length]), "the caches stay as they were"
+        for layer, both in enumerate(held_2GTD[:, :, :length] for held_2GTD in cache.layers):
+            assert torch.equal(both[:1], as_one(key + layer)), "the caches stay as they were"
+            assert torch.equal(both[1:], as_one(2 * key + layer))
+
+
+def as_one(part_TGD: Tensor) -> Tensor:
+    """As caches have it, (1, G, T, D)."""
+    return part_TGD.transpose(0, 1)[None]
 
 
 @families

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reflectrl.models.sharing import ROUNDING, SLACK, Ids, KVCache, KVCachePool, gather, shared_length
+from reflectrl.models.sharing import ROUNDING, Ids, KVCache, KVCachePool, shared_length
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
@@ -18,28 +18,26 @@ TOKEN = LAYERS * 2 * HEADS * WIDTH * 4
 
 
 def keys_of(ids: Ids, layer: int, start: int = 0) -> Tensor:
-    """Stand-ins for keys, (T, G, D): each says what its token, place, layer and head are."""
-    rows = [[[layer, head, token * 1000.0 + start + i] for head in range(HEADS)] for i, token in enumerate(ids)]
-    return torch.tensor(rows).view(len(ids), HEADS, WIDTH)
+    """Stand-ins for keys, (1, G, T, D): each says what its token, place, layer and head are."""
+    rows = [[[layer, head, token * 1000.0 + start + i] for i, token in enumerate(ids)] for head in range(HEADS)]
+    return torch.tensor(rows).view(1, HEADS, len(ids), WIDTH)
 
 
 def extend(cache: KVCache, prompt: Ids, least: int = 1, more: Ids = ()) -> int:
     """What the engine does with a prompt, and then with tokens that are forgotten; returns how many were kept."""
     kept = cache.match(prompt, least)
-    cache.reserved = len(prompt) + len(more)
     for layer in range(LAYERS):
-        new_TGD = keys_of((*prompt, *more)[kept:], layer, kept)
-        key, value = cache.append(layer, new_TGD, -new_TGD)
-        assert torch.equal(key[0].transpose(0, 1), keys_of((*prompt, *more), layer)) and torch.equal(value, -key)
-    cache.crop(len(prompt), prompt)
+        new_1GSD = keys_of((*prompt, *more)[kept:], layer, kept)
+        key, value = cache.append(layer, kept, new_1GSD, -new_1GSD)
+        assert torch.equal(key, keys_of((*prompt, *more), layer)) and torch.equal(value, -key)
+    cache.ids = prompt
     return kept
 
 
 def holds(cache: KVCache, ids: Ids) -> bool:
-    wanted = [keys_of(ids, layer).transpose(0, 1)[None] for layer in range(LAYERS)]
-    return cache.ids == ids and all(
-        torch.equal(cache.layer(i)[0], key) and torch.equal(cache.layer(i)[1], -key) for i, key in enumerate(wanted)
-    )
+    wanted = [keys_of(ids, layer) for layer in range(LAYERS)]
+    held = [layer[:, :, : len(cache.ids)] for layer in cache.layers]
+    return cache.ids == ids and all(torch.equal(held[i], torch.cat([key, -key])) for i, key in enumerate(wanted))
 
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=100).map(tuple)
@@ -54,11 +52,11 @@ def test_a_prefix_holds_the_latest_prompt_and_keeps_what_it_shares(prompts: list
         assert extend(cache, prompt, least, (7,) * more) == (shared if shared >= least else 0)
         assert holds(cache, prompt)
         before = prompt
-    cache.crop(1)
+    assert cache.match((before[0], 9, 9)) == 1
     assert holds(cache, before[:1])
 
 
-def test_buffers_grow_by_steps_and_are_given_back() -> None:
+def test_buffers_grow_by_steps() -> None:
     cache = KVCache()
     assert cache.nbytes == 0
     extend(cache, (1,) * 5)
@@ -67,45 +65,15 @@ def test_buffers_grow_by_steps_and_are_given_back() -> None:
     assert cache.nbytes == ROUNDING * TOKEN
     extend(cache, (1,) * (ROUNDING + 1))
     assert cache.nbytes == 2 * ROUNDING * TOKEN
-    cache.clear()
-    assert (cache.nbytes, cache.ids) == (0, ())
-    assert extend(cache, (1, 2)) == 0 and holds(cache, (1, 2))
-
-
-def test_a_growing_prefix_has_room_for_some_more_steps() -> None:
-    cache = KVCache(growing=True)
-    extend(cache, (1,) * 4 * ROUNDING)
-    before = cache.nbytes
-    assert before == 5 * ROUNDING * TOKEN and SLACK == 4
-    extend(cache, (1,) * 5 * ROUNDING)
-    assert cache.nbytes == before
-    extend(cache, (1,) * (5 * ROUNDING + 1))
-    assert cache.nbytes > before and holds(cache, (1,) * (5 * ROUNDING + 1))
-    cache.clear()
-    assert cache.growing
 
 
 def test_a_pass_that_was_interrupted_leaves_nothing_behind() -> None:
     cache = KVCache()
     extend(cache, (1, 2, 3))
     cache.match((1, 2, 5, 6))
-    cache.append(0, keys_of((5, 6), 0, 2), keys_of((5, 6), 0, 2))  # and the second layer is never reached
+    cache.append(0, 2, keys_of((5, 6), 0, 2), keys_of((5, 6), 0, 2))  # and the second layer is never reached
     assert extend(cache, (1, 2, 4)) == 2
     assert holds(cache, (1, 2, 4))
-
-
-def test_gathered_prefixes_are_copies_side_by_side() -> None:
-    prompts = [(1, 2, 3), (4,)]
-    caches = [KVCache(), KVCache()]
-    for cache, prompt in zip(caches, prompts, strict=True):
-        extend(cache, prompt)
-    keys, values = gather(caches, 1, room=2)
-    assert keys.shape == (2, HEADS, 5, WIDTH)
-    for row, prompt in enumerate(prompts):
-        assert torch.equal(keys[row, :, : len(prompt)], keys_of(prompt, 1).transpose(0, 1))
-        assert torch.equal(values[row], -keys[row])
-    keys.zero_()
-    assert holds(caches[0], prompts[0])
 
 
 # ---- the pool --------------------------------------------------------------------------------------------------------
@@ -149,8 +117,8 @@ def test_an_episode_without_history_keeps_nothing() -> None:
 
 
 def buffers(length: int) -> int:
-    """Bytes that an episode's buffers take at most when it holds so many tokens, with room for some more steps."""
-    return -(-(length + length // SLACK) // ROUNDING) * ROUNDING * TOKEN
+    """Bytes that an episode's buffers take when it holds so many tokens."""
+    return -(-length // ROUNDING) * ROUNDING * TOKEN
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,7 +144,7 @@ def test_between_calls_it_keeps_within_its_limit_and_the_first_keep_theirs(
 @pytest.mark.parametrize("limit", [0, 1, 3, 100])
 def test_parts_are_all_rows_in_order_each_once_and_as_many_as_fit(limit: int) -> None:
     games = [Game() for _ in range(7)]
-    pool = KVCachePool(TOKEN, limit=0, working=limit * (10 + 10 // SLACK + ROUNDING) * TOKEN)
+    pool = KVCachePool(TOKEN, limit=0, working=limit * (10 + ROUNDING) * TOKEN)
     parts = [rows for rows, _ in pool.lend(games, [10] * 7, [True] * 7)]
     assert [i for rows in parts for i in range(7)[rows]] == [*range(7)]
     assert all(len(range(7)[rows]) <= max(1, limit) for rows in parts)
@@ -191,12 +159,3 @@ def test_within_a_call_it_takes_no_more_than_a_call_may_take_beside(lengths: lis
     for step in range(steps):
         play(pool, games, [(i, *[step] * (length - 1)) for i, length in enumerate(lengths)])
     assert 0 < pool.peak <= pool.limit + room
-
-
-def test_episodes_whose_prompts_were_equal_all_keep_them() -> None:
-    pool, games = KVCachePool(TOKEN, 10**6), [Game() for _ in range(3)]
-    prompt, other = (1,) * 30, (2,) * 20
-    play(pool, games[:2], [prompt, other])
-    pool.share_equal([prompt, other, prompt], games, {prompt: games[0], other: games[1]})
-    assert play(pool, games, [(*prompt, 5), (*other, 6), (*prompt, 7)]) == [30, 20, 30]
-    assert pool.nbytes == 3 * ROUNDING * TOKEN

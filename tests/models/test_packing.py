@@ -46,7 +46,7 @@ def test_every_prompt_is_spelled_by_blocks_that_see_what_stands_before(prompts: 
         assert block.ids and sum(count for _, count in block.context) == block.start
         for earlier, count in block.context:
             assert earlier < number and 0 < count <= len(packing.blocks[earlier].ids)
-        assert block.places().tolist() == [*range(block.start, block.start + len(block.ids))]
+    assert packing.lengths() == [len(prompt) for prompt in prompts]
     everything = [token for block in packing.blocks for token in block.ids]
     starts = [0, *accumulate(len(block.ids) for block in packing.blocks)]
     for i, (prompt, end) in enumerate(zip(prompts, packing.ends(), strict=True)):

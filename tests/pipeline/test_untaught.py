@@ -72,7 +72,8 @@ def test_reward_is_enough(tmp_path: Path) -> None:
     assert (run / "checkpoints/seed0/rl-rl-only/reflectrl.json").is_file() and (run / "report.html").is_file()
     assert not list(run.glob("episodes/teach-*"))
     played = list(read_episodes(run / "episodes/random-seed0.jsonl"))
-    assert [episode.task.id for episode in played] == [f"doors-{i}" for i in range(6)]
+    assert [episode.task.id for episode in played] == [f"doors-{i}" for i in range(6)] * 10
+    assert len({tuple(step.action for step in episode.steps) for episode in played[::6]}) > 1  # played anew each time
     assert all(step.action in range(3) for episode in played for step in episode.steps)
 
 

@@ -54,6 +54,9 @@ SMALL = {
     "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
     "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
+    "run babyai-goto": [*TINY, "--arms", "random,rl-only", "--env.horizon", "5"],
+    "run textarena-lake": [*TINY, "--env.horizon", "5"],
+    "run reasoning-gym": [*TINY, *OFFLINE, "--rl.group", "2", "--text.prompts", "12"],
     "run orders": [*TINY, *OFFLINE, "--arms", "a_lol", "--text.prompts", "12", "--text.eval_prompts", "2"],
 }
 """What makes commands quick that begin so; the longest beginning counts."""

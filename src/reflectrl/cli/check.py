@@ -66,7 +66,7 @@ def checked(section: dict[str, Any], model: ModelConfig) -> str:
     from reflectrl.envs import make
     from reflectrl.envs.base import SPLITS
     from reflectrl.envs.check import EnvCheckError, check_text_env
-    from reflectrl.learn.signal import SAMPLE, random_play, signal_of
+    from reflectrl.learn.signal import RARE, random_play, signal_of
 
     name, make_env = section["name"], functools.partial(make, section)
     env = make_env()
@@ -81,7 +81,7 @@ def checked(section: dict[str, Any], model: ModelConfig) -> str:
     sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
     found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
     told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
-    played = [e for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, BATCH, SAMPLE) for e in batch]
+    played = [e for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, BATCH, RARE) for e in batch]
     signal = signal_of(played)
     if signal.problem and "expert" not in abilities:
         raise UserError(f"environment {name!r} can be played, but not learned: {signal.problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
 
-SAMPLE = 20_000
+EPISODES = 60
+"""Fewest episodes of a sample of random play; tasks are played again where there are fewer of them."""
+RARE = 20_000
 """Steps of random play after which reward that nobody has found is taken for reward that is not there."""
 
 
@@ -85,7 +88,9 @@ def _pays_at_its_end(episode: Episode) -> bool:
 def random_play(
     tasks: Sequence[Task], make_env: Callable[[], TextEnv], seed: int, batch: int, steps: int
 ) -> Iterator[list[Episode]]:
-    """Play tasks at random, once each and in their order, until so many steps are taken.
+    """Play tasks at random in their order, and again where they are few, until so many steps are taken.
+
+    While all episodes earn the same it goes on, since reward may be rare, up to `RARE` steps.
 
     Args:
         seed: of all choices; the same seed gives the same episodes.
@@ -94,12 +99,16 @@ def random_play(
     Yields:
         The episodes of a batch of tasks.
     """
-    taken = 0
-    for start in range(0, len(tasks), batch):
-        jobs = [Job(task, named_seed(seed, "random", task.id)) for task in tasks[start : start + batch]]
-        order = {job.task.id: i for i, job in enumerate(jobs)}
-        played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.task.id])
-        yield played
-        taken += sum(len(episode.steps) for episode in played)
-        if taken >= steps:
+    episodes: list[Episode] = []
+    for k in itertools.count():
+        for start in range(0, len(tasks), batch):
+            jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task in tasks[start : start + batch]]
+            order = {job.seed: i for i, job in enumerate(jobs)}
+            played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
+            yield played
+            episodes += played
+            taken = sum(len(episode.steps) for episode in episodes)
+            if taken >= (RARE if signal_of(episodes).problem else steps):
+                return
+        if len(episodes) >= EPISODES and not signal_of(episodes).problem:
             return

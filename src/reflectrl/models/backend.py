@@ -75,9 +75,9 @@ class Counters:
 class Backend(Protocol):
     """Reads, scores and writes with one player's model.
 
-    Prompts are token ids. A `Packing` may stand for a list of prompts, where the caller has packed them already. KV
-    caches belong to live episodes: what a prompt shares with the last one that its cache has seen is not computed again
-    (no gradients then). The plain backend has no use for them.
+    Prompts are token ids; where the caller has packed them already, a `Packing` may stand for them. KV caches belong to
+    live episodes: what a prompt shares with the last one that its cache has seen is not computed again, and there are
+    no gradients then. The plain backend has no use for them.
     """
 
     def read(
@@ -85,14 +85,12 @@ class Backend(Protocol):
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
-        room: int = 0,
     ) -> Tensor:
-        """Hidden states of the last layer, (M, D), after its norm; gradients flow unless there are caches.
+        """Hidden states of the last layer, (M, D), after its norm.
 
         Args:
             at: after the last token of each prompt ("ends"), or, of a `Packing`, after each of its tokens in the order
                 of its blocks ("all") or after these.
-            room: tokens that are going to be written behind each prompt.
         """
         ...
 
@@ -106,7 +104,7 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Logits (P, A) in float32 of each prompt's actions, and hidden states (P, D) at the prompts' ends.
 
-        Rows of prompts with fewer than A actions end in arbitrary numbers. Gradients flow unless there are caches.
+        Rows of prompts with fewer than A actions end in arbitrary numbers.
 
         Args:
             share: whether beginnings that prompts have in common may be computed once.

@@ -54,15 +54,12 @@ class Endpoint:
         )
 
     def complete(self, messages: Sequence[Message], max_tokens: int, temperature: float) -> str:
-        """The server's answer to a conversation.
+        """The server's answer to a conversation (its first choice); "" if the model said nothing.
 
         Args:
             messages: the conversation so far, oldest first.
             max_tokens: longest answer, in the server's tokens.
             temperature: 0 asks for the likeliest answer (servers do not all promise the same one twice).
-
-        Returns:
-            The text of the first choice; "" if the model said nothing.
 
         Raises:
             UserError: no usable answer after all tries; one line that names the address.

@@ -7,7 +7,6 @@ Any other family, and training with dropout, goes through Hugging Face's forward
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -19,18 +18,8 @@ from torch.nn import functional
 from reflectrl.models.attention import Attend
 from reflectrl.models.machine import shortest_seconds
 
-MLP_TOKENS = 1024
-"""Tokens that go through an MLP at a time on CPUs. Its activations, the largest there are, stay below the size from
-which memory is mapped anew each time (`machine.py`), which can take longer than computing them."""
-
 LARGE = 2**20
 """Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`linear`)."""
-
-GELU_LINEAR, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""GPT-2's GELU is x · (1 + tanh u) / 2 with u = GELU_LINEAR · (x + GELU_CUBE · x³) (Hendrycks and Gimpel 2016)."""
-
-TANH_GELUS = ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
-"""The library's classes of that function; which of them there are depends on its version."""
 
 Walk = Callable[..., Tensor]
 """(the layers, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D)."""
@@ -93,19 +82,14 @@ def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wa
     """Radford et al. 2019: learned positions, norm before each half, fused projections."""
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
-        heads, norm, mlp = (-1, block.attn.num_heads, block.attn.head_dim), block.ln_1, block.mlp
-        h_ND = functional.layer_norm(x_ND, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-        query, key, value = linear(block.attn.c_attn, h_ND).split(x_ND.shape[1], dim=-1)
+        heads, mlp = (-1, block.attn.num_heads, block.attn.head_dim), block.mlp
+        query, key, value = linear(block.attn.c_attn, block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
         some = wanted if i == len(base.h) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
         mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, some)
         x_ND = x_ND + linear(block.attn.c_proj, mixed_ND)
-        norm, outs = block.ln_2, []
-        for part_ND in [x_ND] if len(x_ND) <= MLP_TOKENS or x_ND.device.type != "cpu" else x_ND.split(MLP_TOKENS):
-            h_ND = functional.layer_norm(part_ND, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-            outs.append(linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, h_ND))))
-        x_ND = x_ND + (outs[0] if len(outs) == 1 else torch.cat(outs))
+        x_ND = x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, block.ln_2(x_ND))))
     return base.ln_f(x_ND)
 
 
@@ -127,11 +111,8 @@ def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, w
         if some is not None:
             query, x_ND = query[some], x_ND[some]
         x_ND = x_ND + linear(own.o_proj, attend(i, query, key, value, 0.0, some))
-        outs = []
-        for part_ND in [x_ND] if len(x_ND) <= MLP_TOKENS or x_ND.device.type != "cpu" else x_ND.split(MLP_TOKENS):
-            h_ND = _rms_norm(layer.post_attention_layernorm, part_ND)
-            outs.append(linear(mlp.down_proj, mlp.act_fn(linear(mlp.gate_proj, h_ND)) * linear(mlp.up_proj, h_ND)))
-        x_ND = x_ND + (outs[0] if len(outs) == 1 else torch.cat(outs))
+        h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
+        x_ND = x_ND + linear(mlp.down_proj, mlp.act_fn(linear(mlp.gate_proj, h_ND)) * linear(mlp.up_proj, h_ND))
     return _rms_norm(base.norm, x_ND)
 
 
@@ -177,26 +158,11 @@ def turned_rows() -> range:
     return range(2, 9) if turned < straight else range(7, 17)
 
 
-class TanhGELU(nn.GELU):
-    """GPT-2's GELU, fused; in play on CPUs as x · sigmoid(2u), which is the same in half the time."""
-
-    LINEAR = torch.tensor(2 * GELU_LINEAR)
-
-    def __init__(self) -> None:
-        super().__init__(approximate="tanh")
-
-    def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or input.device.type != "cpu" or input.dtype != torch.float32:
-            return super().forward(input)
-        twice_u = torch.addcmul(self.LINEAR, input, input, value=2 * GELU_CUBE * GELU_LINEAR).mul_(input)
-        return twice_u.sigmoid_().mul_(input)
-
-
 def fuse_activations(core: nn.Module) -> None:
-    """Replace GPT-2's GELU, written out or not, by a faster function of the same formula."""
+    """Compute GPT-2's GELU (Hendrycks and Gimpel 2016), where the library writes it out, in one call."""
     for module in core.modules():
-        if type(getattr(module, "act", None)).__name__ in TANH_GELUS:
-            module.act = TanhGELU()
+        if type(getattr(module, "act", None)).__name__ == "NewGELUActivation":
+            module.act = nn.GELU(approximate="tanh")
 
 
 # ---- the head --------------------------------------------------------------------------------------------------------

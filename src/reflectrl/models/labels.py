@@ -45,10 +45,17 @@ def candidates() -> Iterator[str]:
     yield from (a + b for a in string.ascii_uppercase for b in string.ascii_uppercase)
 
 
-def all_labels(tokenizer: Any) -> Labels:
-    """Every candidate that is a single, distinct token of the tokenizer after the policy's prompt, best first.
+def find_labels(tokenizer: Any, count: int | None = None) -> Labels:
+    """The labels of a tokenizer, best first: the candidates that are single, distinct tokens after the policy's prompt.
 
     The gap is the one under which there are more labels; where there are enough under both, none.
+
+    Args:
+        count: how many are asked for; None for all. Those for few actions are the first of those for many, so prompts
+            of either kind can share a batch.
+
+    Raises:
+        UserError: the tokenizer has fewer.
     """
     if tokenizer not in _of:
         merged, apart = _single_tokens(tokenizer, ""), dict[str, int]()
@@ -56,18 +63,8 @@ def all_labels(tokenizer: Any) -> Labels:
             apart = _single_tokens(tokenizer, " ")
         gap, found = ("", merged) if len(merged) >= min(len(apart), ENOUGH) else (" ", apart)
         _of[tokenizer] = Labels(tuple(found), tuple(found.values()), gap)
-    return _of[tokenizer]
-
-
-def find_labels(tokenizer: Any, count: int) -> Labels:
-    """The first `count` labels of a tokenizer. Those for few actions are the first of those for many, so prompts of
-    either kind can share a batch.
-
-    Raises:
-        UserError: the tokenizer has fewer.
-    """
-    every = all_labels(tokenizer)
-    if len(every.texts) < count:
+    every = _of[tokenizer]
+    if count is not None and len(every.texts) < count:
         raise UserError(
             f"the tokenizer has {len(every.texts)} single-token choice labels, but {count} actions are to be listed;"
             " use another model, or an environment that lists fewer actions"

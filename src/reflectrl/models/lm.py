@@ -1,7 +1,4 @@
-"""`LanguageModel`: one player's view of a backbone.
-
-The whole model when every weight is trained, or one adapter among several on a shared backbone.
-"""
+"""One player's language model: a model of its own, or one adapter among several on a shared backbone."""
 
 from __future__ import annotations
 
@@ -36,16 +33,10 @@ def fingerprint(tokenizer: Any) -> str:
 
 
 def check_card(folder: Path, tokenizer: Any) -> None:
-    """Refuse weights that were trained with another tokenizer than the one at hand.
-
-    Raises:
-        UserError: they were.
-    """
-    if not (folder / CARD).is_file():
-        return
-    wanted = read_json(folder / CARD).get("tokenizer")
-    if wanted != fingerprint(tokenizer):
-        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {fingerprint(tokenizer)})")
+    """Raise UserError where weights were trained with another tokenizer than the one at hand."""
+    own = fingerprint(tokenizer)
+    if (folder / CARD).is_file() and (wanted := read_json(folder / CARD).get("tokenizer")) != own:
+        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {own})")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -78,7 +69,7 @@ class Shortcuts:
 
 @dataclass
 class LanguageModel:
-    """One player's language model.
+    """What one player computes with, and how.
 
     Attributes:
         model: a `PreTrainedModel`, or the `PeftModel` that carries several players' adapters.
@@ -123,10 +114,7 @@ class LanguageModel:
 
     @property
     def pass_tokens(self) -> int:
-        """About how many tokens go through the model at a time, where it may choose.
-
-        On a CPU, activations of a thousand tokens stay in its caches: a fifth faster than all at once.
-        """
+        """About how many tokens to read at a time; on CPUs, activations of a thousand stay in the caches."""
         return 1024 if self.device.type == "cpu" else 32_768
 
     @property
@@ -163,8 +151,8 @@ class LanguageModel:
     def activate(self) -> None:
         """Make this player's adapter the one that computes.
 
-        PEFT's own switch also freezes every other adapter, and gradients of a forward pass that another player has
-        already made would be lost; here what may be trained stays as it is.
+        PEFT's own switch also freezes all other adapters, so gradients of passes that they have made would be lost;
+        here what may be trained stays as it is.
         """
         if self.adapter is not None and self.model.active_adapter != self.adapter:
             trainable = [p for p in self.model.parameters() if p.requires_grad]
@@ -206,9 +194,9 @@ class LanguageModel:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
             nested = folder / self.adapter  # PEFT's place for a named adapter; other tools expect it at the top
+            for file in nested.glob("*"):
+                file.replace(folder / file.name)
             if nested.is_dir():
-                for file in nested.iterdir():
-                    file.replace(folder / file.name)
                 nested.rmdir()
         self.tokenizer.save_pretrained(folder)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
@@ -217,29 +205,25 @@ class LanguageModel:
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
         if self.adapter is None:
-            twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-            return replace(self, model=twin, counters=Counters())
-        twin_lm = fresh_adapter(self, name)
-        twin_lm.load_weights(self.weights())
-        for parameter in twin_lm.parameters():
+            return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
+        frozen = fresh_adapter(self, name)
+        frozen.load_weights(self.weights())
+        for parameter in frozen.parameters():
             parameter.requires_grad_(False)
-        return twin_lm
+        return frozen
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of this player's own weights, under names that do not contain the adapter's."""
-        if self.adapter is None:
-            return {name: p.detach().clone() for name, p in self.model.state_dict().items()}
-        mine = ((n, p) for n, p in self.model.state_dict().items() if f".{self.adapter}." in n)
-        return {n.replace(f".{self.adapter}.", ".adapter."): p.detach().clone() for n, p in mine}
+        own, mine = self.model.state_dict(), f".{self.adapter}."
+        names = own if self.adapter is None else [name for name in own if mine in name]
+        return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set what `weights` returned."""
-        if self.adapter is not None:
-            weights = {n.replace(".adapter.", f".{self.adapter}."): p for n, p in weights.items()}
+        own, mine = self.model.state_dict(), ".adapter." if self.adapter is None else f".{self.adapter}."
         with torch.no_grad():
-            own = self.model.state_dict()
             for name, value in weights.items():
-                own[name].copy_(value)
+                own[name.replace(".adapter.", mine)].copy_(value)
 
 
 def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:

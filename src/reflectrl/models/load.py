@@ -22,6 +22,12 @@ from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What families call the most tokens that a sequence may have."""
+
+WINDOWS = ("sliding_window", "attention_chunk_size")
+"""What families call the number of tokens beyond which some layers no longer look back."""
+
 
 def pick_device(name: str) -> torch.device:
     """The best device at hand for "auto"; anything else as torch names it (UserError if torch does not know it)."""
@@ -211,13 +217,6 @@ def _fitting(folder: Path, base: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
-
-
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""What families call the most tokens that a sequence may have."""
-
-WINDOWS = ("sliding_window", "attention_chunk_size")
-"""What families call the number of tokens beyond which some layers no longer look back."""
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:

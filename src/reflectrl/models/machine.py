@@ -45,8 +45,8 @@ def has_fast_bfloat16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported()
     if device.type != "cpu":
         return False
-    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    if not any(supported() for supported in known if supported is not None):
+    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    if not any(getattr(torch.cpu, name, bool)() for name in instructions):
         return False
     return FASTER * _product_seconds(torch.bfloat16) < _product_seconds(torch.float32)
 
@@ -80,8 +80,7 @@ def autocast(device: torch.device, mixed: Mixed) -> contextlib.AbstractContextMa
 
 def keep_memory() -> None:
     """Let the C library's allocator keep what is freed, for the next computation."""
-    set_option = _of_glibc("mallopt")
-    if set_option is not None:
+    if (set_option := _of_glibc("mallopt")) is not None:
         set_option(MMAP_THRESHOLD, LARGEST)
         set_option(TRIM_THRESHOLD, KEPT)
 
@@ -93,8 +92,7 @@ def release_memory() -> None:
     4 GB after some hundred steps, of which 0.8 were in use. Having all larger pieces mapped apart instead costs more
     than half of the training's time again in page faults.
     """
-    trim = _of_glibc("malloc_trim")
-    if trim is not None:
+    if (trim := _of_glibc("malloc_trim")) is not None:
         trim(0)
 
 

@@ -1,8 +1,8 @@
 """The packed backend: the fast engine. Tokens of all rows lie one behind another, so nothing is padded.
 
-What prompts have in common is computed once: within a call by packing them (`sharing.py`), between the steps of an
-episode by KV caches (`sharing.py`). Labels take a few rows of the head only, and texts are written by speculative
-decoding (`generation.py`). A row's result does not depend on the company it is computed in, but for rounding.
+What prompts have in common is computed once: within a call by packing them, between the steps of an episode by KV
+caches (both in `sharing.py`). Labels take a few rows of the head only, and texts are written by speculative decoding
+(`generation.py`). A row's result does not depend on the company it is computed in, but for rounding.
 """
 
 from __future__ import annotations
@@ -17,18 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.attention import (
-    CachedAttention,
-    InPlaceAttention,
-    PackedAttention,
-    SteppingAttention,
-)
+from reflectrl.models.attention import BlockAttention, DecodingAttention
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
-from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions
-from reflectrl.models.text_scoring import cached_text_logits, text_logits
+from reflectrl.models.sharing import REUSE, Ids, KVCache, Packing, apart, pack, portions, remainders
+from reflectrl.models.text_scoring import text_logits
 
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
@@ -40,9 +35,10 @@ class _Row:
 
     Attributes:
         prompt: the prompt's tokens as characters, for the draft model.
-        ids, logprobs: what is written.
         pending: the tokens that the latest pass has read: the latest one that was written, and a draft.
-        kept: how many of them are written by now.
+        ids, logprobs: what is written.
+        text: the same tokens as characters, with `END` once the text has ended.
+        kept: how many of the pending tokens are written by now.
     """
 
     limit: int
@@ -53,7 +49,7 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     draft: Draft = field(default_factory=Draft)
     kept: int = 0
-    ended: bool = False
+    text: str = ""
     done: bool = False
 
 
@@ -70,51 +66,52 @@ class PackedBackend:
         self.pass_tokens = lm.pass_tokens
 
     def encode(
-        self, blocks: Sequence[Block], attend: PackedAttention | CachedAttention, at: Sequence[int] | Literal["all"]
+        self, packing: Packing, at: Sequence[int] | Literal["all"], caches: Sequence[KVCache] | None = None
     ) -> Tensor:
-        """Hidden states (M, D) of tokens of some blocks, in one forward pass: of all, or of those `at` some indices."""
-        lm, device = self.lm, self.device
-        if lm.adapter is not None:
-            lm.activate()
-        ids_N = torch.tensor([token for block in blocks for token in block.ids], device=device)
-        runs = (np.arange(b.start, b.start + len(b.ids)) if b.trie is None else b.places() for b in blocks)
-        positions_N = torch.from_numpy(np.concatenate(list(runs))).to(device)
-        wanted, order = (None, None) if at == "all" else torch.tensor(at).unique(return_inverse=True)
-        if wanted is not None:
-            wanted = wanted.to(device)
-        hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        lm.counters.passes += 1
-        lm.counters.encoded += len(ids_N)
-        lm.counters.pairs += attend.pairs
-        return hidden_WD if order is None else hidden_WD[order.to(device)]
+        """Hidden states (M, D) of tokens of a packing, in one forward pass: of all, or of those `at` some indices.
+
+        Args:
+            caches: for each block the one that holds what stands before it, and afterwards also the block itself,
+                unless that is a trie. There are no gradients then.
+        """
+        if self.lm.adapter is not None:
+            self.lm.activate()
+        ids_N = torch.tensor([token for block in packing.blocks for token in block.ids], device=self.device)
+        places = [
+            block.start + depth
+            for block in packing.blocks
+            for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
+        ]
+        positions_N = torch.tensor(places, device=self.device)
+        attend, wanted, order = BlockAttention(packing.blocks, caches), None, slice(None)
+        if at != "all":
+            wanted, order = (part.to(self.device) for part in torch.tensor(at).unique(return_inverse=True))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
+            hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
+        runs = [block for block in packing.blocks if block.trie is None]
+        for block, cache in zip(runs, caches or (), strict=False):
+            cache.ids += block.ids
+        self.lm.counters.passes += 1
+        self.lm.counters.encoded += len(ids_N)
+        self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
+        self.lm.counters.pairs += attend.pairs
+        return hidden_WD[order]
 
     def read(
         self,
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
-        room: int = 0,
     ) -> Tensor:
-        """Hidden states (M, D): of a packing in one pass; of prompts with caches from where these leave off."""
-        counters = self.lm.counters
+        """Prompts without caches in one pass; those with caches in passes of about `pass_tokens` new tokens."""
         if caches is None:
             packing = prompts if isinstance(prompts, Packing) else pack(prompts)
-            alone = sum(len(block.ids) for block in packing.blocks if block.trie is None)
-            counters.reused += sum(n for path in packing.paths for _, n in path) - alone
-            return self.encode(packing.blocks, PackedAttention(packing), packing.ends() if at == "ends" else at)
-        kept = [cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
-        counters.reused += sum(kept)
-        for cache, prompt in zip(caches, prompts, strict=True):
-            cache.reserved = len(prompt) + room
+            return self.encode(packing, packing.ends() if at == "ends" else at)
+        new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         found = []
-        for rows in portions([len(p) - start for p, start in zip(prompts, kept, strict=True)], self.pass_tokens):
-            blocks = [Block(prompt[start:], start) for prompt, start in zip(prompts[rows], kept[rows], strict=True)]
-            lengths = [len(block.ids) for block in blocks]
-            ends = [end - 1 for end in accumulate(lengths)]
-            with torch.no_grad():
-                found.append(self.encode(blocks, CachedAttention(caches[rows], lengths), ends))
-            for cache, prompt in zip(caches[rows], prompts[rows], strict=True):
-                cache.crop(len(prompt), prompt)
+        for rows in portions(new, self.pass_tokens):
+            packing = remainders(prompts[rows], caches[rows])
+            found.append(self.encode(packing, packing.ends(), caches[rows]))
         return torch.cat(found)
 
     def score(
@@ -125,9 +122,7 @@ class PackedBackend:
         caches: Sequence[KVCache] | None = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (P, A) of the actions and hidden states (P, D) at the prompts' ends.
-
-        While learning, all is one pass. While playing (in inference mode), prompts without caches go in several, of
+        """While learning, all is one pass. While playing (in inference mode), prompts without caches go in several, of
         about `pass_tokens` each, in which those that begin alike stand together.
         """
         if caches is None and not isinstance(prompts, Packing):
@@ -143,85 +138,13 @@ class PackedBackend:
                     rows[i], ends[i] = row_A, end_D
             return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
         if scoring != "enumeration":
-            if caches is not None:
-                return cached_text_logits(self, prompts, answers, scoring, caches)
-            assert isinstance(prompts, Packing)
-            return text_logits(self, prompts, answers, scoring)
+            return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
         labels = max(answers, key=lambda one: len(one.ids)).ids  # those of fewer actions are the first of these
         return self.logits(hidden_PD, torch.tensor([ids[0] for ids in labels], device=self.device)).float(), hidden_PD
 
-    @torch.no_grad()
-    def write(
-        self,
-        prompts: Sequence[Ids],
-        max_new_tokens: int | Sequence[int],
-        draw: Draw,
-        generators: Sequence[np.random.Generator],
-        caches: Sequence[KVCache] | None = None,
-        draft_model: DraftModel | None = None,
-    ) -> list[Written]:
-        """Continue all prompts together, each until its own end."""
-        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-        caches = [KVCache() for _ in prompts] if caches is None else caches
-        rows = [
-            _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
-            for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
-        ]
-        hidden_ND = self.read(prompts, caches=caches, room=max(limits, default=0))
-        attention = InPlaceAttention if self.device.type == "cpu" else SteppingAttention
-        attend: InPlaceAttention | SteppingAttention = attention(caches, max(limits, default=0), self.device)
-        writing = rows
-        while writing:
-            self._draw(self.logits(hidden_ND).float(), writing, draw)
-            stay = [slot for slot, row in enumerate(writing) if not row.done]
-            attend.keep([row.kept for row in writing], stay)
-            if draft_model is not None:
-                for row in writing:
-                    text = "".join(map(chr, row.ids)) + END * row.ended if row.done else None
-                    draft_model.learn(row.draft, row.kept - 1, text)
-            writing = [writing[slot] for slot in stay]
-            if not writing:
-                break
-            for row in writing:
-                if draft_model is not None:
-                    written, most = "".join(map(chr, row.ids)), row.limit - len(row.ids) - 1
-                    row.draft = draft_model.draft(row.prompt, written, most)
-                row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
-            positions_N = attend.advance([len(row.pending) for row in writing])
-            ids_N = torch.tensor([token for row in writing for token in row.pending], device=self.device)
-            hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
-            counters = self.lm.counters
-            counters.passes += 1
-            counters.decoded += len(ids_N)
-            counters.drafted += len(ids_N) - len(writing)
-            counters.pairs += attend.pairs
-        return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
-
-    def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
-        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
-        end = self.lm.tokenizer.eos_token_id
-        starts = [0, *accumulate(len(row.pending) for row in rows)]
-        going, depth = list(range(len(rows))), 0
-        while going:
-            at = [starts[slot] + depth for slot in going]
-            logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
-            tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
-            agreeing = []
-            for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
-                row = rows[slot]
-                row.kept += 1
-                row.ended = token == end
-                if not row.ended:
-                    row.ids.append(token)
-                    row.logprobs.append(logprob)
-                row.done = row.ended or len(row.ids) >= row.limit
-                if not row.done and row.kept < len(row.pending) and row.pending[row.kept] == token:
-                    agreeing.append(slot)
-            going, depth = agreeing, depth + 1
-
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V), or only those of some tokens, (N, A); the head's other rows are computed only if they must."""
+        """The head's other rows are computed only if they must."""
         if self.lm.shortcuts.rows:
             logits = head_logits(self.core, hidden_ND, rows)
             self.lm.counters.logits += logits.numel()
@@ -241,3 +164,69 @@ class PackedBackend:
         logits_NV = own_logits(self.core, hidden_ND)
         self.lm.counters.logits += logits_NV.numel()
         return logits_NV
+
+    @torch.no_grad()
+    def write(
+        self,
+        prompts: Sequence[Ids],
+        max_new_tokens: int | Sequence[int],
+        draw: Draw,
+        generators: Sequence[np.random.Generator],
+        caches: Sequence[KVCache] | None = None,
+        draft_model: DraftModel | None = None,
+    ) -> list[Written]:
+        """All prompts are continued together, each until its own end."""
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+        caches = [KVCache() for _ in prompts] if caches is None else caches
+        rows = [
+            _Row(limit, generator, "".join(map(chr, prompt)) if draft_model else "", [prompt[-1]])
+            for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
+        ]
+        hidden_ND = self.read(prompts, caches=caches)
+        attend = DecodingAttention(caches, max(limits, default=0), self.device)
+        writing = rows
+        while writing:
+            self._draw(self.logits(hidden_ND).float(), writing, draw)
+            stay = [slot for slot, row in enumerate(writing) if not row.done]
+            attend.keep([row.kept for row in writing], stay)
+            if draft_model is not None:
+                for row in writing:
+                    draft_model.learn(row.draft, row.kept - 1, row.text if row.done else None)
+            writing = [writing[slot] for slot in stay]
+            if not writing:
+                break
+            for row in writing:
+                if draft_model is not None:
+                    row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
+                row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
+            positions_N = attend.advance([len(row.pending) for row in writing])
+            ids_N = torch.tensor([token for row in writing for token in row.pending], device=self.device)
+            hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
+            self.lm.counters.passes += 1
+            self.lm.counters.decoded += len(ids_N)
+            self.lm.counters.drafted += len(ids_N) - len(writing)
+            self.lm.counters.pairs += attend.pairs
+        return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
+
+    def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
+        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
+        end = self.lm.tokenizer.eos_token_id
+        starts = [0, *accumulate(len(row.pending) for row in rows)]
+        going, depth = list(range(len(rows))), 0
+        while going:
+            at = [starts[slot] + depth for slot in going]
+            logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
+            tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
+            agreeing = []
+            for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
+                row = rows[slot]
+                row.kept += 1
+                ended = token == end
+                row.text += END if ended else chr(token)
+                if not ended:
+                    row.ids.append(token)
+                    row.logprobs.append(logprob)
+                row.done = ended or len(row.ids) >= row.limit
+                if not row.done and row.pending[row.kept : row.kept + 1] == [token]:
+                    agreeing.append(slot)
+            going, depth = agreeing, depth + 1

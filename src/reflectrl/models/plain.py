@@ -6,8 +6,7 @@ and what a model runs on where the two would differ, or where `model.backend` is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,17 +63,6 @@ class _Output(SimpleNamespace):
         return (self.last_hidden_state,)[index]
 
 
-@contextmanager
-def attention(core: Any, implementation: str) -> Iterator[None]:
-    """Within the block, attention is computed so; "eager" writes it out, while fused ones ignore what they lack."""
-    before = core.config._attn_implementation
-    core.set_attn_implementation(implementation)
-    try:
-        yield
-    finally:
-        core.set_attn_implementation(before)
-
-
 class PlainBackend:
     """See `backend.Backend` for what the calls mean; KV caches and draft models are accepted and not used.
 
@@ -106,9 +94,8 @@ class PlainBackend:
         prompts: Sequence[Ids],
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: object = None,
-        room: int = 0,
     ) -> Tensor:
-        """Hidden states (M, D) at the ends of prompts, or at tokens of a packing."""
+        """A pass per prompt, of which a packing's tokens are then put in the order of its blocks."""
         states = [self.forward(ids)[0] for ids in prompts]
         self.lm.counters.encoded += sum(map(len, states))
         if at == "ends":
@@ -128,18 +115,17 @@ class PlainBackend:
         caches: object = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (P, A) by label in a pass per prompt, by text in one per action; hidden states (P, D)."""
+        """A pass per prompt by label, and one per action by text."""
         rows, ends = [], []
         for prompt, one in zip(prompts, answers, strict=True):
             self.lm.counters.encoded += len(prompt)
             if scoring == "enumeration":
                 hidden_TD, logits_TV, _ = self.forward(prompt)
-                rows.append(logits_TV[-1, [ids[0] for ids in one.ids]].float())
-                ends.append(hidden_TD[-1])
+                row_A, end_D = logits_TV[-1, [ids[0] for ids in one.ids]].float(), hidden_TD[-1]
             else:
                 row_A, end_D = self._score_texts(prompt, one, scoring)
-                rows.append(row_A)
-                ends.append(end_D)
+            rows.append(row_A)
+            ends.append(end_D)
         return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
 
     def _score_texts(self, prompt: Ids, answers: Answers, scoring: Scoring) -> tuple[Tensor, Tensor]:
@@ -151,12 +137,10 @@ class PlainBackend:
             total_S = logits_SV.logsumexp(-1)
             if scoring == "trie":  # of the tokens that lead to a legal action
                 legal = [
-                    [other[t] for other in answers.ids if len(other) > t and other[:t] == ids[:t]]
+                    {other[t] for other in answers.ids if len(other) > t and other[:t] == ids[:t]}
                     for t in range(len(ids))
                 ]
-                total_S = torch.stack(
-                    [logits_SV[t, sorted(set(tokens))].logsumexp(-1) for t, tokens in enumerate(legal)]
-                )
+                total_S = torch.stack([logits_SV[t, sorted(some)].logsumexp(-1) for t, some in enumerate(legal)])
             logp = (logits_SV[range(len(ids)), ids] - total_S).sum()
             found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
         return torch.stack(found), hidden_TD[len(prompt) - 1]
@@ -171,7 +155,7 @@ class PlainBackend:
         caches: object = None,
         draft_model: object = None,
     ) -> list[Written]:
-        """Continue each prompt, token by token, until end-of-text or as far as allowed."""
+        """One prompt after another, token by token."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
         written: list[Written] = []
         for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
@@ -193,7 +177,7 @@ class PlainBackend:
         return written
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V) of hidden states by the model's own code, or those of some tokens (N, A)."""
+        """By the model's own code (`own_logits`)."""
         if self.lm.adapter is not None:
             self.lm.activate()
         logits_NV = own_logits(self.core, hidden_ND)

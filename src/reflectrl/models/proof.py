@@ -22,7 +22,7 @@ from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.packed import PackedBackend
-from reflectrl.models.plain import PlainBackend, attention, own_logits
+from reflectrl.models.plain import PlainBackend, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
@@ -49,10 +49,6 @@ told: set[str] = set()
 """What this process has said already, without the models' names."""
 
 
-class _DifferentError(Exception):
-    """A way gives other numbers than the model's own forward pass."""
-
-
 class Way(NamedTuple):
     """A way to compute: its shortcuts, what to say where it is taken, and the library's attention if that computes."""
 
@@ -71,8 +67,7 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
     trial = _Trial(replace(lm, counters=Counters()), name)
-    whole = replace(lm.shortcuts, rows=False)
-    heads = [Way(lm.shortcuts), Way(whole, "choices take the whole of its own head")]
+    heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "choices take the whole of its own head")]
     with torch.inference_mode():
         tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
         tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
@@ -87,16 +82,16 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
 def _bodies(lm: LanguageModel) -> list[Way]:
     """The ways through a model's layers, the fastest first."""
     core: Any = lm.core
-    known, own = lm.shortcuts, str(core.config._attn_implementation)
-    through, plain = replace(known, blocks=False), replace(known, packed=False)
-    ways = [Way(known)] if known.packed and walk_of(core) is not None else []
+    known, ways = lm.shortcuts, list[Way]()
+    if known.packed and walk_of(core) is not None:
+        ways.append(Way(known))
     if known.packed:
-        ways.append(Way(through, "its layers run through the library" if ways else ""))
+        ways.append(Way(replace(known, blocks=False), "its layers run through the library" if ways else ""))
+    plain = replace(known, packed=False)
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
-        for implementation in dict.fromkeys((own, "eager")):
+        for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
             words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
-            asked = not known.packed and shortcuts == known and implementation == own
-            ways.append(Way(shortcuts, "" if asked else words, implementation))
+            ways.append(Way(shortcuts, words if ways else "", implementation))
     return ways
 
 
@@ -104,8 +99,8 @@ class _Trial:
     """Prompts, and what the model's own forward pass makes of them with its attention written out."""
 
     def __init__(self, lm: LanguageModel, name: str) -> None:
-        self.core: Any = lm.core
         self.lm, self.name = lm, name
+        self.core: Any = lm.core
         exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
         self.limit = FULL if exact else HALF
         self.said: list[str] = []
@@ -128,7 +123,6 @@ class _Trial:
     def _refuse_unless_causal(self) -> None:
         early = self.branch[:-2]
         try:
-            self.plain = PlainBackend(self.lm)
             early_TV = self.expected(early)[1]
             hidden_TD, logits_TV = self.expected((*self.branch, *self.tiny[:2]))
             own_TV = own_logits(self.core, hidden_TD)
@@ -144,8 +138,12 @@ class _Trial:
         for known, (hidden_TD, logits_TV) in self._known.items():
             if known[: len(ids)] == ids:
                 return hidden_TD[: len(ids)], logits_TV[: len(ids)]
-        with attention(self.core, "eager"):
-            self._known[ids] = self.plain.forward(ids)[:2]
+        own = self.core.config._attn_implementation
+        self.core.set_attn_implementation("eager")  # written out: fused attention ignores what it lacks
+        try:
+            self._known[ids] = PlainBackend(self.lm).forward(ids)[:2]
+        finally:
+            self.core.set_attn_implementation(own)
         return self._known[ids]
 
     def first_exact(
@@ -164,7 +162,7 @@ class _Trial:
             try:
                 check(tried)
             except Exception as error:  # of any kind: the engine meets code that it was not written for
-                doubt = doubt or (str(error) if isinstance(error, (_DifferentError, UserError)) else one_line(error))
+                doubt = doubt or (str(error) if isinstance(error, UserError) else one_line(error))
                 continue
             if way.words:
                 self.said.append(f"{way.words} ({doubt[:100]})")
@@ -172,9 +170,9 @@ class _Trial:
         raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
 
     def require(self, what: str, found: Tensor, wanted: Tensor) -> None:
-        """Raises _DifferentError where logits or log-probabilities differ by more than rounding."""
+        """Raise UserError where logits or log-probabilities differ by more than rounding."""
         if not (distance := _distance(found, wanted)) <= self.limit:
-            raise _DifferentError(f"{what} differs by {distance:.2g}")
+            raise UserError(f"{what} differs by {distance:.2g}")
 
     # ---- what is tried ---------------------------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class _Trial:
         if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]
-        caches = [KVCache(growing=True) for _ in prompts]
+        caches = [KVCache() for _ in prompts]
         lm.backend.read([prompt[: len(prompt) * 2 // 3] + self.tiny for prompt in prompts], caches=caches)
         for hidden_D, prompt in zip(lm.backend.read(prompts, caches=caches), prompts, strict=True):
             self._require_hidden("a growing prompt", hidden_D[None], prompt)
@@ -236,7 +234,7 @@ class _Trial:
         hidden_TD, logits_TV = (part[-len(found_TD) :] for part in self.expected(prompt))
         off = (found_TD - hidden_TD).float().norm(dim=-1) / hidden_TD.float().norm(dim=-1).clamp(min=1e-6)
         if not (farthest := float(off.max())) <= self.limit:
-            raise _DifferentError(f"{what} differs by {farthest:.2g}")
+            raise UserError(f"{what} differs by {farthest:.2g}")
         self.require(what, own_logits(self.core, found_TD[-1:]), logits_TV[-1:])
 
 

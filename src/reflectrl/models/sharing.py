@@ -9,14 +9,13 @@ has already read of an episode, and the next prompt is read from where it depart
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -30,22 +29,16 @@ LEAST = 16
 """Fewer shared tokens than this are cheaper to encode twice than to branch off at."""
 
 ROUNDING = 64
-"""Buffers hold a multiple of so many tokens, so that they do not grow at every step."""
-
-SLACK = 4
-"""Buffers of growing caches take a quarter more than they need, lest they be copied at every step of an episode."""
+"""KV caches have room for a multiple of so many tokens, so that they do not grow at every step."""
 
 REUSE = 16
-"""Fewer cached tokens than this are not worth continuing from."""
+"""A KV cache that shares fewer tokens than this with the next prompt is not continued from."""
 
 CACHE = 4 * 2**30
 """Most bytes of keys and values that a player keeps between steps, unless told otherwise."""
 
 WORKING = 2 * 2**30
 """Most bytes of keys and values that a call takes beside what is kept; larger batches go in parts."""
-
-
-# ---- packing: within one forward pass ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,6 @@ class Block:
     context: tuple[Span, ...] = ()
     trie: Trie | None = None
 
-    def places(self) -> np.ndarray:
-        """Position of each token in its own sequence."""
-        depths = np.arange(len(self.ids)) if self.trie is None else np.asarray(self.trie.depths, dtype=int)
-        return self.start + depths
-
 
 @dataclass
 class Packing(Sequence[Ids]):
@@ -81,7 +69,6 @@ class Packing(Sequence[Ids]):
 
     blocks: list[Block] = field(default_factory=list)
     paths: list[tuple[Span, ...]] = field(default_factory=list)
-    _starts: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -92,14 +79,17 @@ class Packing(Sequence[Ids]):
 
     def places(self, prompt: int) -> np.ndarray:
         """Where each token of a prompt stands among all blocks' tokens."""
-        if len(self._starts) != len(self.blocks):
-            self._starts = np.cumsum([0, *(len(block.ids) for block in self.blocks[:-1])]).tolist()
-        return np.concatenate([self._starts[block] + np.arange(count) for block, count in self.paths[prompt]])
+        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
+        return np.concatenate([starts[block] + np.arange(count) for block, count in self.paths[prompt]])
 
     def ends(self) -> list[int]:
         """Where each prompt's last token stands among all blocks' tokens."""
-        starts = [0, *accumulate(len(block.ids) for block in self.blocks)]
+        starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
         return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
+
+    def lengths(self) -> list[int]:
+        """Tokens of each prompt, those before its first block included."""
+        return [self.blocks[path[0][0]].start + sum(count for _, count in path) for path in self.paths]
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
@@ -151,31 +141,23 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
     return offset + int(differ[0]) if len(differ) else end
 
 
-# ---- KV caches: from step to step ----------------------------------------------------------------------------------
-
-
 class KVCache:
     """The keys and values of one growing sequence of tokens, in every layer.
 
     What stays is the longest part that the next prompt shares with the last one, so nobody has to say where the history
     ends: state, reflection and actions are written over by what comes next.
 
-    Args:
-        growing: whether longer prompts of the same episode are going to follow.
-
     Attributes:
-        ids: the tokens whose keys and values are held.
-        reserved: the number of tokens for which the next buffers have room at least.
-        nbytes: memory of the buffers.
+        ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
+            whoever appended them says so by setting `ids`.
+        layers: keys and values of each layer, (2, G, tokens there is room for, D).
+        nbytes: memory of the layers.
     """
 
-    def __init__(self, growing: bool = False) -> None:
-        self.growing = growing
+    def __init__(self) -> None:
         self.ids: Ids = ()
-        self.reserved = self.nbytes = 0
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._filled: list[int] = []
+        self.layers: list[Tensor] = []
+        self.nbytes = 0
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut back to what `prompt` shares with the tokens held; returns how many those are.
@@ -183,52 +165,34 @@ class KVCache:
         At least one token of the prompt stays to be computed, and fewer than `least` shared ones are not worth keeping.
         """
         shared = min(shared_length(self.ids, prompt), len(prompt) - 1) if self.ids else 0
-        self.crop(shared if shared >= least else 0)
+        self.ids = self.ids[:shared] if shared >= least else ()
         return len(self.ids)
 
-    def crop(self, length: int, ids: Ids | None = None) -> None:
-        """Drop all but the first `length` tokens; `ids` says which these are, where some have been appended."""
-        self.ids = self.ids[:length] if ids is None else ids
-        self._filled = [length] * len(self._filled)
+    def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Put S new tokens' keys and values behind the first `start` ones of a layer.
 
-    def append(self, layer: int, key_TGD: Tensor, value_TGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new tokens' keys and values to a layer; returns all of the layer's, each (1, G, length, D), no copies."""
-        if layer == len(self._keys):
-            empty = key_TGD.new_empty(1, key_TGD.shape[1], 0, key_TGD.shape[2])
-            self._keys.append(empty)
-            self._values.append(empty)
-            self._filled.append(0)
-        start = self._filled[layer]
-        end = start + key_TGD.shape[0]
-        if end > self._keys[layer].shape[2]:
-            needed = max(self.reserved, end)
-            size = -(-(needed + needed // SLACK if self.growing else needed) // ROUNDING) * ROUNDING
-            for buffers in (self._keys, self._values):
-                old = buffers[layer]
-                buffers[layer] = old.new_empty(*old.shape[:2], size, old.shape[3])
-                buffers[layer][:, :, :start] = old[:, :, :start]
-                self.nbytes += buffers[layer].nbytes - old.nbytes
-        key, value = self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
-        key[0, :, start:] = key_TGD.transpose(0, 1)
-        value[0, :, start:] = value_TGD.transpose(0, 1)
-        self._filled[layer] = end
-        return key, value
+        Returns:
+            Keys and values of the layer from the first token to the last new one, (1, G, start + S, D), not copied.
+        """
+        _, heads, new, width = key_1GSD.shape
+        if layer == len(self.layers):
+            self.layers.append(key_1GSD.new_empty(2, heads, 0, width))
+        if start + new > self.layers[layer].shape[2]:
+            size = -(-(start + new) // ROUNDING) * ROUNDING
+            larger = key_1GSD.new_empty(2, heads, size, width)
+            larger[:, :, :start] = self.layers[layer][:, :, :start]
+            self.nbytes += larger.nbytes - self.layers[layer].nbytes
+            self.layers[layer] = larger
+        held = self.layers[layer][:, :, : start + new]
+        held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
+        return held[:1], held[1:]
 
-    def copy(self) -> KVCache:
-        """A cache of its own with the same content."""
-        twin = KVCache(self.growing)
-        twin.ids, twin._filled, twin.nbytes = self.ids, list(self._filled), self.nbytes
-        twin._keys, twin._values = [key.clone() for key in self._keys], [value.clone() for value in self._values]
-        return twin
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values so far, each (1, G, length, D), not copied."""
-        end = self._filled[layer]
-        return self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
-
-    def clear(self) -> None:
-        """Drop everything and give the memory back."""
-        self.__init__(self.growing)  # type: ignore[misc]
+def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:
+    """What is left to read of prompts of which KV caches hold the beginnings: a block each, without the beginning."""
+    pairs = zip(prompts, caches, strict=True)
+    blocks = [Block(prompt[len(cache.ids) :], len(cache.ids)) for prompt, cache in pairs]
+    return Packing(blocks, [((i, len(block.ids)),) for i, block in enumerate(blocks)])
 
 
 class KVCachePool:
@@ -261,56 +225,25 @@ class KVCachePool:
             tokens: how many tokens each may come to hold in this call, copies counted.
             growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
         """
-        needs = [(count + count // SLACK + ROUNDING) * self.token_bytes for count in tokens]
+        needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
-            chosen = zip(episodes[rows], growing[rows], strict=True)
-            caches = [self._of.setdefault(e, KVCache(growing=True)) if kept else KVCache() for e, kept in chosen]
+            chosen = list(zip(episodes[rows], growing[rows], strict=True))
+            caches = [self._of.setdefault(one, KVCache()) if kept else KVCache() for one, kept in chosen]
             yield rows, caches
-            passing = sum(c.nbytes for c, kept in zip(caches, growing[rows], strict=True) if not kept)
+            passing = sum(cache.nbytes for cache, (_, kept) in zip(caches, chosen, strict=True) if not kept)
             self.peak = max(self.peak, passing + sum(cache.nbytes for cache in self._of.values()))
-            if self._of:
-                self._trim()
-
-    def share_equal(self, asked: Sequence[Hashable], episodes: Sequence[object], read: Mapping[Any, object]) -> None:
-        """Give the episodes whose prompt was read for another episode a copy of what that one holds.
-
-        Args:
-            asked: each episode's prompt.
-            read: the prompts that were computed, and for which episode.
-        """
-        for prompt, episode in zip(asked, episodes, strict=True):
-            reader = read.get(prompt, episode)
-            if reader is not episode and reader in self._of:
-                self._of[episode] = self._of[reader].copy()
-        self._trim()
+            total = 0
+            for episode, cache in list(self._of.items()):  # in the order in which the episodes began
+                total += cache.nbytes
+                if total > self.limit:
+                    total -= cache.nbytes
+                    self._of[episode] = KVCache()
 
     @property
     def nbytes(self) -> int:
         """Memory of the caches that are kept."""
         return sum(cache.nbytes for cache in self._of.values())
 
-    def _trim(self) -> None:
-        """Empty the caches of the youngest episodes until the rest is within the limit."""
-        total = 0
-        for cache in self._of.values():  # in the order in which the episodes began
-            total += cache.nbytes
-            if total > self.limit:
-                total -= cache.nbytes
-                cache.clear()
-
     def clear(self) -> None:
         """Drop all caches, because the weights have changed."""
         self._of.clear()
-
-
-def gather(caches: Sequence[KVCache], layer: int, room: int) -> tuple[Tensor, Tensor]:
-    """A layer's keys and values of several caches in one buffer each, (B, G, longest + room, D), copied."""
-    held = [cache.layer(layer) for cache in caches]
-    longest = max(key.shape[2] for key, _ in held)
-    _, heads, _, width = held[0][0].shape
-    keys = held[0][0].new_zeros(len(held), heads, longest + room, width)
-    values = torch.zeros_like(keys)
-    for row, (key, value) in enumerate(held):
-        keys[row, :, : key.shape[2]] = key[0]
-        values[row, :, : value.shape[2]] = value[0]
-    return keys, values

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from reflectrl.models.attention import CachedAttention
 from reflectrl.models.backend import Answers, Scoring
-from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, remainders
 
 if TYPE_CHECKING:
     from reflectrl.models.packed import PackedBackend
@@ -71,53 +71,29 @@ def make_trie(texts: Sequence[Ids]) -> Trie:
 
 
 def text_logits(
-    backend: PackedBackend, packing: Packing, answers: Sequence[Answers], scoring: Scoring
-) -> tuple[Tensor, Tensor]:
-    """Logits (P, A) of each prompt's actions and hidden states (P, D) after the prompts; gradients flow.
-
-    Args:
-        packing: the prompts.
-        answers: the actions of each prompt; rows with fewer than A end in -inf.
-    """
-    tries = [make_trie(one.ids) for one in answers]
-    starts = [sum(n for _, n in path) for path in packing.paths]
-    branches = [
-        Block(trie.ids, start, path, trie)
-        for trie, start, path in zip(tries, starts, packing.paths, strict=True)
-        if trie.ids
-    ]
-    first, nodes = sum(len(block.ids) for block in packing.blocks), sum(len(trie.ids) for trie in tries)
-    at = [*packing.ends(), *range(first, first + nodes)]
-    hidden_MD = backend.read(replace(packing, blocks=[*packing.blocks, *branches]), at)
-    return _logits(backend, hidden_MD, tries, answers, scoring), hidden_MD[: len(tries)]
-
-
-@torch.no_grad()
-def cached_text_logits(
     backend: PackedBackend,
     prompts: Sequence[Ids],
     answers: Sequence[Answers],
     scoring: Scoring,
-    caches: Sequence[KVCache],
+    caches: Sequence[KVCache] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same, each prompt continued from what its cache holds, which is its prompt afterwards, and no action."""
+    """Logits (P, A) of each prompt's actions, -inf where it has fewer, and hidden states (P, D) after the prompts.
+
+    Args:
+        prompts: a packing, through which gradients flow, unless there are caches.
+        caches: what has been read of each prompt; they hold their prompts afterwards, and no action.
+    """
+    if caches is not None:
+        for prompt, cache in zip(prompts, caches, strict=True):
+            cache.match(prompt, REUSE)
+    packing = prompts if isinstance(prompts, Packing) else remainders(prompts, caches or ())
     tries = [make_trie(one.ids) for one in answers]
-    kept = [cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
-    rows = [
-        block
-        for prompt, start, trie in zip(prompts, kept, tries, strict=True)
-        for block in (Block(prompt[start:], start), Block(trie.ids, len(prompt), trie=trie))
-    ]
-    lengths = [len(row.ids) for row in rows]
-    for prompt, cache, trie in zip(prompts, caches, tries, strict=True):
-        cache.reserved = len(prompt) + len(trie.ids)
-    attend = CachedAttention([c for cache in caches for c in (cache, cache)], lengths, [row.trie for row in rows])
-    firsts = [int(first) for first in np.cumsum([0, *lengths])[1::2]]
-    nodes = [first + node for first, trie in zip(firsts, tries, strict=True) for node in range(len(trie.ids))]
-    hidden_MD = backend.encode(rows, attend, [*(first - 1 for first in firsts), *nodes])
-    for prompt, cache in zip(prompts, caches, strict=True):
-        cache.crop(len(prompt), prompt)
-    backend.lm.counters.reused += sum(kept)
+    found = zip(tries, packing.lengths(), packing.paths, strict=True)
+    branches = [Block(trie.ids, length, path, trie) for trie, length, path in found if trie.ids]
+    held = caches and [*caches, *(cache for cache, trie in zip(caches, tries, strict=True) if trie.ids)]
+    first, nodes = sum(len(block.ids) for block in packing.blocks), sum(len(trie.ids) for trie in tries)
+    whole, at = replace(packing, blocks=[*packing.blocks, *branches]), [*packing.ends(), *range(first, first + nodes)]
+    hidden_MD = backend.encode(whole, at, held)
     return _logits(backend, hidden_MD, tries, answers, scoring), hidden_MD[: len(tries)]
 
 
@@ -125,12 +101,12 @@ def _logits(
     backend: PackedBackend, hidden_MD: Tensor, tries: Sequence[Trie], texts: Sequence[Answers], scoring: Scoring
 ) -> Tensor:
     """Logits (P, A) from hidden states: those after the P prompts, then those of all tries' nodes, trie by trie."""
-    firsts = np.cumsum([len(tries), *(len(trie.ids) for trie in tries)])
-    edges: dict[tuple[int, int], int] = {}  # (where the token is predicted, token) -> its number
+    firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))
+    edges: dict[tuple[int, int], int] = {}  # (hidden state before a token, the token) -> its number
     spelled: list[tuple[int, int, int]] = []  # (prompt, action, edge)
     for p, (first, trie, one) in enumerate(zip(firsts, tries, texts, strict=False)):
         for a, (path, ids) in enumerate(zip(trie.paths, one.ids, strict=True)):
-            for source, token in zip([p, *(int(first) + node for node in path)], ids, strict=True):
+            for source, token in zip([p, *(first + node for node in path)], ids, strict=True):
                 spelled.append((p, a, edges.setdefault((source, token), len(edges))))
     sources, tokens = (torch.tensor(column, device=backend.device) for column in zip(*edges, strict=True))
     rows, where = sources.unique(return_inverse=True)
@@ -139,13 +115,11 @@ def _logits(
     most = max(len(one.ids) for one in texts)
     prompt, action, edge = torch.tensor(spelled, device=backend.device).T
     flat = logp_E.new_zeros(len(texts) * most).index_add(0, prompt * most + action, logp_E[edge])
-    counts = torch.tensor([len(one.ids) for one in texts], device=backend.device)
-    missing = torch.arange(most, device=backend.device)[None] >= counts[:, None]
-    score_PA = flat.view(len(texts), most)
-    if scoring in ("token", "word"):
-        sizes = [[len(ids) for ids in one.ids] if scoring == "token" else list(one.words) for one in texts]
-        score_PA = score_PA / logp_E.new_tensor([[*row, *[1] * (most - len(row))] for row in sizes])
-    return score_PA.masked_fill(missing, -torch.inf)
+    sizes_PA = logp_E.new_zeros(len(texts), most)
+    for size_A, one in zip(sizes_PA, texts, strict=True):
+        sizes = {"token": [len(ids) for ids in one.ids], "word": one.words}.get(scoring, [1] * len(one.ids))
+        size_A[: len(one.ids)] = logp_E.new_tensor(sizes)
+    return (flat.view(len(texts), most) / sizes_PA.clamp(min=1)).masked_fill(sizes_PA == 0, -torch.inf)
 
 
 def _token_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ from reflectrl.learn.examples import Example, choice_examples, reflection_exampl
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
-from reflectrl.learn.signal import SAMPLE, signal_of
 from reflectrl.learn.signal import random_play as play_at_random
+from reflectrl.learn.signal import signal_of
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
@@ -84,20 +84,15 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from.
 
-    Where these all earn the same, it goes on for a while, since reward may be rare.
-
     Raises:
         UserError: random play shows nothing from which reward could teach.
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
     tasks = make(recipe.env).tasks("train")
     with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
-        for played in play_at_random(tasks, envs, seed, recipe.eval.batch, SAMPLE):
+        for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
-            tick(len(episodes), len(tasks), "")
-            steps = sum(len(episode.steps) for episode in episodes)
-            if steps >= TOKENIZER_ROWS and signal_of(episodes).problem is None:
-                break
+            tick(len(episodes), max(len(tasks), len(episodes)), "")
     if problem := signal_of(episodes).problem:
         ways = "reward steps on the way, or teach (docs/own-environment.md)"
         raise UserError(f"reward alone teaches nothing here: {problem}; {ways}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.labels import Labels, all_labels, find_labels
+from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
 from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
@@ -103,31 +103,26 @@ class LanguagePlayer(Generic[Key, Result]):
             remember: whether equal keys have equal results; otherwise each is computed for its own episode.
         """
         self.lookups += len(keys)
-        asked, playing, needed = list(keys), list(episodes), list(tokens)
-        found: dict[Key, Result] = {}
+        found = {key: self._results[key] for key in keys if remember and key in self._results}
+        asked = list(range(len(keys)))
         if remember:
-            for key in keys:
-                if key in self._results:
-                    self._results.move_to_end(key)
-                    found[key] = self._results[key]
-            new = {key: i for i, key in enumerate(keys) if key not in found}
-            self.hits += len(keys) - len(new)
-            asked = list(new)
-            playing, needed = [episodes[i] for i in new.values()], [tokens[i] for i in new.values()]
+            asked = list({key: i for i, key in enumerate(keys) if key not in found}.values())
+            self.hits += len(keys) - len(asked)
+        new, playing = [keys[i] for i in asked], [episodes[i] for i in asked]
         packed, results = self.lm.shortcuts.packed, list[Result]()
         growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
         with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
             if not packed or (self.packs and not any(growing)):
-                results = self._compute(asked, playing, None) if asked else []
+                results = self._compute(new, playing, None) if new else []
             else:
-                for rows, caches in self.pool.lend(playing, needed, growing):
-                    results += self._compute(asked[rows], playing[rows], caches)
+                for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
+                    results += self._compute(new[rows], playing[rows], caches)
         if not remember:
             return results
-        found.update(zip(asked, results, strict=True))
-        if any(growing):
-            self.pool.share_equal(keys, episodes, dict(zip(asked, playing, strict=True)))
-        self._results.update(zip(asked, results, strict=True))
+        found.update(zip(new, results, strict=True))
+        for key, result in found.items():
+            self._results[key] = result
+            self._results.move_to_end(key)
         while len(self._results) > self.memory:
             self._results.popitem(last=False)
         return [found[key] for key in keys]
@@ -161,7 +156,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         super().__init__(lm, sampling, memory, cache)
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
-        self._labels = all_labels(lm.tokenizer) if self.packs else Labels((), (), "")
+        self._labels = find_labels(lm.tokenizer) if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
 
     def with_sampling(self, sampling: Sampling) -> Policy:
@@ -219,8 +214,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             orders.append(order)
             questions.append((ids, actions))
             tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
-        turns = []
-        found = self.recall(questions, episodes, tokens, remember=self.memory > 0)
+        turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
         for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
             scaled = logits / (self.sampling.temperature or 1.0)
             logp = scaled - np.logaddexp.reduce(scaled)
@@ -282,10 +276,10 @@ class Reflector(LanguagePlayer[Ids, Written]):
         self.draft_model = DraftModel() if speculative else None
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        room, copies = self.max_new_tokens, 1 if self.lm.device.type == "cpu" else 2  # writing copies caches elsewhere
+        room = self.max_new_tokens
         prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
         remember = self.memory > 0 and self.sampling.temperature == 0
-        written = self.recall(prompts, episodes, [copies * (len(ids) + room) for ids in prompts], remember)
+        written = self.recall(prompts, episodes, [2 * (len(ids) + room) for ids in prompts], remember)
         texts = [self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids, _ in written]
         return [
             Turn("reflector", text, token_ids=ids, logprobs=logprobs, sampling=self.sampling)

@@ -11,9 +11,16 @@ from reflectrl.wings.text.samples.sample import Sample
 class Component(ABC):
     """One part of a reward. Built-in ones give numbers in [0, 1]; those of a plug-in may give any finite number.
 
-    A plug-in is a subclass that a recipe names "package.module:Class"; what the recipe sets is checked against the
-    signature of its `__init__`.
+    A plug-in is a subclass that a recipe names "package.module:Class", or any class with the same three: `fingerprint`,
+    `prepare` and `score`. What the recipe sets is checked against the signature of its `__init__`.
     """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        """Whoever has what a component has is one, so that packages can bring rewards without importing this one."""
+        if cls is Component and all(hasattr(other, name) for name in ("fingerprint", "prepare", "score")):
+            return True
+        return NotImplemented
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,1 @@
+"""BabyAI in words, on the package `minigrid`."""

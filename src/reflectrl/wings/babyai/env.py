@@ -1,0 +1,115 @@
+"""BabyAI in words: the levels of `minigrid` (Chevalier-Boisvert et al. 2019) as a `TextEnv`.
+
+The text is that of BabyAI-Text (Carta et al. 2023): the goal, what the agent sees in its partial view, what it carries.
+One departure, which `memory` turns off: what has gone out of view is named as well, as the agent would remember it, and
+where the goal speaks of "behind you", things say where they were when that was said. A small model that reads one
+observation at a time could otherwise not know what it has just turned its back to; a history of past observations
+says the same in ten times as many tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from reflectrl.envs.adapter import GymTextEnv
+from reflectrl.types import Outcome, Task, UserError
+from reflectrl.wings.babyai.teacher import BabyAITeacher, Guide
+from reflectrl.wings.babyai.view import ACTIONS, View
+from reflectrl.wings.babyai.world import level_id, reset
+
+
+class BabyAIEnv(GymTextEnv):
+    """Follow an instruction in a grid world of rooms and objects, of which one sees a part.
+
+    Tasks are seeds: a seed decides rooms, objects, start and goal. The expert is the package's own bot.
+
+    Args:
+        level: a level of BabyAI by its name in `minigrid` ("GoToLocal", "PickupLoc", "GoToLocalS6N2", "BossLevel" ...).
+        horizon: steps per episode; 0 takes the level's own limit, which may differ between missions.
+        reward: "sparse" pays 1 for success; "timed" is the package's, 1 - 0.9 * steps / limit, for success too.
+        memory: name what was seen before and is out of view.
+        recent: so many of the latest actions are shown.
+        train, validation, test: seeds per split.
+
+    Raises:
+        UserError: `minigrid` is not installed, there is no such level, or a number is out of range.
+    """
+
+    teacher = BabyAITeacher()
+
+    def __init__(
+        self,
+        level: str = "GoToLocal",
+        horizon: int = 0,
+        reward: Literal["sparse", "timed"] = "sparse",
+        memory: bool = True,
+        recent: int = 3,
+        train: int = 5000,
+        validation: int = 100,
+        test: int = 500,
+    ) -> None:
+        if horizon < 0 or recent < 0 or min(train, validation, test) < 1:
+            raise UserError("babyai: horizon and recent must be at least 0, train, validation and test at least 1")
+        if reward not in ("sparse", "timed"):
+            raise UserError(f"babyai: reward must be sparse or timed, not {reward!r}")
+        super().__init__(
+            level_id(level),
+            (*ACTIONS, "done"),
+            horizon or 1,
+            name=f"babyai-{level}",
+            train=train,
+            validation=validation,
+            test=test,
+        )
+        self.reward, self.memory, self.recent, self.limit = reward, memory, recent, horizon
+        self.taken: list[int] = []
+        self._reset(0)
+
+    @property
+    def world(self) -> Any:
+        """The `MiniGridEnv` itself."""
+        return self.wrapped
+
+    def _reset(self, seed: int) -> None:
+        reset(self.world, seed)
+        self.world.max_steps = self.horizon = self.limit or self.world.max_steps
+
+    def begin(self, task: Task) -> None:
+        self._reset(task.payload["seed"])
+        self.view, self.taken = View(self.world), []
+
+    def apply(self, action: str) -> Outcome:
+        self.taken.append(ACTIONS.index(action))
+        _, paid, terminated, _, _ = self.world.step(self.taken[-1])
+        self.view.look()
+        won = bool(terminated and paid > 0)
+        reward = float(paid) if self.reward == "timed" else float(won)
+        return Outcome(reward, bool(terminated), won, ("won",) if won else ())
+
+    def history(self) -> str:
+        return ""
+
+    def state(self) -> str:
+        names = [ACTIONS[action] for action in self.taken[-self.recent :]] if self.recent else []
+        latest = f"Last: {', '.join(names) or 'none'}." if self.recent else ""
+        lines = [f"Goal: {self.world.mission}.", *self.view.sentences(self.memory), latest]
+        return "".join(f"{line}\n" for line in lines if line)
+
+    def describe(self, observation: Any, info: Any) -> str:
+        """The state; there is no other text."""
+        return self.state()
+
+    def legal_actions(self) -> Sequence[str]:
+        """All six, always, as in the literature; those that cannot do anything do nothing."""
+        return ACTIONS
+
+    @cached_property
+    def guide(self) -> Guide:
+        """The bot that follows this episode."""
+        return Guide(self._make().unwrapped)
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("view", "guide")
+        return {key: value for key, value in super().__getstate__().items() if key not in left_out}

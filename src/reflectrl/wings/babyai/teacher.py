@@ -1,0 +1,77 @@
+"""The teacher of BabyAI: the package's own bot, and an analyst who speaks of what the text shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from reflectrl.envs.teacher import Teacher
+from reflectrl.wings.babyai.view import ACTIONS, steps, wanted
+from reflectrl.wings.babyai.world import reset
+
+if TYPE_CHECKING:
+    from reflectrl.wings.babyai.env import BabyAIEnv
+
+
+class BabyAITeacher(Teacher):
+    """Acts as minigrid's `BabyAIBot`, which knows only what the agent has seen, and says where the goal is."""
+
+    def expert_action(self, env: BabyAIEnv) -> int:
+        """The bot's advice; the first action where it gives up, since the mission cannot be won any more."""
+        advice = env.guide.advice(env.task.payload["seed"], env.taken)
+        return advice if advice is not None and advice < len(ACTIONS) else 0
+
+    def analyse(self, env: BabyAIEnv) -> str:
+        """One line: where each thing of the goal is, what is carried, what stands ahead, what to do next."""
+        known = [thing for thing in env.view.things() if thing.seen or env.memory]
+        parts = []
+        for one in wanted(env.world.mission):
+            found = next((thing for thing in known if one.fits(thing)), None)
+            parts.append(f"{one.name}: {steps(found.place) if found else 'not seen yet'}.".capitalize())
+        if held := env.view.carried():
+            parts.append(f"Carrying {held}.")
+        parts.append(f"Ahead: {env.view.ahead() or 'free'}.")
+        return " ".join([*parts, f"Next: {ACTIONS[self.expert_action(env)]}."])
+
+
+class Guide:
+    """The bot beside an episode. It follows in a world of its own, so that play without a teacher pays nothing for it.
+
+    Args:
+        world: a `MiniGridEnv` that nothing else plays in.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self._seed: int | None = None
+        self._taken: list[int] = []
+
+    def advice(self, seed: int, taken: Sequence[int]) -> int | None:
+        """What the bot would do after these actions in the world of a seed; None if it gives up."""
+        if seed != self._seed or self._taken != list(taken[: len(self._taken)]):
+            self._restart(seed)
+        for action in taken[len(self._taken) :]:
+            self.world.step(action)
+            self._taken.append(action)
+            self._advice = self._ask(action)
+        return self._advice
+
+    def _restart(self, seed: int) -> None:
+        reset(self.world, seed)
+        self._seed, self._taken = seed, []
+        self._employ()
+        self._advice = self._ask(None)
+
+    def _employ(self) -> None:
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        self._bot = BabyAIBot(self.world)
+
+    def _ask(self, action: int | None) -> int | None:
+        """The bot's advice after an action. One that is at a loss (a box was opened, say) is replaced by a new one."""
+        for taken in (action, None):
+            try:
+                return int(self._bot.replan(taken))
+            except Exception:  # it asserts and raises whatever it likes
+                self._employ()
+        return None

@@ -1,0 +1,182 @@
+"""What an agent of minigrid sees and remembers, in sentences relative to where it stands and looks.
+
+The sentences follow BabyAI-Text (Carta et al. 2023, "Grounding Large Language Models in Interactive Environments with
+Online Reinforcement Learning"): objects and walls of the partial view, counted in steps. A *place* is (ahead, aside):
+steps forward, and steps to the right; behind and left are negative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+Place = tuple[int, int]
+
+ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
+"""In minigrid's order, without its seventh, "done", which no level needs."""
+
+SIDES = ("in front of you", "behind you", "on your left", "on your right")
+DOOR = {"open": "an open", "closed": "a closed", "locked": "a locked"}
+WANTED = re.compile(
+    r"\b(?:a|the) (?:(red|green|blue|purple|yellow|grey) )?(ball|box|key|door|object)(?: (" + "|".join(SIDES) + "))?"
+)
+"""A description in a mission: colour, kind and side at the start; only the kind is always there."""
+
+
+class Thing(NamedTuple):
+    """An object that the agent knows of.
+
+    Attributes:
+        sides: where it was when the episode began, as a mission would say it; () outside of the first room.
+        seen: in view now; otherwise remembered.
+    """
+
+    colour: str
+    kind: str
+    article: str
+    place: Place
+    sides: tuple[str, ...]
+    seen: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.article} {self.colour} {self.kind}"
+
+
+class Wanted(NamedTuple):
+    """What a mission speaks of; "" is anything."""
+
+    colour: str
+    kind: str
+    side: str
+
+    @property
+    def name(self) -> str:
+        return " ".join(filter(None, self))
+
+    def fits(self, thing: Thing) -> bool:
+        """Whether the words of the mission describe a thing."""
+        kind = self.kind in (thing.kind, "object")
+        return kind and self.colour in ("", thing.colour) and (not self.side or self.side in thing.sides)
+
+
+def wanted(mission: str) -> list[Wanted]:
+    """What a mission speaks of, in order."""
+    return [Wanted(*(part or "" for part in found.groups())) for found in WANTED.finditer(mission)]
+
+
+def steps(place: Place) -> str:
+    """A place in words: "2 steps forward and 1 step left"."""
+    ahead, aside = place
+    parts = [(ahead, "forward" if ahead > 0 else "back"), (aside, "right" if aside > 0 else "left")]
+    return " and ".join(f"{abs(n)} step{'s' * (abs(n) > 1)} {way}" for n, way in parts if n) or "here"
+
+
+class View:
+    """The agent's view of a world, and its memory of what it has seen since the episode began.
+
+    Args:
+        world: a `MiniGridEnv`; an episode begins.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self._start, self._heading = world.agent_pos, world.dir_vec
+        self._known: dict[tuple[int, int], Any] = {}
+        self._sides: dict[int, tuple[str, ...]] = {}
+        self._met: list[Any] = []  # keeps alive what `_sides` knows by its id
+        self.walls: list[Place] = []
+        self.look()
+
+    def look(self) -> None:
+        """Take in what is visible now."""
+        grid, visible = self.world.gen_obs_grid()
+        middle, last = grid.width // 2, grid.height - 1
+        self._visible: set[tuple[int, int]] = set()
+        walls = []
+        for column, row in zip(*visible.nonzero(), strict=True):
+            place = (last - int(row), int(column) - middle)
+            cell = grid.get(int(column), int(row)) if place != (0, 0) else None
+            if cell is not None and cell.type == "wall":
+                walls.append(place)
+                cell = None
+            self._take_in(self._position(place), cell)
+        ahead = [place for place in walls if place[1] == 0]
+        left = [place for place in walls if place[0] == 0 and place[1] < 0]
+        right = [place for place in walls if place[0] == 0 and place[1] > 0]
+        self.walls = [min(ray, key=_distance) for ray in (ahead, left, right) if ray]
+
+    def things(self) -> list[Thing]:
+        """What is known to lie or stand somewhere, nearest first."""
+        found = [self._thing(position, cell) for position, cell in self._known.items()]
+        return sorted(found, key=lambda thing: (_distance(thing.place), thing.place, thing.name))
+
+    def carried(self) -> str | None:
+        """What the agent carries: "a red key"."""
+        held = self.world.carrying
+        return None if held is None else f"a {held.color} {held.type}"
+
+    def ahead(self) -> str | None:
+        """What stands in the way of a step forward, if anything does."""
+        if (1, 0) in self.walls:
+            return "a wall"
+        near = (thing for thing in self.things() if thing.place == (1, 0) and thing.article != DOOR["open"])
+        return next((thing.name for thing in near), None)
+
+    def sentences(self, memory: bool) -> Iterator[str]:
+        """What the agent reads: walls, what it sees, what it remembers, and what it carries.
+
+        Args:
+            memory: name what is out of view as well, and where things were at the start where the mission asks.
+        """
+        yield from (f"You see a wall {steps(place)}." for place in self.walls)
+        sided = memory and any(one.side for one in wanted(self.world.mission))
+        for thing in self.things():
+            if thing.seen or memory:
+                verb = "see" if thing.seen else "remember"
+                origin = f", at first {' and '.join(thing.sides)}" if sided and thing.sides else ""
+                yield f"You {verb} {thing.name} {steps(thing.place)}{origin}."
+        if held := self.carried():
+            yield f"You carry {held}."
+
+    def _position(self, place: Place) -> tuple[int, int]:
+        """A place in coordinates of the world."""
+        at = self.world.agent_pos + place[0] * self.world.dir_vec + place[1] * self.world.right_vec
+        return int(at[0]), int(at[1])
+
+    def _take_in(self, position: tuple[int, int], cell: Any) -> None:
+        self._visible.add(position)
+        if cell is None:
+            self._known.pop(position, None)
+            return
+        self._known[position] = cell
+        if id(cell) not in self._sides:
+            self._met.append(cell)
+            self._sides[id(cell)] = self._sides_at_first(position)
+
+    def _sides_at_first(self, position: tuple[int, int]) -> tuple[str, ...]:
+        """Where something is for one who stands as the agent did at the start; missions mean the first room only."""
+        room = self.world.room_from_pos(*self._start)
+        if not room.pos_inside(*position):
+            return ()
+        ahead, aside = _seen_from(self._start, self._heading, position)
+        truths = (ahead > 0, ahead < 0, aside < 0, aside > 0)
+        return tuple(side for side, true in zip(SIDES, truths, strict=True) if true)
+
+    def _thing(self, position: tuple[int, int], cell: Any) -> Thing:
+        article = "a"
+        if cell.type == "door":
+            article = DOOR["locked" if cell.is_locked else "open" if cell.is_open else "closed"]
+        place = _seen_from(self.world.agent_pos, self.world.dir_vec, position)
+        return Thing(cell.color, cell.type, article, place, self._sides[id(cell)], position in self._visible)
+
+
+def _distance(place: Place) -> int:
+    return abs(place[0]) + abs(place[1])
+
+
+def _seen_from(at: Any, heading: Any, position: tuple[int, int]) -> Place:
+    """The place of a position for one who stands somewhere and looks along `heading` (the y axis points down)."""
+    dx, dy = position[0] - at[0], position[1] - at[1]
+    return int(dx * heading[0] + dy * heading[1]), int(dy * heading[0] - dx * heading[1])

@@ -1,0 +1,36 @@
+"""Worlds of `minigrid`: which levels there are, and how an episode of one begins."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import redirect_stdout
+from typing import Any
+
+import gymnasium as gym
+
+from reflectrl.plugins import suggestion
+from reflectrl.types import UserError
+
+
+def level_id(level: str) -> str:
+    """The id under which gymnasium knows a level of BabyAI: "BabyAI-GoToLocal-v0" for "GoToLocal".
+
+    Raises:
+        UserError: there is no such level (with the nearest one), or `minigrid` is not installed.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        import minigrid  # noqa: F401  (registers the levels)
+    except ImportError as error:
+        raise UserError("environment babyai needs minigrid: pip install 'reflectrl[babyai]'") from error
+    known = {id.removeprefix("BabyAI-").rpartition("-")[0]: id for id in gym.registry if id.startswith("BabyAI-")}
+    if level not in known:
+        raise UserError(f"babyai: unknown level {level!r}{suggestion(level, known)}")
+    return known[level]
+
+
+def reset(world: Any, seed: int) -> None:
+    """Begin the episode of a seed, without the lines that `minigrid` prints about missions that it rejected."""
+    with redirect_stdout(io.StringIO()):
+        world.reset(seed=seed)

@@ -1,0 +1,134 @@
+"""`OpenEnvEnv`: an environment behind an OpenEnv server, through the package's own client, which runs no code of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from reflectrl.envs.adapter import FIRST_SEED
+from reflectrl.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.plugins import one_line
+from reflectrl.types import Outcome, Task, UserError
+
+HERE = ("localhost", "127.0.0.1", "::1")
+
+
+class OpenEnvEnv(TextEnv):
+    """Plays an environment that a server hosts: `reset` with the task's seed, then `step` with JSON objects.
+
+    The text is made of the observation's fields. Saving plays the actions again, so the server's environment has to do
+    the same for the same seed and actions; a seed that its `reset` does not take is ignored by the server, and every
+    task is then what the server makes of it.
+
+    Args:
+        url: of a server on this machine ("http://localhost:8000"). One elsewhere is reached through a forwarded port
+            (ssh -L 8000:localhost:8000 HOST): no recipe can make this package talk to another machine.
+        actions: names, each sent as {field: name}; or a table from names to the JSON objects that are sent.
+        field: of the action, where names are sent.
+        listed: field of the observation with the names that are legal now, for environments that list them.
+        text: fields of the observation to show, in order, a single one without its name; () shows all.
+        horizon: steps per episode.
+        win: an episode is won if its last reward is greater.
+        timeout: seconds to wait for an answer.
+        train, validation, test: seeds per split.
+
+    Raises:
+        UserError: the package is not installed, the address is not on this machine, nothing answers there, or there are
+            neither `actions` nor `listed`.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://localhost:8000",
+        actions: Sequence[str] | Mapping[str, Any] = (),
+        field: str = "message",
+        listed: str = "",
+        text: tuple[str, ...] = (),
+        horizon: int = 100,
+        win: float = 0.0,
+        timeout: float = 60.0,
+        train: int = 1000,
+        validation: int = 100,
+        test: int = 200,
+    ) -> None:
+        if min(horizon, train, validation, test) < 1 or timeout <= 0:
+            raise UserError("openenv: horizon, train, validation and test must be at least 1, timeout above 0")
+        if urlsplit(url).hostname not in HERE:
+            raise UserError(
+                f"openenv: {url!r} is not on this machine; forward its port: ssh -L 8000:localhost:8000 HOST"
+            )
+        if isinstance(actions, str) or not (actions or listed):
+            raise UserError("openenv: name the actions by 'actions', or by 'listed' the field that lists them")
+        super().__init__(horizon)
+        self.url, self.field, self.listed, self.text, self.win = url, field, listed, text, win
+        self.actions = dict(actions) if isinstance(actions, Mapping) else {name: {field: name} for name in actions}
+        self.timeout, self.sizes = timeout, {"train": train, "validation": validation, "test": test}
+        self._client = self._connect()
+
+    def _connect(self) -> Any:
+        try:
+            from openenv.core import GenericEnvClient
+        except ImportError as error:
+            raise UserError("environment openenv needs the package: pip install 'reflectrl[openenv]'") from error
+        client = GenericEnvClient(self.url, message_timeout_s=self.timeout).sync()
+        try:
+            return client.connect()
+        except (ConnectionError, OSError) as error:
+            raise UserError(f"openenv: nothing answers at {self.url} ({one_line(error)}); start its server") from error
+
+    def _ask(self, what: str, *arguments: Any, **named: Any) -> Any:
+        """The server's answer; UserError if it refuses, or has gone."""
+        try:
+            return getattr(self._client, what)(*arguments, **named)
+        except Exception as error:  # of websockets, asyncio or the client itself
+            hint = "; one session per episode played side by side is needed: its max_concurrent_envs"
+            closed = "ConnectionClosed" in type(error).__name__ or "CAPACITY" in str(error)
+            raise UserError(f"openenv: {self.url}, {what}: {one_line(error)}{hint if closed else ''}") from error
+
+    # ---- TextEnv ---------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("openenv", "split", split, SPLITS)
+        require_known("openenv", "stage", stage or "full", self.stages)
+        seeds = range(FIRST_SEED[split], FIRST_SEED[split] + self.sizes[split])
+        return [Task(f"openenv-{seed}", "openenv", {"seed": seed}, split) for seed in seeds]
+
+    def begin(self, task: Task) -> None:
+        self._seen = self._ask("reset", seed=task.payload["seed"]).observation
+
+    def apply(self, action: str) -> Outcome:
+        answer = self._ask("step", self.actions.get(action, {self.field: action}))
+        self._seen = answer.observation
+        reward, over = float(answer.reward or 0.0), bool(answer.done)
+        won = over and reward > self.win
+        return Outcome(reward, over, won, ("won",) if won else ())
+
+    def state(self) -> str:
+        shown = self.text or [name for name in self._seen if name not in (self.listed, "metadata")]
+        missing = [name for name in shown if name not in self._seen]
+        if missing:
+            raise UserError(f"openenv: the observation has no field {missing[0]!r}, but {', '.join(self._seen)}")
+        texts = [str(self._seen[name]).rstrip() for name in shown]
+        named = [f"{name}: {text}" for name, text in zip(shown, texts, strict=True)]
+        return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else named))
+
+    def legal_actions(self) -> Sequence[str]:
+        """Those that the observation lists, where it does; else all."""
+        return tuple(map(str, self._seen[self.listed])) if self.listed else tuple(self.actions)
+
+    def close(self) -> None:
+        """Leave the server."""
+        with suppress(Exception):  # it may have gone already
+            self._client.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the connection; the other side makes its own, and the episode is replayed there."""
+        return {key: value for key, value in self.__dict__.items() if key != "_client"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._client = self._connect()
+        if self._task is not None:
+            self.restore(self.save())

@@ -1,0 +1,75 @@
+"""`data reasoning-gym`: prompts whose answers can be verified."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from reflectrl.cli.data import Data, refuse_unknown
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class ReasoningGym(Data):
+    """Make questions of reasoning-gym with verified answers, as samples of a text task: reflectrl[reasoning-gym]."""
+
+    dataset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("spell_backward",)
+    """Data sets of the package; several are mixed in equal numbers."""
+    settings: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Settings of the data set, as the package names them: '{"max_word_len": 4}'."""
+    train: int = 1000
+    """Training questions per data set."""
+    validation: int = 100
+    """Validation questions per data set."""
+    test: int = 200
+    """Test questions per data set. No question is in two splits."""
+    to: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("reasoning-gym")
+    """Where train.jsonl, validation.jsonl and test.jsonl are written; the recipe `reasoning-gym` looks here."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Make the questions, write them, and show one."""
+        refuse_unknown(settings, type(self))
+        if min(self.train, self.validation, self.test) < 1 or not self.dataset:
+            raise UserError(
+                "data reasoning-gym: --train, --validation and --test must be at least 1, and --dataset a name"
+            )
+        sizes = {"test": self.test, "validation": self.validation, "train": self.train}
+        seen: set[str] = set()
+        found = {split: list(self._rows(split, count, seen)) for split, count in sizes.items()}
+        for split, made in found.items():
+            _write(self.to / f"{split}.jsonl", made)
+            print(f"{self.to / split}.jsonl: {len(made)} questions")
+        one = found["train"][0]
+        print(f"\n{one['prompt']}{one['completion']}")
+
+    def _rows(self, split: str, count: int, seen: set[str]) -> Iterator[dict[str, Any]]:
+        from reflectrl.wings.reasoning_gym.questions import rows
+
+        try:
+            chosen = json.loads(self.settings)
+        except ValueError as error:
+            raise UserError(f"data reasoning-gym: --settings is no JSON: {error}") from error
+        if not isinstance(chosen, dict):
+            raise UserError(f"data reasoning-gym: --settings is a JSON object, not {self.settings!r:.60}")
+        sets = [list(rows(name, chosen, split, count, seen)) for name in self.dataset]
+        return (row for mixed in zip(*sets, strict=True) for row in mixed)
+
+
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write lines of JSON; the file is complete, or as it was before."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,128 @@
+"""Questions of reasoning-gym (Stojanovski et al. 2025), each named by what it was made from.
+
+A sample keeps no question, but the settings, seed and number it was made from (its *origin*): the package makes it
+again where an answer is to be judged, the same on every machine that has the same version.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from reflectrl.plugins import one_line, suggestion
+from reflectrl.types import UserError
+
+KEY = "reasoning_gym"
+"""Where a sample's `meta` keeps the origin of its question."""
+FIRST_SEED = {"train": 0, "validation": 10**8, "test": 2 * 10**8}
+"""The package makes question i of a data set from seed + i, so the splits begin far from each other."""
+RUNS_ANSWERS = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
+
+
+def package() -> Any:
+    """The package `reasoning_gym`; UserError if it is not installed."""
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise UserError(
+            "questions of reasoning-gym need the package: pip install 'reflectrl[reasoning-gym]'"
+        ) from error
+    return reasoning_gym
+
+
+def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
+    """A data set by name, with its own settings.
+
+    Raises:
+        UserError: there is none of that name, its settings are wrong, or it judges answers by running them as Python
+            code, which a model is not to be trusted with.
+    """
+    known = package().factory.DATASETS
+    if name not in known:
+        raise UserError(f"reasoning-gym has no data set {name!r}{_near(name, known)}")
+    if RUNS_ANSWERS.search(inspect.getsource(known[name][0].score_answer)):
+        raise UserError(
+            f"reasoning-gym: {name} judges answers by running them as code; nothing that a model wrote is run"
+        )
+    try:
+        return package().create_dataset(name, seed=seed, **settings)
+    except Exception as error:  # checks of the package are assertions
+        raise UserError(f"reasoning-gym: {name} with {dict(settings)}: {one_line(error)}") from error
+
+
+def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: set[str]) -> Iterator[dict[str, Any]]:
+    """`count` samples as lines of a file have them: the question is the prompt, the package's answer the completion.
+
+    Args:
+        seen: questions that other splits have; they are left out, and those that are yielded are added.
+
+    Raises:
+        UserError: as `dataset`; or the data set has too few different questions.
+    """
+    first, found = FIRST_SEED[split], 0
+    questions = dataset(name, settings, first)
+    for index in range(10 * count):
+        entry = questions[index]
+        prompt = prompt_of(entry)
+        if prompt not in seen:
+            seen.add(prompt)
+            found += 1
+            origin = {"dataset": name, "settings": dict(settings), "seed": first, "index": index}
+            answer = f" {str(entry['answer']).strip()}"
+            yield {
+                "id": f"{name}:{split}:{index}",
+                "prompt": prompt,
+                "completion": answer,
+                "reward": 1.0,
+                "meta": {KEY: origin},
+            }
+        if found == count:
+            return
+    raise UserError(f"reasoning-gym: {name} has {found} different questions for {split}, not {count}; ask for fewer")
+
+
+def prompt_of(entry: Mapping[str, Any]) -> str:
+    """What a model reads."""
+    return f"{entry['question'].strip()}\nAnswer:"
+
+
+def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
+    """What the package gives for an answer; 0 where it cannot read it.
+
+    Raises:
+        UserError: the origin is none, or this version of the package makes another question of it.
+    """
+    try:
+        questions, entry = _question(origin["dataset"], json.dumps(origin["settings"]), origin["seed"], origin["index"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"reward reasoning_gym: {one_line(error)} in {dict(origin)}") from error
+    if prompt_of(entry) != prompt:
+        raise UserError(
+            f"reward reasoning_gym: question {origin['index']} of {origin['dataset']} is another one in the version"
+            " that is installed; make the data again: reflectrl data reasoning-gym"
+        )
+    try:
+        return float(questions.score_answer(answer.strip(), entry))
+    except Exception:  # judges stumble over what nobody expected
+        return 0.0
+
+
+@lru_cache(maxsize=65_536)
+def _question(name: str, settings: str, seed: int, index: int) -> tuple[Any, Any]:
+    """A data set and one of its questions."""
+    questions = _dataset(name, settings, seed)
+    return questions, questions[index]
+
+
+@lru_cache(maxsize=256)
+def _dataset(name: str, settings: str, seed: int) -> Any:
+    return dataset(name, json.loads(settings), seed)
+
+
+def _near(name: str, known: Mapping[str, Any]) -> str:
+    near = suggestion(name, known)
+    return near if near.startswith(" (did") else " (reasoning_gym.factory.DATASETS lists them)"

@@ -1,0 +1,1 @@
+"""Games of TextArena for one player, where their actions can be listed."""

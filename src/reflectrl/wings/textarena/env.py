@@ -1,0 +1,192 @@
+"""`TextArenaEnv`: a game of TextArena (Guertler et al. 2025) for one player, with its actions listed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from reflectrl.envs.adapter import FIRST_SEED
+from reflectrl.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.plugins import one_line, suggestion
+from reflectrl.types import Outcome, Task, UserError
+from reflectrl.wings.textarena.games import LISTED, Candidates, listed
+
+UNLIMITED = 500
+"""Turns of a game that has no limit of its own."""
+ROUTE = (
+    "name them by 'candidates', or, where an answer has to be written freely, train token by token on prompts with"
+    " rewards: the arm ppo of text tasks (docs/bridges.md)"
+)
+
+
+class TextArenaEnv(TextEnv):
+    """Plays a game through the messages that it sends.
+
+    The history holds the rules, and what was said since; the state is the latest board, where the game draws one.
+    The reward is the game's, at its end: 1 for a win, and mostly a share of it for what was reached. A task is a
+    seed of the game's randomness (some games, like TowerOfHanoi, have none: all of their tasks are one).
+
+    Args:
+        game: id in TextArena's registry, with or without wrappers ("FrozenLake-v0", "Minesweeper-v0-small").
+        candidates: the actions: texts, or in Python a function of the game (`textarena.Env`) as it stands. What has no
+            [brackets] is put into some when it is said. Needed where this wing knows no list (see `games.LISTED`).
+        horizon: steps per episode; 0 takes twice the game's turns, since it may forgive every other move.
+        win: the final reward from which a game is won.
+        rules: show the game's own explanation.
+        messages: show all past actions and messages; otherwise what came since the last action.
+        train, validation, test: seeds per split.
+        settings: keyword arguments of the game ({"size": 5}).
+
+    Raises:
+        UserError: TextArena is not installed, there is no such game, it is not for one player, or lists no actions.
+    """
+
+    def __init__(
+        self,
+        game: str = "FrozenLake-v0",
+        candidates: Sequence[str] | Candidates = (),
+        horizon: int = 0,
+        win: float = 1.0,
+        rules: bool = True,
+        messages: bool = True,
+        train: int = 1000,
+        validation: int = 100,
+        test: int = 200,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if horizon < 0 or min(train, validation, test) < 1:
+            raise UserError("textarena: horizon must be at least 0, train, validation and test at least 1")
+        super().__init__(horizon or 1)
+        self.id, self.win, self.show_rules, self.show_messages = game, win, rules, messages
+        self.sizes = {"train": train, "validation": validation, "test": test}
+        self.settings, self.given = dict(settings or {}), candidates
+        self._candidates = self._listing()
+        self._random: Any = None
+        self.game = self._make()
+        if not horizon:
+            self.horizon = 2 * (self.game.state.max_turns or UNLIMITED)
+
+    def _listing(self) -> Candidates:
+        """The function that lists actions; of texts, one that lists these."""
+        given = self.given
+        if callable(given):
+            return given
+        if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
+            raise UserError(f"textarena: candidates are a list of texts, not {given!r:.60}")
+        found = listed(self.id)
+        if given:
+            return lambda game: given
+        if found is None:
+            known = ", ".join(LISTED)
+            raise UserError(f"textarena: {self.id!r} lists no actions (those of {known} are known); {ROUTE}")
+        return found
+
+    def _make(self) -> Any:
+        """The game without wrappers, once reset to see whether one can play it alone."""
+        try:
+            import textarena
+        except ImportError as error:
+            raise UserError("environment textarena needs TextArena: pip install 'reflectrl[textarena]'") from error
+        if self.id not in textarena.envs.registration.ENV_REGISTRY:
+            raise UserError(f"textarena: unknown game {self.id!r}{_near(self.id)}")
+        with self._luck(0):
+            try:
+                game = textarena.make(self.id, **self.settings)
+                while isinstance(game, textarena.core.Wrapper):
+                    game = game.env
+                game.reset(num_players=1, seed=0)
+            except Exception as error:  # games assert, and raise what they like
+                raise UserError(f"textarena: cannot play {self.id!r} alone: {one_line(error)}") from error
+        return game
+
+    # ---- TextEnv ---------------------------------------------------------------------------------------------------
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("textarena", "split", split, SPLITS)
+        require_known("textarena", "stage", stage or "full", self.stages)
+        first = FIRST_SEED[split]
+        seeds = range(first, first + self.sizes[split])
+        return [Task(f"{self.id}-{seed}", "textarena", {"game": self.id, "seed": seed}, split) for seed in seeds]
+
+    def begin(self, task: Task) -> None:
+        self._rules, self._past, self._latest, self._board = "", "", "", ""
+        seed = task.payload["seed"]
+        with self._luck(seed):
+            self.game.reset(num_players=1, seed=seed)
+        self._hear()
+
+    def apply(self, action: str) -> Outcome:
+        self._latest = ""
+        with self._luck():
+            done, _ = self.game.step(action if "[" in action else f"[{action}]")
+        self._hear()
+        reward = float((self.game.state.rewards or {0: 0.0})[0]) if done else 0.0
+        won = bool(done and reward >= self.win)
+        return Outcome(reward, bool(done), won, ("won",) if won else ())
+
+    def history(self) -> str:
+        return (self._rules if self.show_rules else "") + (self._past if self.show_messages else "")
+
+    def state(self) -> str:
+        return ("" if self.show_messages else self._latest) + self._board
+
+    def legal_actions(self) -> Sequence[str]:
+        """The candidates, as they were given or as the game stands."""
+        return tuple(self._candidates(self.game))
+
+    # ---- the game's side -------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """Take in what the game has said since it was last asked: rules, board, and the rest."""
+        for sender, message, kind in self.game.state.get_current_player_observation():
+            text = f"{message.rstrip()}\n"
+            if kind.name == "PROMPT":
+                self._rules += text
+            elif kind.name == "GAME_BOARD":
+                self._board = text
+            else:
+                said = f"> {text}" if sender >= 0 else text
+                self._past, self._latest = self._past + said, self._latest + said
+
+    @contextmanager
+    def _luck(self, seed: int | None = None) -> Iterator[None]:
+        """Games draw from Python's and numpy's global generators: give them their own for a moment.
+
+        Args:
+            seed: begin with this seed; None goes on from where the last moment ended.
+        """
+        before = random.getstate(), np.random.get_state()
+        try:
+            if seed is None:
+                random.setstate(self._random[0])
+                np.random.set_state(self._random[1])
+            else:
+                random.seed(seed)
+                np.random.seed(seed)
+            yield
+            self._random = random.getstate(), np.random.get_state()
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the game, which need not be picklable; the episode is replayed on the other side."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("game", "_candidates")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._candidates, self.game = self._listing(), self._make()
+        if self._task is not None:
+            self.restore(self.save())
+
+
+def _near(game: str) -> str:
+    """The nearest game that there is, or where to find them."""
+    from textarena.envs.registration import ENV_REGISTRY
+
+    plain = [known for known in ENV_REGISTRY if not known.endswith(("-raw", "-train"))]
+    return suggestion(game, plain) if len(suggestion(game, plain)) < 80 else " (see textarena.envs)"
