@@ -1,4 +1,4 @@
-"""The newcomer's drill: from the wheel to an agent that wins tasks that it has never seen, by reward alone, on two cores.
+"""The newcomer's drill: from the wheel to an agent that wins tasks it has never seen, by reward alone, on two cores.
 
     python -m benchmarks.newcomer --seeds 0 1 2
 
