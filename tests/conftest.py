@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +144,15 @@ def pair(tiny_folder: Callable[[str], Path]) -> Callable[..., tuple[Any, Any]]:
         return made[family, adapters]
 
     return pair_of
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium (`benchmarks.chromium.Browser`); tests that need one are skipped where there is none."""
+    from benchmarks.chromium import NAMES, Browser, find_browser
+
+    if find_browser() is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()

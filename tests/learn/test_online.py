@@ -310,6 +310,22 @@ class TestGradient:
         _, terms = gradient(policy, batch, replace(PLAIN, algorithm="ppo", minibatch=2))
         assert terms["clip_fraction"] == pytest.approx(3 / len(batch))
 
+    def test_a_critic_that_shares_pulls_at_the_policy_and_one_that_warms_up_moves_itself_alone(
+        self, tiny: Tiny, make_rooms: Any
+    ) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        critic = ValueHead(policy.lm.hidden_size, "mlp")
+        with torch.no_grad():
+            critic.out.weight.normal_()
+        config = replace(PLAIN, baseline="critic", critic_coef=50.0)
+        apart, _ = gradient(policy, batch, config, critic=critic)
+        shared, _ = gradient(policy, batch, replace(config, critic_shares=True), critic=critic)
+        assert max(float((shared[name] - grad).abs().max()) for name, grad in apart.items()) > 1e-3
+        critic.zero_grad()
+        still, terms = gradient(policy, batch, replace(config, critic_warmup=1), critic=critic)
+        assert all(not grad.any() for grad in still.values()) and terms["policy_loss"] != 0
+        assert all(p.grad is not None and p.grad.any() for p in critic.parameters())
+
     def test_the_critic_does_not_pull_at_the_policy(self, tiny: Tiny, make_rooms: Any) -> None:
         policy, batch = batch_of(tiny(), make_rooms)
         critic = ValueHead(policy.lm.hidden_size, "mlp")

@@ -10,6 +10,7 @@ from typing import Any
 from reflectrl.cli.session import Quit, Session
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
+from reflectrl.pipeline.card import CARD
 from reflectrl.players.base import Player
 from reflectrl.players.human import HELP, Watched
 from reflectrl.players.simple import UNLEARNED, AnalystPlayer
@@ -134,11 +135,12 @@ def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | No
         return UNLEARNED[who](), None
     if "://" in who:
         raise UserError(f"--player {who}: a URL cannot be a player of `play` yet; name one of {', '.join(PLAYERS)}")
-    folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "reflect-rl")
+    folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "")
+    if not arm and not (Path(folder) / CARD).is_file():
+        arm = "reflect-rl"
     if not Path(folder).is_dir():
-        raise UserError(
-            f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give a run folder, such as runs/taxi:sft"
-        )
+        folders = "a run folder, such as runs/taxi:sft, or an agent's"
+        raise UserError(f"unknown player {who!r}{suggestion(who, PLAYERS)}; or give {folders}")
     import transformers  # slow, like the next one, and needed for trained players only
 
     from reflectrl.api import load_agent

@@ -16,6 +16,7 @@ import tyro
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.check import CheckEnv
 from reflectrl.cli.data import Data
+from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.projects import EnvName, Init, env_section, recipes
 from reflectrl.cli.run import flags, run_verbs, summary
 from reflectrl.config.reference import keys
@@ -31,7 +32,8 @@ class Play:
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
     player: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "human"
-    """human, expert, oracle, baseline, random, or a run folder, optionally with an arm: runs/taxi:sft."""
+    """human, expert, oracle, baseline, random, a run folder, optionally with an arm (runs/taxi:sft), or an
+    exported agent."""
     take_over: bool = False
     """You choose; the player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -108,6 +110,7 @@ OWN: dict[str, type] = {
     "init": Init,
     "import-episodes": ImportEpisodes,
     "check-env": CheckEnv,
+    "export-agent": ExportAgent,
     "data": Data,
     "bench": Bench,
     "list": List,

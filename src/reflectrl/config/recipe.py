@@ -204,6 +204,9 @@ class RLConfig:
     critic_shares: bool = False
     """Let the value loss train the policy's model as well, which then learns what matters from every step's return: for
     models from scratch that learn from reward alone. (Agents only.)"""
+    critic_warmup: Natural = 0
+    """Updates at the beginning in which the critic learns alone, so that a good policy is not led astray by one that
+    knows nothing yet."""
     critic_lr: Positive = 3e-3
     """Learning rate of the value head."""
     critic_coef: NonNegative = 0.5

@@ -131,6 +131,10 @@ class TextEnv(gym.Env[str, int], ABC):
         """The kind of a task, where results are worth reporting by kind as well; None where there are no kinds."""
         return None
 
+    def card_settings(self) -> Mapping[str, Any]:
+        """What an exported agent's card says of the environment: plain values that decide what is seen and done."""
+        return {"horizon": self.horizon}
+
     def get_state(self) -> Any:
         """Everything that `begin` and `apply` change, as a value that later steps do not alter.
 

@@ -75,6 +75,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
     each a mean over the minibatch's units.
     """
     advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
+    warming = critic is not None and trainer.step < config.critic_warmup  # the critic learns alone
     for _ in range(epochs):
         metrics: Metrics = {}
         for i, slices in enumerate(batch.minibatches):
@@ -97,7 +98,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                 if critic is not None:  # detached, it does not pull at the policy's backbone
                     read_ND = hidden_ND if config.critic_shares else hidden_ND.detach()
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
-                    loss = loss + config.critic_coef * terms["value_loss"]
+                    loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 terms["loss"], share = loss, len(labels_N) / size
                 (loss * share).backward()
                 totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}

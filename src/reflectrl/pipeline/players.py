@@ -9,6 +9,7 @@ from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
+from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
@@ -20,7 +21,7 @@ Models = tuple[LanguageModel, LanguageModel | None]
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
-    """The acting player (greedy) and the reflector of an arm in a run folder.
+    """The acting player (greedy) and the reflector of an arm in a run folder, or in an exported agent's.
 
     Args:
         trust: let the run's models bring code of their own, if its recipe wants that; the environment is the caller's.
@@ -36,9 +37,23 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     require(path, needed, trust, typed=False)
     row = chosen([arm])[arm]
     run = RunFolder(folder)
+    if (folder / CARD).is_file():
+        if arm not in recipe.arms:
+            raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
+        return players_of(recipe, row, exported_models(recipe, folder), 0.0)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
     return players_of(recipe, row, models, 0.0)
+
+
+def exported_models(recipe: Recipe, folder: Path) -> Models:
+    """Policy and reflector of an agent's folder (`reflectrl.pipeline.agents`)."""
+    policy, second = load_model(folder / POLICY, recipe.model, POLICY), folder / REFLECTOR
+    if not second.is_dir():
+        return policy, None
+    return policy, load_model(second, recipe.model) if policy.adapter is None else second_player(
+        policy, REFLECTOR, second
+    )
 
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:

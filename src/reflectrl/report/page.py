@@ -14,11 +14,15 @@ from jinja2 import Environment, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from reflectrl.plugins import names
 from reflectrl.report.data import Run, read_run
 from reflectrl.report.plots import curve_sections, stage_plots
 from reflectrl.report.svg import looks
 from reflectrl.report.table import headline, tables
 from reflectrl.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
+
+LIVE = "browser/index.html"
+"""Where the page lies, from the run folder, on which the trained players play, if one was exported."""
 
 
 def write_report(run_folder: Path) -> Path:
@@ -33,7 +37,8 @@ def write_report(run_folder: Path) -> Path:
         UserError: the folder does not exist, or one of its files is corrupt.
     """
     run = read_run(run_folder)
-    return write_page(run_folder / "report.html", render(run, sample_run(run_folder / "episodes")))
+    live = LIVE if (run_folder / LIVE).is_file() else ""
+    return write_page(run_folder / "report.html", render(run, sample_run(run_folder / "episodes"), live))
 
 
 def write_page(path: Path, page: str) -> Path:
@@ -47,8 +52,8 @@ def write_page(path: Path, page: str) -> Path:
     return path
 
 
-def render(run: Run, sample: Sample) -> str:
-    """The page as text."""
+def render(run: Run, sample: Sample, live: str = "") -> str:
+    """The page as text; `live` is the address of a page beside it on which the trained players play."""
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
     found = tables(summary)
@@ -64,6 +69,8 @@ def render(run: Run, sample: Sample) -> str:
         sections=curve_sections(run.metrics, look),
         bars=stage_plots(summary, rows, look),
         sample=sample,
+        live=live,
+        exports="export-browser" in names("verbs") and bool(run.recipe.get("env")),
         per_outcome=PER_OUTCOME,
         # `<`, `>`, `&` and quotes become \u escapes, so no text of an episode can end the element it lies in.
         episodes=htmlsafe_json_dumps(to_json(sample.episodes), allow_nan=False, separators=(",", ":")),

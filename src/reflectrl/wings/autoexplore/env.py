@@ -7,7 +7,7 @@ answer pays H, a wrong one, or none within H = 15 steps, costs H. Rewards are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -107,6 +107,10 @@ class AutoExploreEnv(TextEnv):
             raise UserError(f"autoexplore: no questions of these sources and repositories in {split!r}")
         count = min(self.limit or len(found), len(found))
         return [found[i * len(found) // count] for i in range(count)]
+
+    def card_settings(self) -> Mapping[str, Any]:
+        """What decides how a walk looks."""
+        return {"actions": self.actions, "hits": self.hits, "page": self.page, "horizon": self.horizon}
 
     def group(self, task: Task) -> str | None:
         """What results are reported by, too."""

@@ -6,7 +6,7 @@ import pytest
 
 from reflectrl import pipeline
 from reflectrl.config import load_recipe
-from reflectrl.wings.autoexplore.locate.export import export
+from reflectrl.pipeline.agents import export_agent
 from tests.wings.autoexplore.shelf import make_library
 
 RECIPE = """
@@ -38,7 +38,7 @@ def run_folder(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def agent_folder(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("agents") / "tiny"
-    export(run_folder, "sft", 0, folder)
+    export_agent(run_folder, "sft", 0, folder)
     return folder
 
 

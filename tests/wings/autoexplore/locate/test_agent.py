@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
+from reflectrl.pipeline.agents import export_agent
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate import card as cards
 from reflectrl.wings.autoexplore.locate.agent import Agent
 from reflectrl.wings.autoexplore.locate.card import VARIABLE, read_card
-from reflectrl.wings.autoexplore.locate.export import export
 from reflectrl.wings.autoexplore.repository import Repository
 
 QUESTION = "How is a cage opened\nwith its key?"
@@ -73,7 +73,7 @@ def test_the_card_says_what_it_is(agent_folder: Path) -> None:
 
 
 def test_one_may_go_without_a_reflector(run_folder: Path, tmp_path: Path, finder: Finder) -> None:
-    export(run_folder, "sft-no-reflection", 0, tmp_path / "plain")
+    export_agent(run_folder, "sft-no-reflection", 0, tmp_path / "plain")
     assert not (tmp_path / "plain" / "reflector").exists()
     walked = Agent.load(tmp_path / "plain").walk(finder, QUESTION)
     assert all(stride.reflection is None for stride in walked.strides)
@@ -81,7 +81,7 @@ def test_one_may_go_without_a_reflector(run_folder: Path, tmp_path: Path, finder
 
 def test_half_as_large_it_answers_alike(run_folder: Path, tmp_path: Path, agent: Agent, finder: Finder) -> None:
     for name, half in (("full", False), ("half", True)):
-        export(run_folder, "sft", 0, tmp_path / name, half)
+        export_agent(run_folder, "sft", 0, tmp_path / name, half)
     full, half = ((tmp_path / name / "policy/model.safetensors").stat().st_size for name in ("full", "half"))
     assert half < 0.6 * full
     assert json.loads((tmp_path / "half/policy/reflectrl.json").read_text())["base"] == ""  # not where it was made
@@ -152,3 +152,14 @@ def test_the_library_of_models_is_not_imported() -> None:
     program = "import sys, reflectrl.wings.autoexplore.locate.agent; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_agent_for_something_else_is_refused(agent_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(agent_folder, other)
+    card = json.loads((other / "agent.json").read_text(encoding="utf-8"))
+    assert card["environment"] == "autoexplore"
+    card |= {"environment": "corridor", "env": {"horizon": 9}}
+    (other / "agent.json").write_text(json.dumps(card), encoding="utf-8")
+    with pytest.raises(UserError, match="is an agent for 'corridor'; agents answer questions with autoexplore"):
+        Agent.load(other)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from reflectrl.pipeline.card import POLICY, REFLECTOR
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate.agent import Agent
-from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, SHIPPED, read_card
+from reflectrl.wings.autoexplore.locate.card import SHIPPED, read_card
 from reflectrl.wings.autoexplore.locate.light import load_light
 from reflectrl.wings.autoexplore.repository import Repository
 

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reflectrl.pipeline.card import POLICY, REFLECTOR
 from reflectrl.types import Episode, Sampling, Task, UserError, named_seed
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder
-from reflectrl.wings.autoexplore.locate.card import POLICY, REFLECTOR, Card, read_card
+from reflectrl.wings.autoexplore.locate.card import Card, read_card
 from reflectrl.wings.autoexplore.search import check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View

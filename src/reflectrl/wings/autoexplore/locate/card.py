@@ -1,37 +1,24 @@
-"""What an agent's folder says of itself (`agent.json`), and where the agent to be used lies. Quick to import."""
+"""The card of an agent that answers questions, and where the agent to be used lies. Quick to import."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from reflectrl.config import from_dict
+from reflectrl.pipeline import card as cards
+from reflectrl.pipeline.card import CARD
 from reflectrl.types import UserError
 
-SCHEMA = 1
-CARD = "agent.json"
-POLICY, REFLECTOR = "policy", "reflector"
-"""Folders of the models beside it, in Hugging Face form; an agent may go without the second."""
 VARIABLE = "REFLECTRL_AGENT"
 """Environment variable that names the folder of the agent to be used."""
 SHIPPED = Path(str(files("reflectrl.wings.autoexplore.locate"))) / "default"
 """Where the default agent lies, if one ships."""
-
-
-@dataclass(frozen=True)
-class PlaySettings:
-    """How the models are asked, as they were in training."""
-
-    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
-    reflection_tokens: int = 100
-    shuffle_labels: bool = False
-    context: int = 512
-    """Longest sequence in tokens."""
 
 
 @dataclass(frozen=True)
@@ -45,48 +32,25 @@ class WalkSettings:
 
 
 @dataclass(frozen=True)
-class Card:
-    """What an agent is, and where it comes from."""
+class Card(cards.Card):
+    """The card of an agent that was trained with autoexplore."""
 
-    recipe: str = ""
-    arm: str = ""
-    seed: int = 0
-    commit: str = ""
-    """Of reflectrl, when its results were made."""
-    play: PlaySettings = field(default_factory=PlaySettings)
-    env: WalkSettings = field(default_factory=WalkSettings)
-    figures: tuple[Mapping[str, Any], ...] = ()
-    """Rows of `results.json` about the arm: split, stage, sampling, success with its interval ..."""
-
-    @property
-    def name(self) -> str:
-        """Recipe, arm and seed in a few words."""
-        return f"{self.recipe or 'unnamed'} ({self.arm}, seed {self.seed})" if self.arm else self.recipe or "unnamed"
-
-
-def write_card(folder: Path, card: Card) -> None:
-    """Write `agent.json` into an agent's folder."""
-    (folder / CARD).write_text(json.dumps({"schema": SCHEMA, **asdict(card)}, indent=1) + "\n", encoding="utf-8")
+    env: WalkSettings = field(default_factory=WalkSettings)  # type: ignore[assignment]
 
 
 def read_card(folder: Path) -> Card:
     """Read `agent.json`.
 
     Raises:
-        UserError: the folder holds no agent, its card is damaged, or a newer reflectrl wrote it.
+        UserError: the folder holds no agent, one that was trained in another environment, or its card is damaged.
     """
-    path = folder / CARD
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-        raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")
-    return from_dict(Card, data, str(path))
+    data: Any = {}
+    with suppress(OSError, ValueError):  # what else is wrong with it is said where it is read
+        data = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    env = data.get("env") if isinstance(data, Mapping) else None
+    if isinstance(env, Mapping) and data.get("environment") and set(env) != {one.name for one in fields(WalkSettings)}:
+        raise UserError(f"{folder} is an agent for {data['environment']!r}; agents answer questions with autoexplore")
+    return cards.read_card(folder, Card)
 
 
 def agent_folder(named: str = "") -> Path | None:

@@ -1,4 +1,4 @@
-"""`export-agent`: a trained arm of a run as a folder that `locate` and the MCP server use."""
+"""`export-agent`: a trained arm of a run as a folder of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class ExportAgent:
-    """Write the trained players of a run on autoexplore into a folder for `locate --model DIR`."""
+    """Write a run's trained players into a folder of their own, for `play --player DIR` and `locate --model DIR`."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder."""
@@ -39,9 +39,9 @@ class ExportAgent:
             )
         import transformers
 
-        from reflectrl.wings.autoexplore.locate.export import export
+        from reflectrl.pipeline.agents import export_agent
 
         transformers.utils.logging.disable_progress_bar()
-        card = export(self.run, self.arm, self.seed, self.out, self.half, self.trust)
+        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust)
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")

@@ -1,4 +1,8 @@
-"""From a run folder to an agent's folder: the players of one arm, and where they come from."""
+"""From a run folder to an agent's folder: the players of one arm, and where they come from.
+
+The folder needs nothing of the run: `reflectrl play ENV --player FOLDER` and `reflectrl.load_agent(FOLDER)` take it as
+they take a run.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config import Recipe, load_recipe
+from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
+from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import all_arms, chosen
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import load_models
+from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, write_card
+from reflectrl.pipeline.players import load_players
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.env import AutoExploreEnv
-from reflectrl.wings.autoexplore.locate.card import (
-    CARD,
-    POLICY,
-    REFLECTOR,
-    Card,
-    PlaySettings,
-    WalkSettings,
-    write_card,
-)
 
 
-def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust: bool = False) -> Card:
-    """Write the players of an arm into a folder that `Agent.load` reads; an agent that is there is replaced.
+def export_agent(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust: bool = False) -> Card:
+    """Write the players of an arm into a folder of their own; an agent that is there is replaced.
 
     Adapters are written as such and need their backbone, under the name that the run knew it by.
 
@@ -46,17 +41,19 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
     card = _card(recipe, run, arm, seed)
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
-    models = load_models(recipe, RunFolder(run), seed, arm)
-    if models is None:
+    players = load_players(run, arm, seed, trust)
+    models = {name: getattr(player, "lm", None) for name, player in zip((POLICY, REFLECTOR), players, strict=True)}
+    if models[POLICY] is None:
         raise UserError(f"the arm {arm!r} plays without a model; there is nothing to export")
 
     def fill(folder: Path) -> None:
-        for name, lm in zip((POLICY, REFLECTOR), models, strict=True):
-            if lm is not None:
+        for name, lm in models.items():
+            if isinstance(lm, LanguageModel):
                 if half:
                     lm.model.half()
                 # One that needs no other model does not say where it came from.
                 (lm if lm.adapter else replace(lm, base="")).save(folder / name)
+        (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed)), encoding="utf-8")
         write_card(folder, card)
 
     try:
@@ -64,6 +61,14 @@ def export(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust:
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     return card
+
+
+def _travelling(recipe: Recipe, arm: str, seed: int) -> Recipe:
+    """What of a recipe an agent keeps: how it plays. What taught it, and where, stays behind with its paths."""
+    plain = Recipe()
+    env = {"name": recipe.env["name"]}
+    model = replace(recipe.model, source=plain.model.source)
+    return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach)
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
@@ -74,9 +79,6 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         )
     if seed not in recipe.seeds:
         raise UserError(f"{run} has no seed {seed}; it has {', '.join(map(str, recipe.seeds))}")
-    env = make(recipe.env)
-    if not isinstance(env, AutoExploreEnv):
-        raise UserError(f"{run} is a run of {recipe.env.get('name')!r}; agents answer questions with autoexplore")
     results: dict[str, Any] = {}  # empty where the run was not evaluated yet
     with suppress(OSError, ValueError, TypeError):
         results = dict(json.loads((run / "results.json").read_text(encoding="utf-8")))
@@ -87,7 +89,8 @@ def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
         arm,
         seed,
         results.get("commit", ""),
+        str(recipe.env["name"]),
         PlaySettings(play.scoring, play.reflection_tokens, play.shuffle_labels, recipe.model.context),
-        WalkSettings(env.actions, env.hits, env.page, env.horizon),
+        make(recipe.env).card_settings(),
         tuple({key: value for key, value in row.items() if value is not None} for row in own),
     )

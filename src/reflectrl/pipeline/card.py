@@ -1,0 +1,82 @@
+"""What an agent's folder says of itself (`agent.json`). Quick to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from reflectrl.config import from_dict
+from reflectrl.types import UserError
+
+SCHEMA = 1
+CARD = "agent.json"
+POLICY, REFLECTOR = "policy", "reflector"
+"""Folders of the models beside it, in Hugging Face form; an agent may go without the second."""
+
+
+@dataclass(frozen=True)
+class PlaySettings:
+    """How the models are asked, as they were in training."""
+
+    scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
+    reflection_tokens: int = 100
+    shuffle_labels: bool = False
+    context: int = 512
+    """Longest sequence in tokens."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What an agent is, and where it comes from."""
+
+    recipe: str = ""
+    arm: str = ""
+    seed: int = 0
+    commit: str = ""
+    """Of reflectrl, when its results were made."""
+    environment: str = ""
+    """The name of what it was trained in."""
+    play: PlaySettings = field(default_factory=PlaySettings)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment says of itself (`TextEnv.card_settings`)."""
+    figures: tuple[Mapping[str, Any], ...] = ()
+    """Rows of `results.json` about the arm: split, stage, sampling, success with its interval ..."""
+
+    @property
+    def name(self) -> str:
+        """Recipe, arm and seed in a few words."""
+        return f"{self.recipe or 'unnamed'} ({self.arm}, seed {self.seed})" if self.arm else self.recipe or "unnamed"
+
+
+C = TypeVar("C", bound=Card)
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write `agent.json` into an agent's folder."""
+    (folder / CARD).write_text(json.dumps({"schema": SCHEMA, **asdict(card)}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignment]
+    """Read `agent.json`.
+
+    Args:
+        kind: a card that knows more of its environment.
+
+    Raises:
+        UserError: the folder holds no agent, its card is damaged, or a newer reflectrl wrote it.
+    """
+    path = folder / CARD
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+        raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")
+    return from_dict(kind, data, str(path))
