@@ -99,16 +99,21 @@ def random_play(
     Yields:
         The episodes of a batch of tasks.
     """
-    episodes: list[Episode] = []
+    taken = played_episodes = 0
+    found: set[float] = set()
+    choice = False
     for k in itertools.count():
         for start in range(0, len(tasks), batch):
             jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task in tasks[start : start + batch]]
             order = {job.seed: i for i, job in enumerate(jobs)}
             played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
             yield played
-            episodes += played
-            taken = sum(len(episode.steps) for episode in episodes)
-            if taken >= (RARE if signal_of(episodes).problem else steps):
+            signal = signal_of(played)
+            taken, played_episodes = taken + signal.steps, played_episodes + len(played)
+            found |= {signal.lowest, signal.highest}
+            choice |= signal.most > 1
+            promising = choice and len(found) > 1
+            if taken >= (steps if promising else RARE):
                 return
-        if len(episodes) >= EPISODES and not signal_of(episodes).problem:
+        if played_episodes >= EPISODES and promising:
             return
