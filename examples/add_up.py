@@ -23,7 +23,7 @@ class AddUp(TextEnv):
         return Outcome(float(self.sum == self.goal) - 0.1, self.sum >= self.goal, self.sum == self.goal)
 
     def state(self):
-        return f"The sum is {self.sum}, the goal {self.goal}.\n"
+        return f"The sum is {self.sum}, the goal {self.goal}: {self.goal - self.sum} to go.\n"
 
     def legal_actions(self):
         return ("1", "3", "5")

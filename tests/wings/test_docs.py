@@ -24,6 +24,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
+from reflectrl.cli.projects import env_section
 from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import CheckEnv, Play, all_verbs
 from reflectrl.config.reference import keys, reference
@@ -49,6 +50,8 @@ OFFLINE = shlex.split(
 SMALL = {
     "run taxi": TINY,
     "run guess.toml": TINY,
+    "run my_env": TINY,
+    "play my_env": [],
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
     "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
@@ -113,6 +116,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Call
     (tmp_path / "answers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_env", raising=False)  # of another page
     monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "data"))
     return tmp_path
 
@@ -139,6 +143,8 @@ def test_commands_of_a_page_run_from_its_top_to_its_bottom(
 def test_commands_of_a_page_can_be_read(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recipes(page, workplace)
     for command in commands(page):
+        if command.words[:2] == ["reflectrl", "init"]:
+            assert main(command.words[1:]) == 0
         if not is_run(command):
             assert command.marker, f"neither run nor marked: {command.line}"
             require_readable(command.words, command.line)
@@ -176,7 +182,8 @@ def require_verb(words: Sequence[str], line: str) -> None:
         dataclasses.replace(verb, dry_run=True)(settings)
     elif isinstance(verb, Play | CheckEnv):
         look_here()
-        assert given <= set(inspect.signature(resolve("envs", verb.env)).parameters), line
+        name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
+        assert given <= set(inspect.signature(resolve("envs", name)).parameters), line
     else:
         assert given <= {key.dotted for key in keys()}, line
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import reflectrl
-from reflectrl.cli.run import recipes
+from reflectrl.cli.projects import recipes
 from reflectrl.config import load_recipe, read_recipe
 
 

@@ -1,4 +1,8 @@
-"""`check-env`: does an environment keep its promises, and what can be done with it?"""
+"""`check-env`: does an environment keep its promises, and which of three things is it fit for?
+
+Playable: every promise is kept. Trainable by reward: in a sample of random play some state had several actions, and
+not every episode earned the same. Teachable: it has a teacher with an expert.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.cli.projects import EnvName, env_section
-from reflectrl.config import Word
+from reflectrl.cli.projects import EnvName, env_section, model_section
+from reflectrl.config import ModelConfig, Word
 from reflectrl.config.values import read_word
 from reflectrl.plugins import one_line
-from reflectrl.types import UserError
+from reflectrl.types import Episode, UserError
 
 if TYPE_CHECKING:
     from reflectrl.envs.base import TextEnv
     from reflectrl.learn.signal import Signal
 
-EPISODES, STEPS = 200, 20_000
-"""Random play ends with whichever comes first."""
+EPISODES, BATCH = 200, 16
+"""Episodes of random play, and how many of them go on at the same time."""
 LISTS_TASKS = """
 import json, sys
 from reflectrl.envs import make
@@ -46,15 +50,15 @@ class CheckEnv:
         """Check, and print what was found; a broken promise, or nothing to be learned, ends with exit code 2."""
         section = env_section(self.env, settings)
         try:
-            print(checked(section))
+            print(checked(section, model_section(self.env)))
         except (UserError, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever the environment's own code raises
             raise UserError(f"environment {section['name']!r} raised {one_line(error)}") from error
 
 
-def checked(section: dict[str, Any]) -> str:
-    """What there is to say of the environment that an `env` section describes.
+def checked(section: dict[str, Any], model: ModelConfig) -> str:
+    """What there is to say of the environment that an `env` section describes, and of this model in it.
 
     Raises:
         UserError: the first broken promise, or why nobody could learn anything.
@@ -62,7 +66,7 @@ def checked(section: dict[str, Any]) -> str:
     from reflectrl.envs import make
     from reflectrl.envs.base import SPLITS
     from reflectrl.envs.check import EnvCheckError, check_text_env
-    from reflectrl.learn.signal import random_play, signal_of
+    from reflectrl.learn.signal import RARE, random_play, signal_of
 
     name, make_env = section["name"], functools.partial(make, section)
     env = make_env()
@@ -77,11 +81,12 @@ def checked(section: dict[str, Any]) -> str:
     sizes = [f"{len(env.tasks(split))} {split}" for split in SPLITS]
     found = {"stages": env.stages, "tasks": sizes, "teacher": abilities or ["none"]}
     told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
-    played = [one for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, 16, STEPS) for one in batch]
+    played = [e for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, BATCH, RARE) for e in batch]
     signal = signal_of(played)
     if signal.problem and "expert" not in abilities:
         raise UserError(f"environment {name!r} can be played, but not learned: {signal.problem}")
-    return "\n".join([*notes, f"{name}: every promise is kept ({told})", *_levels(env, signal, abilities)])
+    sample = [_sample(signal, env.horizon), _success(env, signal), _read(played, signal, model)]
+    return "\n".join([*notes, f"{name}: every promise is kept ({told})", *sample, *_levels(signal, abilities)])
 
 
 def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
@@ -89,7 +94,7 @@ def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
     plain = json.dumps({key: read_word(item) if isinstance(item, Word) else item for key, item in section.items()})
     here = json.dumps([[task.id, dict(task.payload)] for task in env.tasks("train")], sort_keys=True)
     for seed in "1", "2":
-        command = [sys.executable, "-c", LISTS_TASKS, plain]
+        command = [sys.executable, "-P", "-c", LISTS_TASKS, plain]  # -P: no file here stands in for a library
         surroundings = os.environ | {"PYTHONHASHSEED": seed}
         there = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
         if there.returncode == 0 and there.stdout.strip() != here:
@@ -97,16 +102,59 @@ def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
             raise UserError(f"environment {section['name']!r} breaks a promise: {about}")
 
 
-def _levels(env: TextEnv, signal: Signal, abilities: Sequence[str]) -> list[str]:
-    """A line for each thing that an environment may be fit for, with what the next one would need."""
+def _sample(signal: Signal, horizon: int) -> str:
+    """What random play came to, in figures."""
+
+    def share(count: int) -> str:
+        return f"{count} ({count / signal.episodes:.0%})"
+
+    return (
+        f"  in {signal.episodes} episodes of random play: won {share(signal.won)}; some reward above 0"
+        f" {share(signal.rewarded)}; returns {signal.lowest:g} to {signal.highest:g}; up to {signal.length} of"
+        f" {horizon} steps, out of time {share(signal.truncated)}"
+    )
+
+
+def _success(env: TextEnv, signal: Signal) -> str:
+    """What counts as success and as a milestone here, and whether it looks forgotten."""
+    from reflectrl.envs.adapter import GymTextEnv
+
+    by_reward = isinstance(env, GymTextEnv) and type(env).won is GymTextEnv.won
+    rule = "the episode ends with a reward above 0 (or as won() says)" if by_reward else "an outcome says success=True"
+    events = ", ".join(f"{event} in {count}" for event, count in sorted(signal.events.items())) or "none"
+    line = f"  success: {rule}; events: {events}"
+    if signal.unmarked:
+        line += (
+            f"\n  note: {signal.unmarked} episodes ended with a reward above 0 without success;"
+            " if that is winning, let the outcome say success=True, since results count successes"
+        )
+    return line
+
+
+def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> str:
+    """What a model would read and choose from: labels, and the tokens of the longest prompt."""
+    from reflectrl.models.labels import candidates
+    from reflectrl.models.scratch import train_tokenizer
+    from reflectrl.prompts import policy_prompt
+
+    labels = list(candidates())[: signal.most]
+    seen = {step.observation: None for episode in episodes for step in episode.steps}
+    prompts = ["".join(policy_prompt(observation, None, labels)) for observation in seen]
+    tokenizer = train_tokenizer(prompts, model.vocab, signal.most)
+    longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"]) + 1
     actions = str(signal.most) if signal.fewest == signal.most else f"{signal.fewest} to {signal.most}"
-    length = f"{signal.length} of {env.horizon} steps"
-    lines = [
-        f"  in {signal.episodes} episodes of random play: {actions} legal actions; observations of up to"
-        f" {signal.longest} characters (about {signal.longest // 3} tokens); up to {length};"
-        f" returns {signal.lowest:g} to {signal.highest:g}; {signal.won} won",
-        "  playable: yes",
-    ]
+    fits = f"model.context is {model.context}"
+    if longest > model.context:
+        fits += f", which loses history or is too short: raise it to {-(-longest // 64) * 64 + 64}"
+    return (
+        f"  a model chooses among {actions} actions, labelled {labels[0]} to {labels[-1]}; the longest prompt has"
+        f" {longest} tokens of a tokenizer made from this text ({fits})"
+    )
+
+
+def _levels(signal: Signal, abilities: Sequence[str]) -> list[str]:
+    """A line for each thing that an environment may be fit for, with what the next one would need."""
+    lines = ["  playable: yes"]
     if signal.problem:
         lines.append(f"  trainable by reward: no; {signal.problem}")
     else:

@@ -1,4 +1,4 @@
-"""`init`, and how a folder that it has made is found again: `reflectrl run my_env` in the folder that holds my_env."""
+"""`init`, and what a name means: that of a recipe, or of a folder that `init` has made (`reflectrl run my_env`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from reflectrl.config import Word, load_recipe, parse_overrides, read_recipe
+from reflectrl.config import ModelConfig, Word, load_recipe, parse_overrides, read_recipe
 from reflectrl.plugins import announced
 from reflectrl.types import UserError
 
@@ -26,6 +26,8 @@ FILES = {
     "README.md.txt": "README.md",
 }
 """Template → what it is called in a project; "my_env" and "MyEnv" stand for its names."""
+TAKEN = ("Outcome", "Task", "TextEnv")
+"""What the template imports."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,15 @@ def refuse_name(name: str) -> str:
     Raises:
         UserError: says what is wrong with it.
     """
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a Python package: letters, digits and _, as in my_env")
-    if Path(name).exists():
-        raise UserError(f"{name} is there already; nothing was written")
-    if name in announced("envs") or name in announced("recipes") or importlib.util.find_spec(name) is not None:
+    if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
+        raise UserError(f"{name!r} is no name of a Python package: a letter, then letters, digits and _, as in my_env")
+    for path in Path(name), Path(f"{name}.py"):
+        if path.exists():
+            raise UserError(f"{path} is there already; nothing was written")
+    if name in (*announced("envs"), *recipes()) or importlib.util.find_spec(name) is not None:
         raise UserError(f"{name!r} is the name of something that is installed; choose another one")
+    if class_name(name) in TAKEN:
+        raise UserError(f"{name!r} would call its class {class_name(name)}, as one of reflectrl is; choose another one")
     return name
 
 
@@ -80,20 +85,41 @@ def class_name(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Env"
 
 
+# ---- what a name on the command line means ---------------------------------------------------------------------------
+
+
+def folders() -> list[Path]:
+    """Where recipes are looked for, first found first taken."""
+    packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
+    return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
+
+
+def recipes() -> dict[str, Path]:
+    """Every recipe that can be named, by name."""
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
 def project_recipe(word: str) -> Path | None:
     """The recipe of the project in the folder of that name, if there is one."""
     path = Path(word) / "recipe.toml"
-    return path if word.isidentifier() and path.is_file() else None
+    return path if word.rstrip("/").isidentifier() and path.is_file() else None
 
 
-def own_environment(path: Path, word: str) -> list[str]:
+def own_environment(path: Path) -> list[str]:
     """The environment of a project as an option, as if it had been typed.
 
     Who names a folder names the package that lies in it, so that no more consent is asked for; other code that the
     recipe names has to be trusted as ever.
+
+    Args:
+        path: the project's recipe.
     """
     name = str(read_recipe(path).env.get("name", ""))
-    return [f"env.name={name}"] if name.startswith(f"{word}:") else []
+    return [f"env.name={name}"] if name.partition(":")[0].split(".")[0] == path.parent.name else []
 
 
 def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -102,5 +128,11 @@ def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
     path = project_recipe(name)
     if path is None or name in announced("envs"):
         return {"name": name} | dict(pairs)
-    typed = [*own_environment(path, name), *(f"env.{key}={value}" for key, value in pairs)]
+    typed = [*own_environment(path), *(f"env.{key}={value}" for key, value in pairs)]
     return dict(load_recipe(path, typed).env)
+
+
+def model_section(name: str) -> ModelConfig:
+    """The model that a project's recipe trains; the default one of what is no project."""
+    path = project_recipe(name)
+    return ModelConfig() if path is None or name in announced("envs") else read_recipe(path).model

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from reflectrl import pipeline
-from reflectrl.cli.projects import own_environment, project_recipe
+from reflectrl.cli.projects import own_environment, project_recipe, recipes
 from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
-from reflectrl.plugins import announced, names, resolve, suggestion
+from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -54,7 +53,7 @@ class Run:
         refuse_unknown_keys(settings, type(self))
         path = find_recipe(self.recipe)
         if path == project_recipe(self.recipe):
-            settings = [*own_environment(path, self.recipe), *settings]
+            settings = [*own_environment(path), *settings]
         recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
         folder = self.folder or Path("runs") / recipe.name
         options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
@@ -148,21 +147,6 @@ def flags(verb: type) -> list[str]:
 
 
 # ---- recipes by name -----------------------------------------------------------------------------------------------
-
-
-def folders() -> list[Path]:
-    """Where recipes are looked for, first found first taken."""
-    packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
-    return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
-
-
-def recipes() -> dict[str, Path]:
-    """Every recipe that can be named, by name."""
-    found: dict[str, Path] = {}
-    for folder in folders():
-        for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
-    return found
 
 
 def find_recipe(word: str) -> Path:

@@ -17,8 +17,8 @@ from reflectrl.cli.bench import Bench
 from reflectrl.cli.check import CheckEnv
 from reflectrl.cli.data import Data
 from reflectrl.cli.export import ExportAgent
-from reflectrl.cli.projects import EnvName, Init, env_section
-from reflectrl.cli.run import flags, recipes, run_verbs, summary
+from reflectrl.cli.projects import EnvName, Init, env_section, recipes
+from reflectrl.cli.run import flags, run_verbs, summary
 from reflectrl.config.reference import keys
 from reflectrl.pipeline import all_arms
 from reflectrl.plugins import names, resolve

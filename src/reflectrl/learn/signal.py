@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reflectrl.envs.base import TextEnv
@@ -13,6 +14,8 @@ from reflectrl.types import Episode, Task, named_seed
 
 EPISODES = 60
 """Fewest episodes of a sample of random play; tasks are played again where there are fewer of them."""
+RARE = 20_000
+"""Steps of random play after which reward that nobody has found is taken for reward that is not there."""
 
 
 @dataclass(frozen=True)
@@ -22,25 +25,34 @@ class Signal:
     Attributes:
         episodes, steps: how many there were.
         won: how many episodes ended in success.
+        rewarded: how many had a step with a reward above 0.
+        unmarked: how many ended by a step with a reward above 0, and were not won.
+        events: event → how many episodes had it.
         lowest, highest: return of an episode, in environment units.
         fewest, most: legal actions of a state.
-        longest: characters of the longest observation.
         length: steps of the longest episode.
+        truncated: how many episodes ran out of time.
     """
 
     episodes: int
     steps: int
     won: int
+    rewarded: int
+    unmarked: int
+    events: Mapping[str, int]
     lowest: float
     highest: float
     fewest: int
     most: int
-    longest: int
     length: int
+    truncated: int
 
     @property
     def problem(self) -> str | None:
-        """Why reward alone could teach nothing, as far as the sample shows, or None."""
+        """Why reward alone could teach nothing, as far as the sample shows, or None.
+
+        There has to be a choice, and not every episode may earn the same.
+        """
         if self.most < 2:
             return "there was never more than one legal action, so there is nothing to choose"
         if self.lowest == self.highest:
@@ -57,19 +69,28 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
         episodes=len(episodes),
         steps=len(steps),
         won=sum(episode.success for episode in episodes),
+        rewarded=sum(any(step.reward > 0 for step in episode.steps) for episode in episodes),
+        unmarked=sum(_pays_at_its_end(episode) and not episode.success for episode in episodes),
+        events=Counter(event for episode in episodes for event in {e for step in episode.steps for e in step.events}),
         lowest=min(returns),
         highest=max(returns),
         fewest=min(counts, default=0),
         most=max(counts, default=0),
-        longest=max((len(step.observation.text) for step in steps), default=0),
         length=max(len(episode.steps) for episode in episodes),
+        truncated=sum(episode.truncated for episode in episodes),
     )
+
+
+def _pays_at_its_end(episode: Episode) -> bool:
+    return not episode.truncated and bool(episode.steps) and episode.steps[-1].reward > 0
 
 
 def random_play(
     tasks: Sequence[Task], make_env: Callable[[], TextEnv], seed: int, batch: int, steps: int
 ) -> Iterator[list[Episode]]:
     """Play tasks at random in their order, and again where they are few, until so many steps are taken.
+
+    While all episodes earn the same it goes on, since reward may be rare, up to `RARE` steps.
 
     Args:
         seed: of all choices; the same seed gives the same episodes.
@@ -78,13 +99,21 @@ def random_play(
     Yields:
         The episodes of a batch of tasks.
     """
-    planned = [(task, k) for k in range(math.ceil(EPISODES / len(tasks))) for task in tasks]
-    taken = 0
-    for start in range(0, len(planned), batch):
-        jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task, k in planned[start : start + batch]]
-        order = {job.seed: i for i, job in enumerate(jobs)}
-        played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
-        yield played
-        taken += sum(len(episode.steps) for episode in played)
-        if taken >= steps:
+    taken = played_episodes = 0
+    found: set[float] = set()
+    choice = False
+    for k in itertools.count():
+        for start in range(0, len(tasks), batch):
+            jobs = [Job(task, named_seed(seed, "random", task.id, k)) for task in tasks[start : start + batch]]
+            order = {job.seed: i for i, job in enumerate(jobs)}
+            played = sorted(rollout(jobs, make_env, RandomPlayer(), None, batch), key=lambda one: order[one.seed])
+            yield played
+            signal = signal_of(played)
+            taken, played_episodes = taken + signal.steps, played_episodes + len(played)
+            found |= {signal.lowest, signal.highest}
+            choice |= signal.most > 1
+            promising = choice and len(found) > 1
+            if taken >= (steps if promising else RARE):
+                return
+        if played_episodes >= EPISODES and promising:
             return

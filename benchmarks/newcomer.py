@@ -1,0 +1,231 @@
+"""The newcomer's drill: from the wheel to an agent that wins tasks it has never seen, by reward alone, on two cores.
+
+    python -m benchmarks.newcomer --seeds 0 1 2
+
+In an empty folder, with a virtual environment that holds the wheel: `init`, an edit by a program, `check-env`, `run`
+with the arms `random` and `rl-only`, and `play` with the trained agent. Nobody demonstrates anything. There are three
+such newcomers:
+
+- `template`: edits twenty lines of what `init` wrote, for another world;
+- `smallest`: puts the smallest hand-written environment, `examples/add_up.py`, in its place;
+- `frozenlake`: puts `FrozenLake-v1` through the adapter in its place, `examples/frozen_maps.py`.
+
+The virtual environment borrows what is installed here, so that nothing is downloaded; with `--fresh` it begins empty
+and pip installs everything by `constraints.txt`. Seconds of the wall clock and of all processors are told apart, since
+a machine may do other things too. Exit code 1 if a newcomer takes more than 10 commands or minutes, or wins too few.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from reflectrl.types import UserError
+
+ROOT = Path(__file__).parents[1]
+MOST_COMMANDS, MOST_MINUTES = 10, 10
+EDITS = {
+    "Errands: fetch a parcel from one room": "Post: fetch a letter from one place",
+    '("hall", "kitchen", "office", "garden", "cellar", "attic")': '("school", "bank", "shop", "farm", "mill", "port")',
+    "ROOMS": "PLACES",
+    "errand": "trip",
+    "parcel": "letter",
+    "rooms": "places",
+    "You are in the": "You stand at the",
+    'f"in the {room}"': 'f"at the {room}"',
+    "self.room": "self.place",
+    "def place": "def words",
+    "self.place(": "self.words(",
+    '"taken"': '"collected"',
+    "Outcome(0.3": "Outcome(0.4",
+}
+"""What the newcomer of the template writes instead of what stands there, in this order."""
+
+
+def edit_template(text: str) -> str:
+    """Another world in the template, in about twenty lines."""
+    for old, new in EDITS.items():
+        if old not in text:
+            raise UserError(f"the template has no {old!r} any more")
+        text = text.replace(old, new)
+    return text
+
+
+def example(name: str) -> Callable[[str], str]:
+    """A file of `examples/` in place of the template."""
+    return lambda text: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+
+
+class Newcomer(NamedTuple):
+    """What one of them does: the project's name, the edit, further words of `run`, and what has to be won at least."""
+
+    project: str
+    edit: Callable[[str], str]
+    words: Sequence[str]
+    least: float
+
+
+NEWCOMERS = {
+    "template": Newcomer("letters", edit_template, (), 0.9),
+    "smallest": Newcomer("add_up", example("add_up"), (), 0.9),
+    "frozenlake": Newcomer("frozen_maps", example("frozen_maps"), (), 0.95),
+}
+
+
+class Drilled(NamedTuple):
+    """What came of a drill. Seconds are those of the wall clock and of all processors, by command."""
+
+    who: str
+    seed: int
+    edited: int
+    seconds: dict[str, tuple[float, float]]
+    won: float
+    low: float
+    episodes: int
+    chance: float
+
+    @property
+    def minutes(self) -> float:
+        """From the first command to the last."""
+        return sum(wall for wall, _ in self.seconds.values()) / 60
+
+    @property
+    def passed(self) -> bool:
+        """Whether it took as little, and won as much, as it should."""
+        modest = len(self.seconds) <= MOST_COMMANDS and self.minutes <= MOST_MINUTES
+        return modest and self.won >= NEWCOMERS[self.who].least
+
+
+def drill(who: str, seed: int, wheel: Path, folder: Path, fresh: bool = False, words: Sequence[str] = ()) -> Drilled:
+    """Do what a newcomer does, in an empty folder.
+
+    Args:
+        words: further ones for `run`, after the newcomer's own.
+
+    Raises:
+        UserError: a command failed; with the end of what it said.
+    """
+    project, edit, own, _ = NEWCOMERS[who]
+    seconds: dict[str, tuple[float, float]] = {}
+
+    def do(name: str, *command: str) -> None:
+        seconds[name] = timed(command, folder)
+
+    do("venv", sys.executable, "-m", "venv", "venv")
+    if not fresh:
+        borrow(folder / "venv")
+    means = ("--constraint", str(ROOT / "constraints.txt")) if fresh else ("--no-deps", "--no-index")
+    do("pip install", "venv/bin/python", "-m", "pip", "install", "--quiet", *means, str(wheel))
+    reflectrl = str(folder / "venv/bin/reflectrl")
+    do("init", reflectrl, "init", project)
+    edited = rewrite(folder / project / "__init__.py", edit)
+    do("check-env", reflectrl, "check-env", project)
+    do("run", reflectrl, "run", project, "--arms", "random,rl-only", "--seeds", str(seed), *own, *words)
+    agent = ("--player", f"runs/{project}:rl-only", "--split", "test", "--seed", str(seed))
+    do("play", reflectrl, "play", project, *agent)
+    rows = json.loads((folder / "runs" / project / "results.json").read_text(encoding="utf-8"))["rows"]
+    by_arm = {row["arm"]: row for row in rows if row["split"] == "test"}
+    agent_row, chance = by_arm["rl-only"], by_arm["random"]["success"]
+    return Drilled(who, seed, edited, seconds, agent_row["success"], agent_row["low"], agent_row["episodes"], chance)
+
+
+def timed(command: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Run a command in a folder; seconds of the wall clock and of all processors.
+
+    Raises:
+        UserError: it failed.
+    """
+    hidden = ("PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
+    env = {key: value for key, value in os.environ.items() if key not in hidden}
+    env |= {"HF_HUB_OFFLINE": "1", "XDG_CONFIG_HOME": str(folder / "settings")}
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise UserError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+    return time.monotonic() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def borrow(venv: Path) -> None:
+    """Let a virtual environment see what is installed where this program runs, after what is its own."""
+    [site] = venv.glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
+
+
+def rewrite(path: Path, edit: Callable[[str], str]) -> int:
+    """Edit a file; returns how many lines of it are new."""
+    before = path.read_text(encoding="utf-8")
+    after = edit(before)
+    path.write_text(after, encoding="utf-8")
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    return sum(line.startswith("+ ") for line in lines)
+
+
+def build(folder: Path) -> Path:
+    """The wheel of this checkout.
+
+    Raises:
+        UserError: it could not be built.
+    """
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    done = subprocess.run(words, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise UserError(f"the wheel cannot be built: {done.stderr.strip()[-500:]}")
+    return next(folder.glob("reflectrl-*.whl"))
+
+
+def line(one: Drilled) -> str:
+    """A row of the table."""
+    wall, cpu = (sum(pair[i] for pair in one.seconds.values()) for i in (0, 1))
+    run = one.seconds["run"]
+    return (
+        f"{one.who:11} {one.seed:4} {len(one.seconds):9} {one.edited:6} {wall:7.0f} {cpu:7.0f} {run[0]:7.0f}"
+        f" {run[1]:7.0f} {one.chance:7.1%} {one.won:7.1%} {one.low:7.1%} {one.episodes:9}"
+        f"  {'yes' if one.passed else 'NO'}"
+    )
+
+
+HEAD = "newcomer    seed  commands  lines  wall_s   cpu_s   run_s run_cpu  chance     won    from  episodes  passed"
+
+
+def main(words: Sequence[str]) -> int:
+    """Drill the newcomers that were asked for, and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--who", nargs="+", choices=NEWCOMERS, default=list(NEWCOMERS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--wheel", type=Path, help="built from this checkout if not given")
+    parser.add_argument("--fresh", action="store_true", help="install everything anew (downloads)")
+    given, run_words = parser.parse_known_args(words)
+    print(HEAD)
+    drilled = []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name).resolve()
+        wheel = given.wheel.resolve() if given.wheel else build(place)
+        for who in given.who:
+            for seed in given.seeds:
+                folder = place / f"{who}-{seed}"
+                folder.mkdir()
+                try:
+                    drilled.append(drill(who, seed, wheel, folder, given.fresh, run_words))
+                except UserError as error:
+                    print(f"{who} {seed}: {error}", file=sys.stderr)
+                    return 2
+                print(line(drilled[-1]), flush=True)
+                shutil.rmtree(folder)
+    return int(not all(one.passed for one in drilled))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""Gymnasium's FrozenLake-v1 on dry ice, with another map for every task, as seen by who stands on it."""
+
+from functools import cache
+
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+from reflectrl.envs.adapter import GymTextEnv
+from reflectrl.envs.base import divide
+from reflectrl.types import Task
+
+
+@cache
+def splits():
+    """Seeds of maps, no two of which are the same. All maps can be crossed."""
+    maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(3000)}
+    return divide(sorted(maps.values()), {"train": 600, "validation": 50, "test": 200}, "frozen-maps")
+
+
+class FrozenMaps(GymTextEnv):
+    def __init__(self, horizon: int = 20) -> None:
+        super().__init__("FrozenLake-v1", ("left", "down", "right", "up"), horizon, name="frozen-maps")
+
+    def tasks(self, split, stage=None):
+        super().tasks(split, stage)  # refuses splits and stages that there are not
+        return [Task(f"frozen-maps-{seed}", "frozen-maps", {"seed": seed}, split) for seed in splits()[split]]
+
+    def begin(self, task):
+        map = generate_random_map(4, seed=task.payload["seed"])
+        self.wrapped.__init__(desc=map, is_slippery=False, reward_schedule=(1, -1, -0.02))
+        super().begin(task)
+
+    def describe(self, observation, info):
+        lake, (row, column) = self.wrapped.desc, divmod(int(observation), 4)
+        cells = {(i, j): lake[i, j].decode() for i in range(4) for j in range(4)} | {(row, column): "A"}
+        return "\n".join(" ".join(cells.get((row + i, column + j), "#") for j in range(-3, 4)) for i in range(-3, 4))
