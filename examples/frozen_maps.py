@@ -12,8 +12,8 @@ from reflectrl.types import Task
 @cache
 def splits():
     """Seeds of maps, no two of which are the same. All maps can be crossed."""
-    maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(3000)}
-    return divide(sorted(maps.values()), {"train": 600, "validation": 50, "test": 200}, "frozen-maps")
+    maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(6000)}
+    return divide(sorted(maps.values()), {"train": 1000, "validation": 50, "test": 200}, "frozen-maps")
 
 
 class FrozenMaps(GymTextEnv):
