@@ -12,12 +12,12 @@ from reflectrl.types import Task
 @cache
 def splits():
     """Seeds of maps, no two of which are the same. All maps can be crossed."""
-    maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(3000)}
-    return divide(sorted(maps.values()), {"train": 600, "validation": 50, "test": 200}, "frozen-maps")
+    maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(6000)}
+    return divide(sorted(maps.values()), {"train": 1000, "validation": 50, "test": 200}, "frozen-maps")
 
 
 class FrozenMaps(GymTextEnv):
-    def __init__(self, horizon: int = 20) -> None:
+    def __init__(self, horizon: int = 12) -> None:
         super().__init__("FrozenLake-v1", ("left", "down", "right", "up"), horizon, name="frozen-maps")
 
     def tasks(self, split, stage=None):
@@ -25,11 +25,11 @@ class FrozenMaps(GymTextEnv):
         return [Task(f"frozen-maps-{seed}", "frozen-maps", {"seed": seed}, split) for seed in splits()[split]]
 
     def begin(self, task):
-        map = generate_random_map(4, seed=task.payload["seed"])
-        self.wrapped.__init__(desc=map, is_slippery=False, reward_schedule=(1, -1, -0.02))
+        self.wrapped.__init__(desc=generate_random_map(4, seed=task.payload["seed"]), is_slippery=False)
         super().begin(task)
 
     def describe(self, observation, info):
         lake, (row, column) = self.wrapped.desc, divmod(int(observation), 4)
         cells = {(i, j): lake[i, j].decode() for i in range(4) for j in range(4)} | {(row, column): "A"}
-        return "\n".join(" ".join(cells.get((row + i, column + j), "#") for j in range(-3, 4)) for i in range(-3, 4))
+        view = ["".join(f" {cells.get((row + i, column + j), 'W')}" for j in range(-2, 3)) for i in range(-2, 3)]
+        return "\n".join([f"Row {row}, column {column}", *view])  # letters, since each is a token of its own

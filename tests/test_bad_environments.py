@@ -109,6 +109,12 @@ def test_run_refuses_it(said: Callable[..., str], fault: str) -> None:
     assert FAULTS[fault] in said(*RUN, "--env.fault", fault)
 
 
+def test_reward_that_chance_never_finds_may_be_looked_for(here: Path, command: Callable[..., Any]) -> None:
+    words = (*RUN, "--env.fault", "no reward", "--rl.count_coef", "0.1", "--rl.updates", "2")
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+
+
 def test_check_env_notices_an_episode_that_breaks_at_its_thousandth_step(said: Callable[..., str]) -> None:
     line = said("check-env", "lights:Lights", "--fault", "raises in long episodes", "--horizon", "1100")
     assert "RuntimeError: the thousandth step" in line

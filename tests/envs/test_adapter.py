@@ -8,8 +8,10 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 from reflectrl.envs.adapter import GymTextEnv, plain
+from reflectrl.envs.base import SPLITS
 from reflectrl.envs.check import check_text_env
 from reflectrl.plugins import resolve
 from reflectrl.types import UserError
@@ -92,7 +94,9 @@ def test_what_cannot_be_adapted_is_named_in_one_line(arguments, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv"])
+@pytest.mark.parametrize(
+    "name", ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv", "frozen_maps:FrozenMaps"]
+)
 def test_the_examples_load_as_plug_ins_and_pass_the_checker(examples, name):
     made = resolve("envs", f"examples.{name}")
     check_text_env(made)
@@ -110,6 +114,22 @@ def test_the_examples_run_as_scripts(script, end):
 
 def test_the_smallest_environment_has_at_most_30_lines():
     assert len((ROOT / "examples" / "add_up.py").read_text(encoding="utf-8").splitlines()) <= 30
+
+
+def test_no_two_tasks_share_a_map_and_each_can_be_crossed(examples):
+    env = resolve("envs", "examples.frozen_maps:FrozenMaps")()
+    tasks = [task for split in SPLITS for task in env.tasks(split)]
+    maps = {tuple(generate_random_map(4, seed=task.payload["seed"])) for task in tasks}
+    assert len(maps) == len(tasks) == 1250
+    for task in env.tasks("test")[:20]:
+        text, _ = env.reset(options={"task": task})
+        rows = generate_random_map(4, seed=task.payload["seed"])
+        assert text.splitlines()[3:] == [*view_from_the_start(rows), "Last: none"]
+        assert env.wrapped.desc.astype(str).tolist() == [list(row) for row in rows]
+
+
+def view_from_the_start(rows):
+    return [" W W" + "".join(f" {cell}" for cell in row) for row in ("A" + rows[0][1:3], rows[1][:3], rows[2][:3])]
 
 
 def test_blackjack_is_won_exactly_when_the_game_pays(examples):

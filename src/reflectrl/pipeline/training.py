@@ -85,7 +85,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from.
 
     Raises:
-        UserError: random play shows nothing from which reward could teach.
+        UserError: random play shows nothing from which reward could teach, and nothing is paid for what is new either.
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
     tasks = make(recipe.env).tasks("train")
@@ -93,9 +93,10 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
             tick(len(episodes), max(len(tasks), len(episodes)), "")
-    if problem := signal_of(episodes).problem:
-        ways = "reward steps on the way, or teach (docs/own-environment.md)"
-        raise UserError(f"reward alone teaches nothing here: {problem}; {ways}")
+    signal = signal_of(episodes)
+    if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
+        ways = "reward steps on the way, explore (docs/exploration.md), or teach (docs/own-environment.md)"
+        raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways}")
     path = context.run.random_play(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
