@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -179,7 +181,11 @@ def _sft_examples(
     if player == "reflector":
         return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
     view = sft_plain if player == "plain" else sft_policy
-    return choice_examples(make_policy(recipe, lm), view(read_episodes(path), negatives), seed)
+    rows = view(read_episodes(path), negatives)
+    if recipe.sft.reflection_dropout:
+        dropped = np.random.default_rng(named_seed(seed, "dropout")).random(len(rows)) < recipe.sft.reflection_dropout
+        rows = [replace(row, reflection=None) if drop else row for row, drop in zip(rows, dropped, strict=True)]
+    return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
