@@ -116,9 +116,7 @@ def test_while_the_critic_warms_up_the_policy_stays(tiny: Tiny, make_rooms: Any)
 
 
 @pytest.mark.parametrize("method", list(TRAIN))
-def test_a_killed_training_ends_with_the_same_weights(
-    tiny: Tiny, make_rooms: Any, tmp_path: Path, method: str
-) -> None:
+def test_a_killed_training_ends_with_the_same_weights(tiny: Tiny, make_rooms: Any, tmp_path: Path, method: str) -> None:
     config, values = replace(RL, updates=5, eval_every=2, kl_coef=0.1), replace(VALUES, critic_steps=5, buffer=40)
     whole = player(method, tiny())
     lines = train(method, whole, make_rooms, config, values)

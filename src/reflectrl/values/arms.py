@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from reflectrl.pipeline.arms import PLAYED, Arm
@@ -36,10 +37,10 @@ MODELS = {
     "archer-no-reflection": ValueTrained("archer", "plain", ""),
     "linvit-no-reflection": ValueTrained("linvit", "plain", ""),
 }
-GUIDED = {"guide": "reflectrl.values.guided:value_guided", "settings": ("values.kl_lambda",)}
+GUIDED = partial(Arm, guide="reflectrl.values.guided:value_guided", settings=("values.kl_lambda",))
 ARMS = {
     "archer": Arm("SFT + ArCHer: RL by a critic of single actions", "archer", "reflector"),
-    "linvit": Arm("SFT as a prior, sampled by a learned value (LINVIT)", "linvit", "reflector", **GUIDED),
+    "linvit": GUIDED("SFT as a prior, sampled by a learned value (LINVIT)", "linvit", "reflector"),
     "archer-no-reflection": Arm("SFT + ArCHer without a reflector", "archer-no-reflection"),
-    "linvit-no-reflection": Arm("SFT as a prior for LINVIT, without a reflector", "linvit-no-reflection", **GUIDED),
+    "linvit-no-reflection": GUIDED("SFT as a prior for LINVIT, without a reflector", "linvit-no-reflection"),
 }

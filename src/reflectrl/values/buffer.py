@@ -92,7 +92,9 @@ class TransitionBuffer(nn.Module):
             self.register_buffer(name, torch.cat([before, more[known_N]])[-self.size :])
         self._forget()
         if not len(self):
-            raise UserError("the horizon cut every episode off at its first step, so nobody knows what would have followed")
+            raise UserError(
+                "the horizon cut every episode off at its first step, so nobody knows what would have followed"
+            )
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:
         """`count` transitions, uniformly and with replacement."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ValuesConfig:
     """Online RL of the arms "archer" and "linvit", whose critics learn from step to step. How they play and are
-    evaluated, gamma, learning rates and critic_warmup stand in [rl]."""
+    evaluated, gamma, learning rates and critic_warmup stand in [rl].
+    """
 
     critic_steps: Count = 100
     """Optimiser steps of the critic per update."""

@@ -1,7 +1,7 @@
 """Critics of states and actions, what they learn, and the policy that a critic makes of a language model.
 
-Tensor names: N states or steps of a batch, A listed actions, D the width of a hidden state. Where a state has fewer than
-A actions, its log-probabilities end in -inf, and whatever a critic says there counts for nothing.
+Tensor names: N states or steps of a batch, A listed actions, D the width of a hidden state. Where a state has fewer
+than A actions, its log-probabilities end in -inf, and whatever a critic says there counts for nothing.
 """
 
 from __future__ import annotations
