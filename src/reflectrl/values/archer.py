@@ -1,12 +1,11 @@
 """ArCHer: a critic of single actions learns off-policy from all transitions, a policy gradient follows it. One loop.
 
-Each update plays episodes, lets the critic take TD steps on the replay buffer, then lets the policy take steps: it
-draws actions in states of the buffer, each weighed by Q(s, a) - V(s) instead of by what an episode earned.
+An update plays episodes, lets the critic take TD steps on the replay buffer, then lets the policy draw actions in
+states of the buffer, each weighed by Q(s, a) - V(s) instead of by what an episode earned.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
-with one action of the environment as one utterance. Departures: the critic reads hidden states of the policy before
-RL, frozen, where the source trains an encoder of its own; V goes towards the mean of Q over the policy's actions, which
-are listed here, where the source draws one; the two Q share one V; entropy and KL terms as in all of our online RL.
+with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
+source trains an encoder; V follows the mean of Q over all listed actions, where the source draws one of them.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def train_archer(
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
     """
     lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
-    start, critic = Policy(lm.frozen_copy(), scoring=policy.scoring), make_critic(lm.hidden_size, seed).to(device)
-    buffer = TransitionBuffer(values.buffer, start, config.temperature)
+    buffer = TransitionBuffer(values.buffer, Policy(lm.frozen_copy(), scoring=policy.scoring), config.temperature)
+    critic = make_critic(lm.hidden_size, seed).to(device)
     target = deepcopy(critic).requires_grad_(False)
     actor = torch.optim.AdamW(lm.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True)
     fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
@@ -99,18 +98,17 @@ def train_archer(
         taken = values.actor_steps if trainer.step >= config.critic_warmup else 0
         for rows in torch.randint(len(place_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}
-            for place_n in place_N[rows].sort().values.split(config.minibatch):
-                logp_NA = choice_logp(policy, [questions[i] for i in place_n.tolist()])
-                listed = slice(logp_NA.shape[1])
-                weights_NA = logp_NA.detach().exp()
+            for places in place_N[rows].sort().values.split(config.minibatch):
+                logp_NA = choice_logp(policy, [questions[i] for i in places.tolist()])
+                listed, weights_NA = slice(logp_NA.shape[1]), logp_NA.detach().exp()
                 if values.actor_actions == "sampled":
                     drawn_N = weights_NA.cpu().multinomial(1, generator=generator).to(device)
                     weights_NA = torch.zeros_like(weights_NA).scatter_(1, drawn_N, 1.0)
-                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[place_n, listed], weights_NA)}
+                terms = {"policy_loss": policy_gradient_loss(logp_NA, advantages_SA[places, listed], weights_NA)}
                 terms["entropy"] = losses.entropy(logp_NA).mean()
-                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[place_n, listed]).mean()
+                terms["kl"] = losses.categorical_kl(logp_NA, prior_SA[places, listed]).mean()
                 loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"] + config.kl_coef * terms["kl"]
-                share = len(place_n) / len(rows)
+                share = len(places) / len(rows)
                 (share * loss).backward()
                 totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
             trainer.update(totals)

@@ -27,7 +27,7 @@ class ValuesConfig:
     """Most transitions that are kept; the oldest go first."""
     actor_steps: Count = 8
     """Of archer: optimiser steps of the policy per update."""
-    actor_batch: Count = 256
+    actor_batch: Count = 128
     """Of archer: states per optimiser step of the policy, drawn from the buffer."""
     actor_actions: Literal["sampled", "all"] = "sampled"
     """Of archer: whether a state's gradient comes from one action that the policy draws there (REINFORCE), or from
