@@ -1,11 +1,11 @@
 """ArCHer: a critic of single actions learns off-policy from all transitions, a policy gradient follows it. One loop.
 
-An update plays episodes, lets the critic take TD steps on the replay buffer, then lets the policy draw actions in
-states of the buffer, each weighed by Q(s, a) - V(s) instead of by what an episode earned.
+An update plays episodes, lets the critic take TD steps on the replay buffer, then lets the policy take steps in states
+of the buffer, where its actions are weighed by Q(s, a) - V(s) instead of by what an episode earned.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
 with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
-source trains an encoder; V follows the mean of Q over all listed actions, where the source draws one of them.
+source trains an encoder; V and the policy learn from all listed actions (a key), where the source draws one of them.
 """
 
 from __future__ import annotations
@@ -89,12 +89,10 @@ def train_archer(
             follow(target, critic, values.target_rate)
         metrics |= trainer.means()
 
-        # The policy, in some of these states: Q(s, a) - V(s) weighs actions that it draws there now.
+        # The policy, in some of these states: Q(s, a) - V(s) weighs the actions that it takes there now.
         states_SD, actions_SAD, prior_SA = buffer.features(states_S)
         with torch.no_grad():
             advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]
-            scale = expected_value(policy_SA, advantages_SA.square()).mean().sqrt().clamp_min(1e-8)
-        advantages_SA = advantages_SA / (scale if config.normalise else 1.0)
         taken = values.actor_steps if trainer.step >= config.critic_warmup else 0
         for rows in torch.randint(len(place_N), (taken, values.actor_batch), generator=generator):
             totals: Metrics = {}

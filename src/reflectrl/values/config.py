@@ -29,9 +29,9 @@ class ValuesConfig:
     """Of archer: optimiser steps of the policy per update."""
     actor_batch: Count = 128
     """Of archer: states per optimiser step of the policy, drawn from the buffer."""
-    actor_actions: Literal["sampled", "all"] = "sampled"
-    """Of archer: whether a state's gradient comes from one action that the policy draws there (REINFORCE), or from
-    all of them, each with its probability (the same in expectation, with less variance)."""
+    actor_actions: Literal["all", "sampled"] = "all"
+    """Of archer: whether a state's gradient comes from all of its actions, each with its probability, or from one that
+    the policy draws there (REINFORCE, as in the source): the same in expectation, with more variance."""
     kl_lambda: Positive = 0.05
     """Of linvit: what straying from the language model costs, in reward per nat. Small values follow the critic, large
     ones the model."""
