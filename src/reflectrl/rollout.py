@@ -36,13 +36,15 @@ class Job:
     """An episode to be played: the task, and the seed of all its randomness.
 
     With a `start`, the actions up to there are carried out again before the player is asked for the first time; the
-    environment draws its randomness as it did then, and only the player's comes from the seed of the job.
+    environment draws its randomness as it did then, and only the player's comes from the seed of the job. With a
+    `horizon`, the episode is cut off after so many steps, if the environment does not end it before.
     """
 
     task: Task
     seed: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
     start: Start | None = None
+    horizon: int = 0
 
 
 def rollout(
@@ -110,10 +112,11 @@ def rollout(
             stepped = for_each(advance, [live.env for live in episodes], [live.task for live in episodes], actions)
             for (live, job), action, now in zip(playing, actions, stepped, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
-                live.turns, live.observation, live.truncated = [], now.observation, now.truncated
-                if now.done:  # handed over at once: the next environment may raise
+                live.turns, live.observation = [], now.observation
+                live.truncated = now.truncated or (not now.done and len(live.steps) == job.horizon)
+                if now.done or live.truncated:  # handed over at once: the next environment may raise
                     provenance = dict(job.provenance)
-                    yield Episode(job.task, tuple(live.steps), now.success, now.truncated, job.seed, provenance)
+                    yield Episode(job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance)
                     free.append(live.env)
                 else:
                     still_playing.append((live, job))

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectrl.learn.curriculum import Curriculum
-from reflectrl.types import UserError
+from reflectrl.config import RLConfig
+from reflectrl.learn.curriculum import Curriculum, SuccessRates, growing_horizon
+from reflectrl.types import Episode, Task, UserError
 
 STAGES = ("pickup", "dropoff", "full")
 
@@ -93,3 +94,42 @@ def test_resuming_through_json_changes_nothing(stages, kind, rates, gate, window
     second.load(json.loads(json.dumps(first.state())))
     assert walk(whole, rates)[cut:] == walk(second, rates[cut:])
     assert whole.stage == second.stage
+
+
+def outcomes(task: Task, wins: int, losses: int) -> list[Episode]:
+    return [Episode(task, (), won, False, 0) for won in [True] * wins + [False] * losses]
+
+
+class TestSuccessRates:
+    always, never, sometimes, unknown = (Task(name, "full") for name in ("always", "never", "sometimes", "unknown"))
+
+    def test_tasks_that_are_sometimes_won_are_drawn_more(self) -> None:
+        rates = SuccessRates()
+        for _ in range(10):
+            rates.add([*outcomes(self.always, 1, 0), *outcomes(self.never, 0, 1), *outcomes(self.sometimes, 1, 1)])
+        always, never, sometimes, unknown = rates.weights([self.always, self.never, self.sometimes, self.unknown])
+        assert always == pytest.approx(never) and unknown == pytest.approx(sometimes, rel=0.05)
+        assert sometimes > 3 * always > 0
+
+    def test_what_is_learned_since_counts_more(self) -> None:
+        rates = SuccessRates()
+        rates.add(outcomes(self.always, 0, 20))
+        before = rates.weights([self.always, self.unknown])[0]
+        rates.add(outcomes(self.always, 7, 0))
+        assert rates.weights([self.always, self.unknown])[0] > 2 * before
+
+    @given(st.lists(st.tuples(st.integers(0, 3), st.booleans())))
+    def test_weights_are_probabilities_and_survive_a_kill(self, played) -> None:
+        rates, tasks = SuccessRates(), [Task(str(i), "full") for i in range(4)]
+        rates.add(Episode(tasks[i], (), won, False, 0) for i, won in played)
+        weights = rates.weights(tasks)
+        assert weights.sum() == pytest.approx(1) and (weights > 0).all()
+        again = SuccessRates()
+        again.load(json.loads(json.dumps(rates.state())))
+        assert (again.weights(tasks) == weights).all()
+
+
+def test_the_horizon_grows_in_the_first_half():
+    config = RLConfig(updates=8, first_horizon=4)
+    assert [growing_horizon(config, 20, update) for update in range(8)] == [4, 8, 12, 16, 20, 20, 20, 20]
+    assert growing_horizon(config, 3, 0) == 3

@@ -267,6 +267,32 @@ def test_ppo_by_hand():
     torch.testing.assert_close(grad_N, torch.tensor([0.0, 0.5, -0.125, 0.0]))
 
 
+def test_the_upper_clip_may_be_wider():
+    logp_N, advantages_N = torch.tensor([1.15, 1.3, 0.85]).log(), torch.ones(3)
+    loss, outside = losses.ppo_loss(logp_N, torch.zeros(3), advantages_N, 0.1, clip_high=0.2)
+    torch.testing.assert_close(loss, torch.tensor(-(1.15 + 1.2 + 0.85) / 3))
+    assert outside.item() == pytest.approx(2 / 3)
+
+
+def test_the_dual_clip_bounds_what_a_bad_choice_costs():
+    logp_N, advantages_N = torch.tensor([5.0, 5.0, 2.0]).log(), torch.tensor([-1.0, 1.0, -1.0])
+    loss, _ = losses.ppo_loss(logp_N, torch.zeros(3), advantages_N, 0.1, dual_clip=3.0)
+    torch.testing.assert_close(loss, torch.tensor(-(-3.0 + 1.1 - 2.0) / 3))
+    grad_N = gradient(lambda x: losses.ppo_loss(x, torch.zeros(3), advantages_N, 0.1, dual_clip=3.0)[0], logp_N)
+    torch.testing.assert_close(grad_N, torch.tensor([0.0, 0.0, 2 / 3]))
+
+
+@given(vectors(elements=st.floats(-5, -0.01)), st.floats(-1, 1))
+def test_the_estimated_divergence_is_never_negative_and_zero_where_nothing_moved(logp_N, shift):
+    assert losses.approximate_kl(logp_N, logp_N).item() == 0
+    assert losses.approximate_kl(logp_N + shift, logp_N).item() >= 0
+
+
+def test_the_estimated_divergence_by_hand():
+    moved = losses.approximate_kl(torch.tensor([2.0, 1.0]).log(), torch.zeros(2))
+    torch.testing.assert_close(moved, torch.tensor((2 - 1 - 0.6931472) / 2))
+
+
 def test_clip_fraction_counts_ratios_outside_the_interval():
     logp_N = torch.tensor([1.0, 1.05, 1.2, 0.7]).log()
     _, outside = losses.ppo_loss(logp_N, torch.zeros(4), torch.ones(4), 0.1)

@@ -47,10 +47,10 @@ def same_weights(one: LanguageModel, other: LanguageModel) -> bool:
 
 class TestLearning:
     @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
-    @pytest.mark.parametrize("baseline", ["none", "mean", "leave-one-out", "critic"])
+    @pytest.mark.parametrize("baseline", ["none", "mean", "leave-one-out", "grpo", "dr-grpo", "gigpo", "critic"])
     def test_it_finds_the_action_that_pays(self, tiny: Tiny, make_rooms: Any, algorithm: Any, baseline: Any) -> None:
         lm = tiny()
-        config = replace(QUICK, algorithm=algorithm, baseline=baseline, updates=12, episodes=12, group=3, eval_every=6)
+        config = replace(QUICK, algorithm=algorithm, baseline=baseline, updates=16, episodes=12, group=3, eval_every=8)
         log = train(lm, make_rooms, config)
         jobs = [Job(task, i) for i in range(10) for task in make_rooms().tasks("test")]
         after = list(rollout(jobs, make_rooms, Policy(lm)))
@@ -149,6 +149,33 @@ class TestResuming:
         updates=5,
         eval_every=2,
     )
+    ADAPTIVE = replace(
+        CONFIG,
+        baseline="gigpo",
+        group=2,
+        refills=2,
+        curriculum="none",
+        draw="by-success",
+        first_horizon=2,
+        schedule="cosine",
+        warmup=0.4,
+        target_kl=1e-5,
+        self_imitation=True,
+    )
+
+    @pytest.mark.parametrize("kill", [1, 3, 4])
+    def test_so_it_does_where_much_adapts(self, tiny: Tiny, make_rooms: Any, tmp_path: Path, kill: int) -> None:
+        whole, resumed = tiny(), tiny()
+        expected = train(whole, make_rooms, self.ADAPTIVE)
+
+        def until_killed(line: dict[str, Any]) -> None:
+            if line["step"] == kill:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            train(tiny(), make_rooms, self.ADAPTIVE, log=until_killed, state_folder=tmp_path / "learner")
+        rest = train(resumed, make_rooms, self.ADAPTIVE, state_folder=tmp_path / "learner")
+        assert rest == expected[rest[0]["step"] :] and same_weights(resumed, whole)
 
     @pytest.mark.parametrize(
         ("kill", "settings"), [*((kill, {}) for kill in range(6)), (1, {"lora_rank": 2}), (4, {"lora_rank": 2})]
@@ -175,6 +202,50 @@ class TestResuming:
         logs = [train(lm, make_rooms, self.CONFIG, seed) for lm, seed in zip(lms, (0, 0, 1), strict=True)]
         assert logs[0] == logs[1] != logs[2]
         assert same_weights(lms[0], lms[1]) and not same_weights(lms[0], lms[2])
+
+
+class TestTools:
+    """What a recipe can ask of the learner beside its loss."""
+
+    def test_the_rate_follows_the_schedule(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, schedule="linear", warmup=0.5, updates=4))
+        assert [line["lr"] for line in log[:-1]] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2, 5e-3])
+
+    @pytest.mark.parametrize(("target", "grows"), [(1e3, True), (1e-9, False)])
+    def test_the_rate_keeps_the_policy_at_its_pace(
+        self, tiny: Tiny, make_rooms: Any, target: float, grows: bool
+    ) -> None:
+        config = replace(QUICK, algorithm="ppo", update_epochs=2, target_kl=target)
+        rates = [line["lr"] for line in train(tiny(), make_rooms, config)[:-1]]
+        assert rates == sorted(rates, reverse=not grows) and rates[0] == 1e-2 != rates[-1]
+        assert rates[-1] / rates[0] == pytest.approx(1.5**3 if grows else 1.5**-3)
+
+    def test_groups_that_say_nothing_are_played_anew(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="dr-grpo", group=2, updates=3)
+        plain, refilled = (train(tiny(), make_rooms, replace(config, refills=n)) for n in (0, 4))
+        assert all(line["episodes"] == 6 * (line["step"] + 1) for line in plain[:-1])
+        assert refilled[-2]["episodes"] > plain[-2]["episodes"]
+        assert all(0 <= line["groups_with_signal"] <= 1 for line in refilled[:-1])
+
+    def test_episodes_grow_longer(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, first_horizon=1, updates=6, lr=1e-9))
+        assert log[0]["steps"] == 1 < log[-2]["steps"]
+
+    def test_the_bonus_ends_at_the_entropy_floor(self, tiny: Tiny, make_rooms: Any) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        full, _ = gradient(policy, batch, replace(PLAIN, entropy_coef=5.0))
+        none, _ = gradient(policy, batch, PLAIN)
+        high, _ = gradient(policy, batch, replace(PLAIN, entropy_coef=5.0, entropy_floor=9.0))
+        low, _ = gradient(policy, batch, replace(PLAIN, entropy_coef=5.0, entropy_floor=1e-6))
+        assert any(not torch.allclose(full[name], none[name], atol=1e-6) for name in full)
+        for name in full:
+            torch.testing.assert_close(high[name], full[name], atol=1e-6, rtol=0)
+            torch.testing.assert_close(low[name], none[name], atol=1e-6, rtol=0)
+
+    def test_self_imitation_learns_from_rare_wins(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, self_imitation=True, baseline="critic", updates=12, episodes=12, replay_episodes=6)
+        log = train(tiny(), make_rooms, config)
+        assert log[-2]["success"] > log[0]["success"] and log[-2]["replay_loss"] != 0
 
 
 HUGE = 1e9

@@ -62,3 +62,25 @@ def test_is_rebuilt_from_its_episodes():
     for both in (buffer, again):
         both.add(episodes(True, start=9))
     assert again.episodes == buffer.episodes
+
+
+def test_what_has_more_to_teach_is_drawn_more_often():
+    buffer = ReplayBuffer(4, episodes(True, True, True))
+    assert buffer.priorities == (1.0, 1.0, 1.0)
+    buffer.set_priorities([0, 2], [6.0, 0.5])
+    rng = np.random.default_rng(0)
+    drawn = Counter(buffer.draw(1, rng, by_priority=True)[0] for _ in range(3000))
+    assert 0.75 < drawn[0] / 3000 < 0.85 and drawn[2] < drawn[1]
+    buffer.add(episodes(True, start=3))
+    assert buffer.priorities == (6.0, 1.0, 0.5, 6.0)  # a new one is as good as the best
+    assert sorted(buffer.draw(9, rng, by_priority=True)) == [0, 1, 2, 3]
+
+
+def test_priorities_stay_with_their_episodes():
+    buffer = ReplayBuffer(2, episodes(True, True), [3.0, 1.0])
+    buffer.add(episodes(True, start=2))
+    assert ids(buffer.episodes) == ["t1", "t2"] and buffer.priorities == (1.0, 3.0)
+    again = ReplayBuffer(2, buffer.episodes, buffer.priorities)
+    assert again.draw(1, np.random.default_rng(3), True) == buffer.draw(1, np.random.default_rng(3), True)
+    buffer.clear()
+    assert buffer.priorities == ()

@@ -101,6 +101,8 @@ class TeachConfig:
     """Most actions that are tried in a state: the one taken and the policy's most probable; 0 tries all."""
     tasks: Natural = 0
     """How many training tasks the teacher plays, or how many of the log's are learned from; 0 means all of them."""
+    validation_tasks: Natural = 0
+    """How many validation tasks the teacher plays, by which SFT keeps its best weights; 0 means all of them."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions; every taught task is played once with each share."""
     negatives: Natural = 2
@@ -181,12 +183,19 @@ class RLConfig:
     episodes: Count = 16
     """Fresh episodes, or completions, per iteration."""
     group: Count = 1
-    """Episodes per task (completions per prompt) within an iteration (above 1 for the leave-one-out baseline)."""
+    """Episodes per task (completions per prompt) within an iteration; above 1 for baselines that compare episodes."""
+    refills: Natural = 0
+    """Dynamic sampling: tasks all of whose episodes returned the same are not learned from, and further ones played in
+    their place, at most this many times per update; 0 turns it off. (Agents only.)"""
     temperature: Positive = 1.0
     """Sampling temperature of the policy while it learns; in text tasks, of sampled evaluation too."""
-    baseline: Literal["none", "mean", "leave-one-out", "critic"] = "mean"
-    """What is subtracted from the reward-to-go. In text tasks, the critic predicts a value at every token; the other
-    baselines compare the returns of whole completions, and all tokens of a completion get the same advantage."""
+    baseline: Literal["none", "mean", "leave-one-out", "grpo", "dr-grpo", "gigpo", "critic"] = "mean"
+    """What a reward-to-go is compared with: nothing, the mean of the batch, other episodes of the task (leave-one-out,
+    GRPO, Dr. GRPO), also other steps from an equal state (GiGPO), or what a critic expects: [learner.md](learner.md).
+    In text tasks, the critic predicts a value at every token; the first three compare the returns of whole completions,
+    and all tokens of a completion get the same advantage; the others are for agents only."""
+    step_coef: NonNegative = 1.0
+    """Weight of the comparison of steps beside that of episodes ("gigpo")."""
     gamma: Share = 1.0
     """Discount factor of the reward-to-go; in text tasks per token, and used by the critic only."""
     gae_lambda: Share = 0.95
@@ -195,6 +204,11 @@ class RLConfig:
     """Divide advantages by their root mean square over the batch (in text tasks, over its tokens)."""
     clip_coef: Positive = 0.1
     """PPO ratio clip."""
+    clip_high: NonNegative = 0.0
+    """The upper clip where it differs from the lower, as in DAPO's clip-higher; 0 takes `clip_coef`."""
+    dual_clip: NonNegative = 0.0
+    """Dual clip: at most this many times a negative advantage counts, however far the ratio has moved; above 1 (3 is
+    usual), or 0 for none."""
     update_epochs: Count = 3
     """PPO epochs over a batch."""
     steps_per_epoch: Count = 1
@@ -214,12 +228,22 @@ class RLConfig:
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
     """Weight of the entropy bonus, a part of the loss and never of the reported reward; per token in text tasks."""
+    entropy_floor: NonNegative = 0.0
+    """Entropy in nats above which a step gets no bonus; 0 gives it everywhere."""
     kl_coef: NonNegative = 0.05
     """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks it is a penalty on
     each token's log-ratio to the reference, taken from rewards that were divided by their running standard deviation.
     With 0, no reference model is kept in memory."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How learning rates fall over the updates: not at all, to 0, or to a tenth."""
+    warmup: Share = 0.0
+    """Share of the updates in which they rise first ("linear" and "cosine")."""
+    target_kl: NonNegative = 0.0
+    """Divergence in nats by which an update is to move the policy (PPO): learning rates grow by half after an update
+    that moved it by less than half of that, and shrink as much after one that moved it by more than twice; 0 leaves
+    them alone."""
     weight_decay: NonNegative = 0.0
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
@@ -230,6 +254,9 @@ class RLConfig:
     """Slots of the buffer of successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
     """Episodes drawn from the buffer per iteration."""
+    self_imitation: bool = False
+    """Draw those the more often the better they turned out than expected, and learn from their good steps only, as if
+    they had been chosen now (self-imitation learning)."""
     replay_log: Natural = 0
     """Successful episodes of a log (that of offline learning) that are drawn beside them; above 0, it is made."""
     curriculum: Literal["none", "equal", "gate"] = "equal"
@@ -238,6 +265,12 @@ class RLConfig:
     """Share of an update's episodes that come from the other stages, lest they be forgotten."""
     gate: Share = 0.9
     """Success rate over the last batches that opens the next stage."""
+    draw: Literal["uniform", "by-success"] = "uniform"
+    """How tasks of a stage are drawn: all alike, or those that are sometimes won more than those that always or never
+    are ([learner.md](learner.md))."""
+    first_horizon: Natural = 0
+    """Horizon of the first update's episodes, in steps, that grows to the environment's during the first half of the
+    updates; 0 leaves that alone."""
     reverse: Annotated[float, Range(least=0, below=1)] = 0.0
     """Share of an update's groups that begin part-way into a winning episode ([exploration.md](exploration.md))."""
     reverse_gate: Share = 0.5
@@ -264,14 +297,21 @@ class RLConfig:
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""
-        if self.baseline == "leave-one-out" and self.group < 2:
-            return "'baseline' leave-one-out compares episodes of one task; 'group' must be at least 2"
+        compared = self.baseline in ("leave-one-out", "grpo", "dr-grpo", "gigpo")
+        if (compared or self.refills) and self.group < 2:
+            about = f"'baseline' {self.baseline}" if compared else f"'refills' {self.refills}"
+            return f"{about} compares episodes of one task; 'group' must be at least 2"
+        if 0 < self.dual_clip <= 1:
+            return f"'dual_clip' is {self.dual_clip:g}; it must be above 1, or 0 for none"
+        if self.target_kl and self.algorithm in ("reinforce",):
+            return "'target_kl' is the divergence that PPO measures; set 'algorithm' to ppo"
         if self.episodes % self.group:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
         if self.reverse and self.episodes == self.group:
             return f"'reverse' is {self.reverse} of one group per update; 'episodes' must be at least twice 'group'"
-        if self.milestone_coef and self.milestone_at_horizon == "lost" and self.baseline == "leave-one-out":
-            return "'milestone_coef' changes nothing with 'baseline' leave-one-out; set 'milestone_at_horizon' to kept"
+        if self.milestone_coef and self.milestone_at_horizon == "lost" and compared and self.baseline != "gigpo":
+            about = f"'milestone_coef' changes nothing with 'baseline' {self.baseline}"
+            return f"{about}; set 'milestone_at_horizon' to kept"
         return None
 
 

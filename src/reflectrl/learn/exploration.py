@@ -107,8 +107,8 @@ class Pay:
                 "(a dictionary from event to stage); leave the key at 0, or name some"
             )
         self.counts = ObservationCounts()
-        # Leave-one-out compares undiscounted sums, in which only undiscounted shaping cancels out.
-        self.gamma = 1.0 if config.baseline == "leave-one-out" else config.gamma
+        # What compares episodes takes undiscounted sums, in which only undiscounted shaping cancels out.
+        self.gamma = config.gamma if config.baseline in ("none", "mean", "critic") else 1.0
 
     def __call__(self, episode: Episode) -> Tensor:
         """[T] rewards to learn from, in environment units, of all steps of an episode."""

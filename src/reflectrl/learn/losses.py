@@ -178,8 +178,15 @@ def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
     return -(advantages_N.detach() * logp_N).mean()
 
 
-def ppo_loss(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, clip_coef: float) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + c) A_n).
+def ppo_loss(
+    logp_N: Tensor,
+    old_logp_N: Tensor,
+    advantages_N: Tensor,
+    clip_coef: float,
+    clip_high: float = 0.0,
+    dual_clip: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """PPO's clipped surrogate: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + h) A_n).
 
     rho_n = pi(a_n|s_n) / pi_old(a_n|s_n). At rho = 1 the gradient is that of REINFORCE (Schulman et al. 2017,
     "Proximal Policy Optimization Algorithms", equation 7).
@@ -188,22 +195,38 @@ def ppo_loss(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, clip_coef
         logp_N: [N] log-probabilities of the actions taken, with gradient.
         old_logp_N: [N] the same under the policy that played, taken as constants.
         advantages_N: [N] advantages, taken as constants.
-        clip_coef: c > 0, the furthest that a ratio may move from 1 and still be rewarded.
+        clip_coef: c > 0, the furthest that a ratio may fall below 1 and still be rewarded.
+        clip_high: h > 0, the furthest that it may rise above 1 (clip-higher; Yu et al. 2025, "DAPO"); 0 means c.
+        dual_clip: d > 1 bounds what a negative advantage adds to the loss by d |A_n|, where the ratio is far above 1
+            (Ye et al. 2020, "Mastering Complex Control in MOBA Games", equation 6); 0 leaves it unbounded.
 
     Returns:
-        (scalar loss, scalar share of the ratios outside [1 - c, 1 + c], without gradient).
+        (scalar loss, scalar share of the ratios outside [1 - c, 1 + h], without gradient).
     """
-    advantages_N = advantages_N.detach()
+    advantages_N, high = advantages_N.detach(), clip_high or clip_coef
     ratio_N = (logp_N - old_logp_N.detach()).exp()
-    clipped_N = ratio_N.clamp(1 - clip_coef, 1 + clip_coef)
-    loss = -torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N).mean()
-    outside_N = (ratio_N.detach() - 1).abs() > clip_coef
-    return loss, outside_N.to(loss.dtype).mean()
+    surrogate_N = torch.minimum(ratio_N * advantages_N, ratio_N.clamp(1 - clip_coef, 1 + high) * advantages_N)
+    if dual_clip:
+        bounded_N = torch.maximum(surrogate_N, dual_clip * advantages_N)
+        surrogate_N = torch.where(advantages_N < 0, bounded_N, surrogate_N)
+    outside_N = (ratio_N.detach() < 1 - clip_coef) | (ratio_N.detach() > 1 + high)
+    return -surrogate_N.mean(), outside_N.to(ratio_N.dtype).mean()
+
+
+def approximate_kl(logp_N: Tensor, old_logp_N: Tensor) -> Tensor:
+    """KL(pi_old || pi) estimated from what pi_old chose: mean_n (rho_n - 1 - log rho_n), never negative, in nats.
+
+    Source: Schulman 2020, "Approximating KL Divergence", the estimator k3. [N], [N] -> scalar without gradient.
+    """
+    log_ratio_N = (logp_N - old_logp_N).detach()
+    return (log_ratio_N.exp() - 1 - log_ratio_N).mean()
 
 
 def _ppo(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, config: RLConfig) -> dict[str, Tensor]:
-    loss, clip_fraction = ppo_loss(logp_N, old_logp_N, advantages_N, config.clip_coef)
-    return {"policy_loss": loss, "clip_fraction": clip_fraction}
+    clips = (config.clip_coef, config.clip_high, config.dual_clip)
+    loss, clip_fraction = ppo_loss(logp_N, old_logp_N, advantages_N, *clips)
+    moved = approximate_kl(logp_N, old_logp_N)
+    return {"policy_loss": loss, "clip_fraction": clip_fraction, "approx_kl": moved}
 
 
 PolicyLoss = Callable[[Tensor, Tensor, Tensor, RLConfig], dict[str, Tensor]]

@@ -19,7 +19,7 @@ import torch
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.trainer import Metrics, Trainer
+from reflectrl.learn.trainer import Metrics, Trainer, cosine, linear
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.machine import release_memory
 
@@ -36,16 +36,19 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
     """
     lm = rollouts.lm
     critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device) if config.baseline == "critic" else None
-    groups = [{"params": lm.parameters(), "lr": config.lr}]
+    groups = [{"params": lm.parameters(), "lr": config.lr, "initial_lr": config.lr}]
     if critic is not None:
-        groups.append({"params": list(critic.parameters()), "lr": config.critic_lr})
+        rates = {"lr": config.critic_lr, "initial_lr": config.critic_lr}
+        groups.append({"params": list(critic.parameters()), **rates})
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     further = {"critic": critic, "reference": rollouts.reference}
     parts = {name: part for name, part in further.items() if part is not None}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
+    rate = 1.0  # of the learning rates' peaks, before the schedule
     if trainer.resumed is not None:
         rollouts.load(trainer.resumed)
+        rate = trainer.resumed.get("rate", rate)
 
     while True:
         metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
@@ -53,11 +56,17 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
             scores = rollouts.evaluate()
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, **rollouts.state())
+            trainer.save(logged=trainer.step - 1, rate=rate, **rollouts.state())
         if trainer.step == config.updates:
             break
+        if config.schedule != "constant" or config.target_kl:
+            fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
+            trainer.set_rate(rate * fall)
+            metrics["lr"] = config.lr * rate * fall
         batch = rollouts.collect(trainer.step, critic)
         metrics |= update(trainer, critic, batch, config, epochs)
+        if config.target_kl:
+            rate = adapted(rate, metrics["approx_kl"], config.target_kl)
         if (past := rollouts.replay(critic)) is not None:
             metrics["replay_loss"] = update(trainer, critic, past, config, 1)["loss"]
         metrics |= rollouts.end_update()
@@ -66,6 +75,24 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         log(metrics)
     log(metrics)
     trainer.finish()
+
+
+SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
+    "constant": lambda step, steps, warmup: 1.0,
+    "linear": linear,
+    "cosine": cosine,
+}
+"""Share of the peak learning rate at an update, for each `rl.schedule`."""
+
+
+def adapted(rate: float, moved: float, target: float) -> float:
+    """The share of the peak learning rate after an update that moved the policy by so many nats, between 0.01 and 10.
+
+    Source: the adaptive rate of PPO in rsl_rl (Rudin et al. 2022, "Learning to Walk in Minutes").
+    """
+    if moved > 2 * target:
+        return max(0.01, rate / 1.5)
+    return min(10.0, rate * 1.5) if moved < target / 2 else rate
 
 
 def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int) -> Metrics:
@@ -90,8 +117,10 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                 old_N = torch.where(old_N.isnan(), chosen_N.detach(), old_N)  # unknown: as if the policy had chosen now
                 terms = losses.POLICY_LOSSES[config.algorithm](chosen_N, old_N, advantage_N, config)
                 with torch.set_grad_enabled(config.entropy_coef > 0):
-                    terms["entropy"] = losses.entropy(logp_NA).mean()
-                loss = terms["policy_loss"] - config.entropy_coef * terms["entropy"]
+                    entropy_N = losses.entropy(logp_NA)
+                terms["entropy"] = entropy_N.mean()
+                bonus = entropy_N.clamp(max=config.entropy_floor).mean() if config.entropy_floor else terms["entropy"]
+                loss = terms["policy_loss"] - config.entropy_coef * bonus
                 if batch.ref_logp:
                     terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
                     loss = loss + config.kl_coef * terms["kl"]

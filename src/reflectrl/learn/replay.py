@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,17 +13,16 @@ from reflectrl.types import Episode
 class ReplayBuffer:
     """The latest successful episodes, at most `slots` of them; the oldest makes room for the newest.
 
-    The buffer's whole state is `episodes`: `ReplayBuffer(slots, buffer.episodes)` is an equal buffer, and writing
-    those episodes with the episode log is all that resuming needs.
-
     Args:
         slots: greatest number of episodes kept; 0 keeps none.
         episodes: what to begin with (failures are left out here too).
+        priorities: of those episodes, where they were drawn by priority before.
     """
 
-    def __init__(self, slots: int, episodes: Iterable[Episode] = ()) -> None:
+    def __init__(self, slots: int, episodes: Iterable[Episode] = (), priorities: Sequence[float] = ()) -> None:
         self._kept: deque[Episode] = deque(maxlen=slots)
-        self.add(episodes)
+        self._priorities: deque[float] = deque(maxlen=slots)
+        self.add(episodes, priorities)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -33,15 +32,39 @@ class ReplayBuffer:
         """What is kept, oldest first."""
         return tuple(self._kept)
 
-    def add(self, episodes: Iterable[Episode]) -> None:
-        """Keep those of the episodes that succeeded."""
-        self._kept.extend(episode for episode in episodes if episode.success)
+    @property
+    def priorities(self) -> tuple[float, ...]:
+        """The priority of each, above 0."""
+        return tuple(self._priorities)
+
+    def add(self, episodes: Iterable[Episode], priorities: Sequence[float] = ()) -> None:
+        """Keep those of the episodes that succeeded. Without priorities they get the highest, to be drawn soon."""
+        succeeded = [episode for episode in episodes if episode.success]
+        self._priorities.extend(priorities or [max(self._priorities, default=1.0)] * len(succeeded))
+        self._kept.extend(succeeded)
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Episode]:
         """`count` different episodes drawn uniformly, or all of them (shuffled) when fewer are kept."""
         kept = self.episodes
-        return [kept[i] for i in rng.choice(len(kept), min(count, len(kept)), replace=False)] if kept else []
+        return [kept[place] for place in self.draw(count, rng)]
+
+    def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False) -> list[int]:
+        """The places of so many different episodes: uniformly, or in proportion to their priorities.
+
+        Source: Schaul et al. 2016, "Prioritized Experience Replay", with alpha = 1 and, as in self-imitation learning,
+        without weights that undo the priorities.
+        """
+        if not self._kept:
+            return []
+        chances = np.array(self._priorities) / sum(self._priorities) if by_priority else None
+        return rng.choice(len(self._kept), min(count, len(self._kept)), replace=False, p=chances).tolist()
+
+    def set_priorities(self, places: Sequence[int], priorities: Sequence[float]) -> None:
+        """Note anew how much is to be learned from the episodes at those places; numbers above 0."""
+        for place, priority in zip(places, priorities, strict=True):
+            self._priorities[place] = priority
 
     def clear(self) -> None:
         """Forget everything, as is done when the curriculum moves on."""
         self._kept.clear()
+        self._priorities.clear()

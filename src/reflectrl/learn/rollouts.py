@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,18 @@ from torch import Tensor
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
+from reflectrl.learn.advantages import ADVANTAGES, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.curriculum import Curriculum, ReverseCurriculum, draw_tasks, replayed
+from reflectrl.learn.curriculum import (
+    Curriculum,
+    ReverseCurriculum,
+    SuccessRates,
+    draw_tasks,
+    growing_horizon,
+    replayed,
+)
 from reflectrl.learn.exploration import Pay
-from reflectrl.learn.losses import baseline_leave_one_out, gae, restricted_log_softmax, rewards_to_go
+from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
 from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, success_rate
 from reflectrl.learn.value import ValueHead
@@ -26,7 +33,7 @@ from reflectrl.models.sharing import Ids
 from reflectrl.players.base import Player
 from reflectrl.players.policy import Policy
 from reflectrl.rollout import Job, Start, rollout
-from reflectrl.types import Episode, Sampling, Task, named_seed
+from reflectrl.types import Episode, Observation, Sampling, Task, named_seed
 
 
 class EpisodeRollouts(Rollouts):
@@ -66,6 +73,8 @@ class EpisodeRollouts(Rollouts):
         self.pay = Pay(config, self.env)
         self.paid = self.pay if config.milestone_coef or config.count_coef else None
         self.fresh: list[Episode] = []
+        self.played = {"episodes": 0, "env_steps": 0}
+        self.rates = SuccessRates() if config.draw == "by-success" else None
 
     def about(self) -> dict[str, object]:
         return {"stage": self.curriculum.stage}
@@ -78,42 +87,57 @@ class EpisodeRollouts(Rollouts):
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
-        groups = self.groups()
-        jobs = [
-            Job(task, named_seed(self.seed, "rollout", update, i, k), about, start)
-            for i, (task, about, start) in enumerate(groups)
-            for k in range(config.group)
-        ]
-        order = {job.seed: i for i, job in enumerate(jobs)}
-        played = rollout(jobs, self.make_env, self.policy, self.reflector, config.episodes, config.reflect_probability)
-        self.fresh = sorted(played, key=lambda episode: order[episode.seed])
+        horizon = growing_horizon(config, self.env.horizon, update) if config.first_horizon else 0
+        self.fresh, learned, drawn, wanted = [], [], 0, config.episodes // config.group
+        for _ in range(1 + config.refills):
+            groups = self.groups(wanted)
+            jobs = [
+                Job(task, named_seed(self.seed, "rollout", update, i, k), about, start, horizon)
+                for i, (task, about, start) in enumerate(groups, drawn)
+                for k in range(config.group)
+            ]
+            order = {job.seed: i for i, job in enumerate(jobs)}
+            batch, reflecting = config.episodes, config.reflect_probability
+            played = rollout(jobs, self.make_env, self.policy, self.reflector, batch, reflecting)
+            ordered = sorted(played, key=lambda episode: order[episode.seed])
+            self.fresh, drawn = [*self.fresh, *ordered], drawn + len(groups)
+            learned += with_signal(ordered, config.group, self.pay) if config.refills else ordered
+            wanted = config.episodes // config.group - len(learned) // config.group
+            if not wanted:
+                break
         if config.count_coef:
             self.pay.counts.add(self.fresh)
-        steps = flatten(self.policy, self.fresh, config.gamma, self.paid)
+        learned = learned or self.fresh  # no group has a signal: all advantages are zero
+        steps = flatten(self.policy, learned, config.gamma, self.paid)
         self.baseline = {False: float(steps.returns_N.mean())}
         if config.reverse:
-            near_N = begun_near(self.fresh)
+            near_N = begun_near(learned)
             self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
-        expected = self.expected(self.fresh) if config.reverse else self.baseline[False]
+        expected = self.expected(learned) if config.reverse else self.baseline[False]
         return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
 
-    def groups(self) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
-        """An update's tasks; with what the log is to say of their episodes, and where those begin."""
+    def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
+        """Tasks of an update; with what the log is to say of their episodes, and where those begin."""
         config, stage = self.config, self.curriculum.stage
-        tasks = draw_tasks(self.env, self.curriculum, config.episodes // config.group, config.rehearsal, self.rng)
+        tasks = draw_tasks(self.env, self.curriculum, count, config.rehearsal, self.rng, self.rates)
         begun = self.reverse.draw(stage, sum(task.stage == stage for task in tasks), self.rng)
         near = [(task, {"started_from": start.seed}, start) for task, start in begun]
         return [*near, *((task, {}, None) for task in tasks[len(near) :])]
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
+        config = self.config
         self.buffer.add(self.fresh)
-        past = self.buffer.sample(self.config.replay_episodes, self.rng)
-        past += self.log.sample(self.config.replay_log, self.rng)
+        places = self.buffer.draw(config.replay_episodes, self.rng, by_priority=config.self_imitation)
+        past = [self.buffer.episodes[place] for place in places] + self.log.sample(config.replay_log, self.rng)
         if not past:
             return None
-        steps = flatten(self.policy, past, self.config.gamma, self.paid)
-        expected = self.expected(past) if self.config.reverse else self.baseline[False]
-        return prepare(self.policy, self.reference_policy, critic, steps, self.config, expected)
+        steps = flatten(self.policy, past, config.gamma, self.paid)
+        expected = self.expected(past) if config.reverse else self.baseline[False]
+        batch = prepare(self.policy, self.reference_policy, critic, steps, config, expected)
+        if config.self_imitation:
+            gains = imitate_gains(batch, steps.spans())
+            self.buffer.set_priorities(places, gains[: len(places)])
+        return batch
 
     def expected(self, episodes: Sequence[Episode]) -> float | Tensor:
         """What baseline "mean" subtracts: the update's mean return, apart for episodes that begin near a win."""
@@ -127,6 +151,15 @@ class EpisodeRollouts(Rollouts):
         current = [episode for episode in current if not replayed(episode)]
         success, length = success_rate(current), float(np.mean([len(episode.steps) for episode in current]))
         metrics = {"success": success, "return": mean_return(current), "steps": length}
+        self.played["episodes"] += len(self.fresh)
+        self.played["env_steps"] += sum(len(episode.steps) for episode in self.fresh)
+        chosen = {step.observation.actions[step.action] for episode in self.fresh for step in episode.steps}
+        metrics |= self.played | {"distinct_actions": len(chosen)}
+        if self.config.group > 1:
+            signal = with_signal(self.fresh, self.config.group, self.pay)
+            metrics["groups_with_signal"] = len(signal) / len(self.fresh)
+        if self.rates is not None:
+            self.rates.add(episode for episode in self.fresh if not replayed(episode))
         metrics |= self.pay.metrics(current)
         if near:
             metrics |= {"reverse_success": success_rate(near), "reverse_distance": float(self.reverse.distance)}
@@ -141,15 +174,20 @@ class EpisodeRollouts(Rollouts):
         saved = {
             "curriculum": self.curriculum.state(),
             "replay": [to_line(episode) for episode in self.buffer.episodes],
+            "priorities": list(self.buffer.priorities),
+            "played": dict(self.played),
+            "rates": self.rates.state() if self.rates is not None else {},
         }
         return saved | {"reverse": self.reverse.state(), "counts": self.pay.counts.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.curriculum.load(state["curriculum"])
-        self.buffer.add(map(from_line, state["replay"]))
-        if "reverse" in state:  # what earlier versions saved lacks both
-            self.reverse.load(state["reverse"])
-            self.pay.counts.load(state["counts"])
+        self.buffer.add(map(from_line, state["replay"]), state["priorities"])
+        self.played = dict(state["played"])
+        self.reverse.load(state["reverse"])
+        self.pay.counts.load(state["counts"])
+        if self.rates is not None:
+            self.rates.load(state["rates"])
 
 
 # ---- from episodes to batches ----------------------------------------------------------------------------------------
@@ -169,6 +207,7 @@ class Steps:
         ends: index after the last step of each episode.
         task_ids: the task of each episode, in the same order, and where it began if not at the beginning: episodes that
             can be compared have the same.
+        observations: what the policy saw at each step.
     """
 
     prompts: list[Ids]
@@ -179,6 +218,7 @@ class Steps:
     returns_N: Tensor
     ends: list[int]
     task_ids: list[str]
+    observations: list[Observation] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -202,6 +242,7 @@ def flatten(
         pay: [T] rewards of all steps of an episode; None takes the environment's.
     """
     prompts, actions, labels, old, rewards, returns, ends, tasks = [], [], [], [], [], [], [], []
+    seen: list[Observation] = []
     for episode in episodes:
         first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
@@ -211,13 +252,15 @@ def flatten(
             actions.append(step.observation.actions)
             labels.append(turn.order.index(step.action) if turn.order else step.action)
             old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
+            seen.append(step.observation)
         rewards_T = pay(episode)[first:] if pay else torch.tensor([step.reward for step in episode.steps[first:]])
         rewards.append(rewards_T)
         returns.append(rewards_to_go(rewards_T, gamma))
         ends.append(len(prompts))
         tasks.append(f"{episode.task.id} from step {first}" if first else episode.task.id)
     labels_N, old_logp_N = torch.tensor(labels), torch.tensor(old)
-    return Steps(prompts, actions, labels_N, old_logp_N, torch.cat(rewards), torch.cat(returns), ends, tasks)
+    rewards_N, returns_N = torch.cat(rewards), torch.cat(returns)
+    return Steps(prompts, actions, labels_N, old_logp_N, rewards_N, returns_N, ends, tasks, seen)
 
 
 def begun_near(episodes: Sequence[Episode]) -> Tensor:
@@ -286,31 +329,8 @@ def policy_pass(
 def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:
     """How much better each choice turned out than expected, (N,), not yet normalised.
 
-    "none": the reward-to-go. "mean": minus `baseline`. "critic": generalised advantage estimation on `values_N`.
-    "leave-one-out": the episode's whole return minus the mean of the other episodes of its task, at all of its steps
-    (RLOO, Ahmadian et al. 2024), since rewards-to-go of different episodes do not belong to comparable states.
+    "none": the reward-to-go. "mean": minus `baseline`. Others are in `advantages.ADVANTAGES`.
     """
-    if config.baseline == "critic":
-        assert values_N is not None
-        return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
-    if config.baseline != "leave-one-out":
-        return steps.returns_N - (baseline if config.baseline == "mean" else 0.0)
-    groups: dict[str, list[slice]] = defaultdict(list)
-    for task, span in zip(steps.task_ids, steps.spans(), strict=True):
-        groups[task].append(span)
-    totals = {task: torch.stack([steps.rewards_N[span].sum() for span in spans]) for task, spans in groups.items()}
-    advantages_N = torch.zeros(len(steps))
-    if all(map(is_level, totals.values())):
-        return advantages_N
-    for task, spans in groups.items():
-        for span, advantage in zip(spans, totals[task] - baseline_leave_one_out(totals[task]), strict=True):
-            advantages_N[span] = advantage
-    return advantages_N
-
-
-def is_level(totals_K: Tensor) -> bool:
-    """Whether none of several episodes did better than another, but for rounding.
-
-    Where that holds for all groups there is nothing to learn from; normalised, rounding would weigh as much as wins do.
-    """
-    return len(totals_K) > 1 and float(totals_K.max() - totals_K.min()) <= 1e-6 * max(1.0, float(totals_K.abs().max()))
+    if config.baseline in ADVANTAGES:
+        return ADVANTAGES[config.baseline](steps, config, values_N)
+    return steps.returns_N - (baseline if config.baseline == "mean" else 0.0)

@@ -76,9 +76,8 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
     if recipe.teach.by == "log":
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
-    if split == "train" and recipe.teach.tasks:
-        tasks = tasks[: recipe.teach.tasks]
-    return demonstrations(tasks, recipe.teach, seed)
+    most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
+    return demonstrations(tasks[: most or None], recipe.teach, seed)
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:

@@ -188,6 +188,10 @@ class TestRewards:
         for baseline, expected in totals.items():
             found = token_advantages(rewards, None, lengths, replace(config, baseline=baseline))
             assert found.tolist() == [x for x, n in zip(expected, lengths, strict=True) for _ in range(n)]
+        found = token_advantages(rewards, None, lengths, replace(config, baseline="dr-grpo"))
+        assert found.tolist() == [-1, -1, 1, -4, -4, 4, 4]
+        found = token_advantages(rewards, None, lengths, replace(config, baseline="grpo"))  # mean length 7 / 4
+        assert found.tolist() == pytest.approx([-7 / 8, -7 / 8, 7 / 4, -7 / 8, -7 / 8, 7 / 8, 7 / 8])
 
 
 class TestStep:
@@ -243,7 +247,7 @@ class TestStep:
 
 
 class TestLoop:
-    @pytest.mark.parametrize("baseline", ["critic", "mean", "leave-one-out"])
+    @pytest.mark.parametrize("baseline", ["critic", "mean", "leave-one-out", "grpo", "dr-grpo"])
     @pytest.mark.parametrize(("kill", "settings"), [(1, {}), (2, {}), (4, {}), (3, {"lora_rank": 2})])
     def test_after_a_kill_it_ends_as_if_uninterrupted(
         self, tiny: Tiny, tmp_path: Path, baseline: Any, kill: int, settings: dict[str, Any]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from reflectrl.config import RLConfig
+from reflectrl.learn.advantages import COMPARISONS
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.examples import Example, completion_logits
-from reflectrl.learn.losses import baseline_leave_one_out, baseline_mean, gae, rewards_to_go
+from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.offline.losses import k3
@@ -78,7 +79,8 @@ def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequen
 
     "critic": generalised advantage estimation over the tokens. The others compare whole completions, and all tokens of
     one share its advantage: the sum of its rewards, minus nothing ("none"), minus the mean of the batch ("mean"), or
-    minus the mean of the other completions of its prompt ("leave-one-out", Ahmadian et al. 2024).
+    compared with the other completions of its prompt (`advantages.COMPARISONS`). With "grpo", each completion weighs
+    alike, however long it is.
 
     Args:
         lengths: tokens of each completion; completions of one prompt are neighbours, `config.group` of each.
@@ -90,8 +92,11 @@ def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequen
     totals_K = torch.stack([part_T.sum() for part_T in parts])
     if config.baseline == "mean":
         totals_K = totals_K - baseline_mean(totals_K)
-    elif config.baseline == "leave-one-out":
-        totals_K = totals_K - torch.cat([baseline_leave_one_out(group) for group in totals_K.split(config.group)])
+    elif config.baseline in COMPARISONS:
+        totals_K = torch.cat(list(map(COMPARISONS[config.baseline], totals_K.split(config.group))))
+    if config.baseline == "grpo":
+        lengths_K = torch.tensor(lengths, device=totals_K.device)
+        totals_K = totals_K * lengths_K.float().mean() / lengths_K
     return totals_K.repeat_interleave(torch.tensor(lengths, device=totals_K.device))
 
 

@@ -58,6 +58,9 @@ class TextPipeline:
             raise UserError("processes: a text task is run in one process")
         if not recipe.sections["rewards"]:
             raise UserError("a text task needs [rewards]: components by name with their weights")
+        if recipe.rl.baseline == "gigpo" or recipe.rl.refills:
+            key = "rl.refills" if recipe.rl.refills else "rl.baseline: gigpo"
+            raise UserError(f"{key} is for agents, who play episodes; a text task has completions")
         return TextContext(recipe, run)
 
     @staticmethod
