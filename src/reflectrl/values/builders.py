@@ -58,4 +58,4 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 def settings_of(recipe: Recipe) -> RLConfig:
     """The recipe's [rl], without what only learning from returns needs."""
-    return replace(recipe.rl, baseline="none", replay=0, replay_episodes=0, replay_log=0)
+    return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)
