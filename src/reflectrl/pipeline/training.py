@@ -10,14 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import (
     EpisodeLog,
+    drop_reflections,
     read_episodes,
     sft_policy,
     sft_reflection,
@@ -183,8 +182,7 @@ def _sft_examples(
     view = sft_plain if player == "plain" else sft_policy
     rows = view(read_episodes(path), negatives)
     if recipe.sft.reflection_dropout:
-        dropped = np.random.default_rng(named_seed(seed, "dropout")).random(len(rows)) < recipe.sft.reflection_dropout
-        rows = [replace(row, reflection=None) if drop else row for row, drop in zip(rows, dropped, strict=True)]
+        rows = drop_reflections(rows, recipe.sft.reflection_dropout, seed)
     return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
