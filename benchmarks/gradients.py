@@ -5,7 +5,8 @@
 A tiny language model plays `Treasure`: five rooms, four steps, chance, rewards at every step. All its trajectories can
 be listed, so the expected return is a finite sum, and autograd gives its gradient. Beside it stands what
 `learn.online.update` hands to the optimiser, averaged over many batches of `learn.rollouts.EpisodeRollouts`, the
-weights held still. Losses are means over steps, so estimates are multiplied by the mean length of an episode. A row has
+weights held still. Losses are means over steps, so estimates are multiplied by the mean length of an episode; since a
+batch divides by its own number of steps, the norm is off by about one over the number of its episodes. A row has
 
 - cosine: of the averaged estimate and the exact gradient, and the same with the noise of the average taken off;
 - norm: of the average without that noise, over the norm of the exact gradient;

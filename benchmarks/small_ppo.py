@@ -1,7 +1,9 @@
-"""What a small network learns on the same tasks: PPO with a table or an MLP in the place of a language model.
+r"""What a small network learns on the same tasks: PPO with a table or an MLP in the place of a language model.
 
-    python -m benchmarks.small_ppo --env taxi --policy mlp --seeds 3
+    python -m benchmarks.small_ppo --env frozenlake --policy tabular
     python -m benchmarks.small_ppo --env frozenlake --options '{"maps": "random", "size": 4}' --out lake.json
+    python -m benchmarks.small_ppo --env taxi --episodes 40000 --gamma 0.9 --entropy 0.03 --lr 1.5e-3 --envs 128 \
+        --minibatches 8
 
 A reference for sample efficiency: how many episodes a language model's policy needs, as a multiple of these. One linear
 file, after Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization". The policy sees what a
@@ -15,6 +17,10 @@ language model sees, but not as language:
 Illegal actions have probability 0. Lines of the observation that begin with `--ignore` are left out of it: the last
 action, which neither taxi nor FrozenLake needs, would multiply the states of a table. An episode cut off by the horizon
 counts as ended, as it does for the language model's learner.
+
+The settings were tried on validation tasks: the defaults on FrozenLake (learning rates, entropy bonus), those of the
+command above on taxi, where with a discount of 0.95 a quick death is cheaper than a ride that finds nobody, and small
+batches settle early on the few rides they have won.
 """
 
 from __future__ import annotations
@@ -98,7 +104,7 @@ class Settings:
     """Write settings, curves and summary to this JSON file."""
 
 
-RATES = {"tabular": 0.1, "mlp": 2e-3}
+RATES = {"tabular": 0.2, "mlp": 4e-3}
 SLOTS = {"tabular": 1 << 14, "mlp": 1 << 10}
 """How many features there may be; those not met yet cost memory only."""
 ACTIONS = 16
