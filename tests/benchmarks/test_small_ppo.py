@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.small_ppo import Encoder, Network, Settings, position, reached, spread, summary, train
+from benchmarks.small_networks import Encoder, Network
+from benchmarks.small_ppo import Settings, position, reached, spread, summary, train
 from reflectrl.types import Observation, UserError
 
 TINY = Settings(
