@@ -18,9 +18,10 @@ Illegal actions have probability 0. Lines of the observation that begin with `--
 action, which neither taxi nor FrozenLake needs, would multiply the states of a table. An episode cut off by the horizon
 counts as ended, as it does for the language model's learner.
 
-The settings were tried on validation tasks: the defaults on FrozenLake (learning rates, entropy bonus), those of the
-command above on taxi, where with a discount of 0.95 a quick death is cheaper than a ride that finds nobody, and small
-batches settle early on the few rides they have won.
+The settings were tried with one seed each: the defaults on FrozenLake's random maps (learning rate, entropy bonus; on
+validation tasks) and its standard map (on training starts, since it has two for validation), those of the command above
+on taxi's validation starts, where with a discount of 0.95 a quick death is cheaper than a ride that finds nobody, and
+small batches settle early on the few rides they have won.
 """
 
 from __future__ import annotations
