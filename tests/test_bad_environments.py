@@ -104,6 +104,14 @@ def test_check_env_refuses_it(said: Callable[..., str], fault: str) -> None:
     assert FAULTS[fault] in line and "'lights:Lights'" in line
 
 
+def test_milestones_that_there_are_not_are_refused_before_anything_is_made(
+    here: Path, said: Callable[..., str]
+) -> None:
+    line = said(*RUN, "--rl.milestone-coef", "0.5")
+    assert "rl.milestone_coef is 0.5, but Lights has no `milestones`" in line
+    assert not (here / "runs/lights/episodes").exists()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_run_refuses_it(said: Callable[..., str], fault: str) -> None:
     assert FAULTS[fault] in said(*RUN, "--env.fault", fault)

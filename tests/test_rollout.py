@@ -160,6 +160,15 @@ class Worlds:
         return env
 
 
+def test_a_job_may_cut_its_episode_off_earlier() -> None:
+    whole = played([Job(TASKS[i], i) for i in range(6)], 3, RandomPlayer())
+    cut = played([Job(TASKS[i], i, horizon=3) for i in range(6)], 3, RandomPlayer())
+    assert [len(episode.steps) for episode in cut] == [min(3, len(episode.steps)) for episode in whole]
+    for short, long in zip(cut, whole, strict=True):
+        assert moves(short)[-1] == moves(long)[-1][:3]
+        assert short.truncated == (len(long.steps) > 3 or long.truncated) and not (short.truncated and short.success)
+
+
 def test_finished_episodes_make_room_for_waiting_jobs_and_leave_in_the_end() -> None:
     player, worlds = Counting(RandomPlayer()), Worlds()
     jobs = [Job(TASKS[i % 8], i) for i in range(20)]

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.statistics import cluster_bootstrap, mean_interval, wilson
+from reflectrl.statistics import (
+    cluster_bootstrap,
+    interquartile_mean,
+    mean_interval,
+    probability_of_improvement,
+    stratified_bootstrap,
+    wilson,
+)
 
 
 def test_wilson_by_hand():
@@ -99,3 +106,32 @@ def test_bootstrap_repeats_with_its_generator_and_skips_empty_seeds():
     first = cluster_bootstrap(runs, 0.9, np.random.default_rng(3))
     assert first == cluster_bootstrap([runs[0], [], runs[1]], 0.9, np.random.default_rng(3))
     assert 0 <= first[0] < 0.5 < first[1] <= 1
+
+
+def test_interquartile_mean_leaves_out_a_quarter_at_either_end():
+    assert interquartile_mean([0.0, 1.0, 2.0, 100.0]) == 1.5
+    assert interquartile_mean([3.0, 1.0, 2.0]) == 2.0  # fewer than four: nothing is left out
+
+
+def test_probability_of_improvement_by_hand():
+    assert probability_of_improvement([[1.0, 2.0]], [[0.0, 1.0]]) == pytest.approx(3.5 / 4)
+    assert probability_of_improvement([[1.0], [0.0]], [[0.0], [1.0]]) == 0.5
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_an_arm_improves_on_itself_half_the_time(runs):
+    assert probability_of_improvement(runs, runs) == pytest.approx(0.5)
+
+
+def test_stratified_bootstrap_covers_the_truth_and_keeps_tasks_apart():
+    def gain(ours, theirs):
+        return float(np.mean([np.mean(a) - np.mean(b) for a, b in zip(ours, theirs, strict=True)]))
+
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(200):
+        theirs = [rng.normal(level, 0.1, 10) for level in (0.0, 5.0)]
+        ours = [rng.normal(level + 0.3, 0.1, 10) for level in (0.0, 5.0)]
+        low, high = stratified_bootstrap(gain, [ours, theirs], 0.95, rng, 300)
+        hits += low <= 0.3 <= high
+        assert high - low < 0.4  # the distance of the tasks, 5, adds nothing
+    assert 175 <= hits <= 199

@@ -47,6 +47,7 @@ OFFLINE = shlex.split(
     "--offline.steps 2 --offline.reference_steps 2 --offline.eval_episodes 2 --offline.log_episodes 1 "
     "--offline.value_episodes 1 --offline.value_epochs 1"
 )
+VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.actor_steps 1 --values.actor_batch 4")
 SMALL = {
     "run taxi": TINY,
     "run guess.toml": TINY,
@@ -55,6 +56,7 @@ SMALL = {
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
     "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
+    "run taxi --arms sft,reflect-rl,archer,linvit": [*TINY, *VALUES],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
     "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
     "run babyai-goto": [*TINY, "--arms", "random,rl-only", "--env.horizon", "5"],

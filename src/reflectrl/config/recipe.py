@@ -101,6 +101,8 @@ class TeachConfig:
     """Most actions that are tried in a state: the one taken and the policy's most probable; 0 tries all."""
     tasks: Natural = 0
     """How many training tasks the teacher plays, or how many of the log's are learned from; 0 means all of them."""
+    validation_tasks: Natural = 0
+    """How many validation tasks the teacher plays, by which SFT keeps its best weights; 0 means all of them."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions; every taught task is played once with each share."""
     negatives: Natural = 2
@@ -128,6 +130,9 @@ class SFTConfig:
     policy_from: Literal["base", "reflector"] = "base"
     """What the policy that reads reflections starts from. A reflector that was made from scratch has learned to look
     things up by then; a model from the hub could before (and adapters start from their backbone)."""
+    reflection_dropout: Share = 0.0
+    """Share of the policy's rows whose reflection is left out, so that it learns to read the state as well: where the
+    reflector will often be wrong, or is to be silent (`rl.reflect_probability`)."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False

@@ -67,6 +67,7 @@ MODELS: dict[str, TrainedModel] = {
     "plain": SFT("plain"),
     "reflector-positive": SFT("reflector", negatives=False),
     "policy-positive": SFT("policy", negatives=False, reflector="reflector-positive"),
+    "plain-positive": SFT("plain", negatives=False),
 }
 """What is trained before online RL, by name: the name of its checkpoint in a run folder."""
 
@@ -82,6 +83,7 @@ class Arm:
         rl: settings of [rl] that are the arm's own, {} for the recipe's; None where no online RL follows.
         player: who plays where no model does.
         speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
+        guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
         settings: further recipe keys that decide how it plays.
     """
 
@@ -91,6 +93,7 @@ class Arm:
     rl: Mapping[str, Any] | None = None
     player: Literal["policy", "random", "expert", "oracle", "baseline"] = "policy"
     speaker: str = ""
+    guide: str = ""
     settings: tuple[str, ...] = ()
 
     @property
@@ -107,9 +110,11 @@ ARMS: dict[str, Arm] = {
     "sft": Arm("both players after SFT, no RL", "policy", "reflector"),
     "sft-no-reflection": Arm("SFT policy without a reflector, no RL", "plain"),
     "sft-no-negatives": Arm("both players after SFT without negatives, no RL", "policy-positive", "reflector-positive"),
+    "sft-neither": Arm("SFT policy without a reflector and without negatives, no RL", "plain-positive"),
     "rl-only": Arm("RL from the base model, no SFT, no reflector", BASE, rl={}),
     "no-reflection": Arm("SFT + RL without a reflector", "plain", rl={}),
     "no-negatives": Arm("SFT + RL, SFT data without negatives", "policy-positive", "reflector-positive", rl={}),
+    "neither": Arm("SFT + RL without a reflector, SFT data without negatives", "plain-positive", rl={}),
     "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL", "policy", "reflector", rl={}),
 }
 

@@ -16,6 +16,8 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.envs.teacher import ABILITIES
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
+from reflectrl.learn.curriculum import Curriculum
+from reflectrl.learn.exploration import Pay
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
@@ -98,13 +100,16 @@ def remaining_tasks(context: Context, artifact: Artifact) -> bool:
 
 
 def check_env(recipe: Recipe) -> None:
-    """Refuse splits, stages and teachers that the environment does not have, and tasks in more than one split.
+    """Refuse splits, stages, teachers and milestones that the environment does not have, and tasks in two splits.
 
     Raises:
         UserError: names the key, the arms or the task.
     """
-    env = make(recipe.env)
+    env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
+    if any(arm.rl is not None for arm in chosen(recipe.arms).values()):  # these refuse what RL would fail at later
+        Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
+        Pay(rl, env)
     for stage in recipe.eval.stages:
         if stage not in env.stages:
             raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")

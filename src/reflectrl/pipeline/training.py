@@ -16,6 +16,7 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import (
     EpisodeLog,
+    drop_reflections,
     read_episodes,
     sft_policy,
     sft_reflection,
@@ -76,9 +77,8 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
     if recipe.teach.by == "log":
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
-    if split == "train" and recipe.teach.tasks:
-        tasks = tasks[: recipe.teach.tasks]
-    return demonstrations(tasks, recipe.teach, seed)
+    most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
+    return demonstrations(tasks[: most or None], recipe.teach, seed)
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
@@ -180,7 +180,10 @@ def _sft_examples(
     if player == "reflector":
         return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
     view = sft_plain if player == "plain" else sft_policy
-    return choice_examples(make_policy(recipe, lm), view(read_episodes(path), negatives), seed)
+    rows = view(read_episodes(path), negatives)
+    if recipe.sft.reflection_dropout:
+        rows = drop_reflections(rows, recipe.sft.reflection_dropout, seed)
+    return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:

@@ -80,6 +80,13 @@ def test_the_state_text_has_one_spaced_letter_per_cell_and_the_last_action():
     assert text == " S F F F\n A H F H\n F F F H\n H F F G\nLast: down from row 0 column 0\n"
 
 
+def test_the_view_around_puts_the_agent_in_the_middle_and_shows_the_whole_lake():
+    env = FrozenLakeEnv("random", size=2, holes=0, train=1, validation=1, test=1, view="around")
+    env.reset(options={"task": Task("t", "frozenlake", {"map": ["SF", "FG"]})})
+    assert env.observe().state == " W W W\n W A F\n W F G\nLast: none\n"
+    assert env.step(ACTIONS.index("right"))[0] == " W W W\n S A W\n F G W\nLast: right from row 0 column 0\n"
+
+
 def test_history_keeps_rules_and_past_maps():
     env = FrozenLakeEnv(rules=True, history=True, slippery=True)
     env.reset(seed=1, options={"task": Task("t", "frozenlake", {"map": list(STANDARD["4x4"])})})
@@ -236,6 +243,7 @@ def test_the_analyst_names_the_route_the_holes_and_what_the_last_action_did():
         partial(FrozenLakeEnv, "8x8", slippery=True),
         partial(FrozenLakeEnv, "4x4", slippery=True, history=True),
         partial(FrozenLakeEnv, "random", train=40, validation=10, test=10, size=5, history=True),
+        partial(FrozenLakeEnv, "random", train=40, validation=10, test=10, size=4, view="around", slippery=True),
     ],
 )
 def test_it_keeps_the_promises_of_an_environment(make):
@@ -248,6 +256,7 @@ def test_it_keeps_the_promises_of_an_environment(make):
         ({"maps": "4x5"}, "frozenlake: unknown maps '4x5' (did you mean '4x4'?)"),
         ({"maps": "random", "holes": 1.0}, "holes in [0, 1), not 6 and 1.0"),
         ({"maps": "random", "size": 1}, "size must be in 2..16"),
+        ({"view": "arround"}, "unknown view 'arround' (did you mean 'around'?)"),
         ({"train": -1}, "split sizes must be positive"),
     ],
 )

@@ -1,9 +1,9 @@
 """FrozenLake as a `TextEnv`.
 
-Rules: gymnasium's FrozenLake (its maps, moves and slipperiness) with three departures. Falling into a hole costs 1,
-reaching the goal pays 1, and every other step costs 0.01, so that a shorter way is a better one. An episode may start
-on any ice from which the goal can be reached. The horizon is 4 × size on dry ice, more than any shortest way of the
-standard maps (14), and gymnasium's 25 × size on slippery ice.
+Rules: gymnasium's FrozenLake (its maps, moves and slipperiness) with three departures. Reaching the goal pays
+1, as there; falling into a hole costs 1, and every other step 0.01, so that a shorter way is a better one (`rewards`).
+An episode may start on any ice from which the goal can be reached. The horizon is 4 × size on dry ice, more than any
+shortest way of the standard maps (14), and gymnasium's 25 × size on slippery ice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from reflectrl.wings.frozenlake.teacher import FrozenLakeTeacher, place
 from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows, lake, restarted
 
 SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
-STEP, HOLE, GOAL = -0.01, -1.0, 1.0
+REWARDS = {"shaped": (-0.01, -1.0), "gymnasium": (0.0, 0.0)}
+"""Of a step onto ice, and of one into a hole; the goal pays 1."""
 
 RULES = (
     "You cross a frozen lake. A is you, S where you started, F ice, H a hole, G the goal. Reach the goal; a hole ends"
@@ -41,6 +42,11 @@ class FrozenLakeEnv(TextEnv):
         train, validation, test: tasks per split; 0 takes the default. The standard maps have 11 and 53 starts.
         rules: put the rules before everything else.
         history: show the past maps and actions.
+        view: "map" draws the lake as it lies; "around" draws it with the agent in the middle and W beyond the edge: the
+            same place in the text means the same neighbour, so that a model made from scratch learns from far fewer
+            episodes.
+        rewards: "shaped", or "gymnasium": for the goal alone. From nothing, a policy that pays for holes first learns
+            to stand still, and one that pays for steps alone to fall into the nearest hole.
         horizon: 0 takes 4 × size, or 25 × size on slippery ice.
         split_seed: decides which start, or which random map, belongs to which split.
 
@@ -67,8 +73,12 @@ class FrozenLakeEnv(TextEnv):
         history: bool = False,
         horizon: int = 0,
         split_seed: int = 0,
+        view: Literal["map", "around"] = "map",
+        rewards: Literal["shaped", "gymnasium"] = "shaped",
     ) -> None:
         require_known("frozenlake", "maps", maps, list(SIZES))
+        require_known("frozenlake", "view", view, ["map", "around"])
+        require_known("frozenlake", "rewards", rewards, list(REWARDS))
         if not 2 <= size <= 16 or not 0 <= holes < 1:
             raise UserError(f"frozenlake: size must be in 2..16 and holes in [0, 1), not {size} and {holes}")
         self.size = size if maps == "random" else len(STANDARD[maps])
@@ -79,6 +89,7 @@ class FrozenLakeEnv(TextEnv):
         if min(self.sizes.values()) < 1:
             raise UserError(f"frozenlake: split sizes must be positive, not {self.sizes}")
         self.show_rules, self.show_history, self.split_seed = rules, history, split_seed
+        self.view, (self.step_reward, self.hole_reward) = view, REWARDS[rewards]
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
@@ -140,10 +151,10 @@ class FrozenLakeEnv(TextEnv):
         self.before, self.last, self.cell = self.cell, action, outcomes[slip]
         letter = self.lake.letter(self.cell)
         if letter == "H":
-            return Outcome(HOLE, terminated=True, events=("hole",))
+            return Outcome(self.hole_reward, terminated=True, events=("hole",))
         if letter == "G":
-            return Outcome(GOAL, terminated=True, success=True, events=("goal",))
-        return Outcome(STEP)
+            return Outcome(1.0, terminated=True, success=True, events=("goal",))
+        return Outcome(self.step_reward)
 
     # ---- text ------------------------------------------------------------------------------------------------------
 
@@ -154,10 +165,15 @@ class FrozenLakeEnv(TextEnv):
         return f"{self.draw()}Last: {self.last or 'none'}{f' from {place(self.before)}' if self.before else ''}\n"
 
     def draw(self) -> str:
-        """The map, a line per row, each cell one letter after a space."""
+        """What is seen of the lake, a line per row, each cell one letter after a space."""
         rows = [list(row) for row in self.lake.rows]
-        rows[self.cell[0]][self.cell[1]] = "A"
-        return "".join("".join(f" {letter}" for letter in row) + "\n" for row in rows)
+        row, column = self.cell
+        rows[row][column] = "A"
+        if self.view == "around":
+            seen = {(i, j): letter for i, cells in enumerate(rows) for j, letter in enumerate(cells)}
+            near = range(1 - self.size, self.size)
+            rows = [[seen.get((row + i, column + j), "W") for j in near] for i in near]
+        return "".join("".join(f" {letter}" for letter in cells) + "\n" for cells in rows)
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS

@@ -1,0 +1,145 @@
+"""What each part of the method is worth where demonstrations are few: reflections, negatives, RL, and how they add up.
+
+    python -m benchmarks.few --demonstrations 0 4 16 64 --seeds 0 1 2 --out runs/few
+
+runs the recipe `taxi-few` once for each number of demonstrated starts, in folders of `--out` (interrupted, the same
+command goes on), and prints success on held-out starts by arm and number, then the effect of each part: the difference
+in success between arms that differ in it alone, over all numbers of demonstrations, as an interquartile mean with a
+stratified bootstrap interval, and the probability that a run with it beats one without. `few.svg` shows the same.
+No expert is needed for 0 demonstrations, where reflections and negatives have nobody to come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+from reflectrl.api import train
+from reflectrl.cli.run import find_recipe
+from reflectrl.config import load_recipe
+from reflectrl.statistics import (
+    interquartile_mean,
+    mean_interval,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
+
+TAUGHT = ("sft-neither", "sft-no-reflection", "sft-no-negatives", "sft")
+LEARNED = ("neither", "no-reflection", "no-negatives", "reflect-rl")
+EFFECTS: dict[str, Sequence[tuple[str, str]]] = {
+    "RL": list(zip(LEARNED, TAUGHT, strict=True)),
+    "reflections, before RL": [("sft", "sft-no-reflection"), ("sft-no-negatives", "sft-neither")],
+    "reflections, after RL": [("reflect-rl", "no-reflection"), ("no-negatives", "neither")],
+    "negatives, before RL": [("sft", "sft-no-negatives"), ("sft-no-reflection", "sft-neither")],
+    "negatives, after RL": [("reflect-rl", "no-negatives"), ("no-reflection", "neither")],
+}
+"""A part → pairs of arms that have it and lack it, and are otherwise alike."""
+Scores = Mapping[tuple[str, int], Sequence[float]]
+"""(arm, number of demonstrations) → success on held-out starts, one number per seed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    demonstrations: tuple[int, ...] = (0, 4, 16, 64)
+    """Numbers of demonstrated starts."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Trainings of each arm."""
+    recipe: str = "taxi-few"
+    """Recipe, by name or file."""
+    out: Path = Path("runs/few")
+    """Where the runs, the figure and `few.json` go."""
+    sampling: str = "greedy"
+    """Which evaluation is compared."""
+    change: tuple[str, ...] = ()
+    """Further keys of the recipe, as in `rl.updates=10`."""
+
+
+def main(settings: Settings) -> None:
+    """Run, print, draw."""
+    scores: dict[tuple[str, int], list[float]] = {}
+    for count in settings.demonstrations:
+        arms = [*TAUGHT, *LEARNED] if count else ["random", "rl-only"]
+        words = [f"arms={json.dumps(arms)}", f"seeds={json.dumps(settings.seeds)}", *settings.change]
+        if count:
+            words += [f"teach.tasks={count}", f"teach.validation_tasks={max(2, count // 4)}"]
+        recipe = load_recipe(find_recipe(settings.recipe), words)
+        run = train(recipe, settings.out / f"demonstrations-{count}")
+        for row in run.results["rows"]:
+            if row["split"] == "test" and row["sampling"] == settings.sampling:
+                scores.setdefault((row["arm"], count), []).append(row["success"])
+    numbers = [count for count in settings.demonstrations if count]
+    print("\n".join([*success_table(scores), "", *effects_table(scores, numbers)]))
+    rows = [{"arm": arm, "demonstrations": count, "success": values} for (arm, count), values in scores.items()]
+    (settings.out / "few.json").write_text(json.dumps(rows, indent=1))
+    draw(scores, numbers).savefig(settings.out / "few.svg")
+
+
+def success_table(scores: Scores) -> list[str]:
+    """Lines of a table: arm by number of demonstrations, mean over seeds and its interval, in per cent."""
+    numbers = sorted({count for _, count in scores})
+    lines = [f"| arm | {' | '.join(f'{count} demonstrated' for count in numbers)} |", "|---" * (len(numbers) + 1) + "|"]
+    for arm in dict.fromkeys(arm for arm, _ in scores):
+        cells = [percent(scores[arm, count]) if (arm, count) in scores else "" for count in numbers]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return lines
+
+
+def percent(values: Sequence[float]) -> str:
+    """Mean and interval of success rates over seeds."""
+    interval = mean_interval(values, 0.95)
+    about = f" [{100 * max(0, interval[0]):.0f}, {100 * min(1, interval[1]):.0f}]" if interval else ""
+    return f"{100 * fmean(values):.1f}{about}"
+
+
+def effects_table(scores: Scores, numbers: Sequence[int]) -> list[str]:
+    """Lines of a table: what each part changes, in points of success; a task is a number and a pair of arms."""
+    lines = ["| part | points of success | 95 % | probability of improvement | 95 % |", "|---|---|---|---|---|"]
+    rng = np.random.default_rng(0)
+    for part, pairs in EFFECTS.items():
+        known = [(one, n) for one in pairs for n in numbers if all((arm, n) in scores for arm in one)]
+        ours, theirs = ([scores[one[side], n] for one, n in known] for side in (0, 1))
+        if not known:
+            continue
+        cells = []
+        for statistic, scale in ((gain, 100), (probability_of_improvement, 1)):
+            low, high = stratified_bootstrap(statistic, [ours, theirs], 0.95, rng)
+            digits = 1 if scale == 100 else 2
+            found = [f"{scale * value:.{digits}f}" for value in (statistic(ours, theirs), low, high)]
+            cells.append(f"{found[0]} | {found[1]} to {found[2]}")
+        lines.append(f"| {part} | {' | '.join(cells)} |")
+    return lines
+
+
+def gain(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
+    """The interquartile mean of all runs of ours minus that of theirs."""
+    return interquartile_mean(np.concatenate(ours).tolist()) - interquartile_mean(np.concatenate(theirs).tolist())
+
+
+def draw(scores: Scores, numbers: Sequence[int]) -> Figure:
+    """Success over the number of demonstrations, a line per arm: dashed before RL, whole after it."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for colour, (before, after) in enumerate(zip(TAUGHT, LEARNED, strict=True)):
+        for arm, style in ((before, "--"), (after, "-")):
+            known = [n for n in numbers if (arm, n) in scores]
+            means = [100 * fmean(scores[arm, n]) for n in known]
+            axes.plot(known, means, style, color=f"C{colour}", marker="o", label=arm)
+    if ("rl-only", 0) in scores:
+        axes.axhline(100 * fmean(scores["rl-only", 0]), color="0.5", linestyle=":", label="rl-only, none demonstrated")
+    axes.set(xscale="log", xticks=numbers, xticklabels=numbers, ylim=(0, 102))
+    axes.set(xlabel="demonstrated starts", ylabel="success on held-out starts, %")
+    axes.legend(fontsize="small", ncols=2)
+    return figure
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))
