@@ -185,6 +185,7 @@ def require_verb(words: Sequence[str], line: str) -> None:
     elif isinstance(verb, Play | CheckEnv):
         look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
+        given = {key.removeprefix("env.") for key in given}
         assert given <= set(inspect.signature(resolve("envs", name)).parameters), line
     else:
         assert given <= {key.dotted for key in keys()}, line
