@@ -21,7 +21,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from reflectrl.api import train
+from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
 from reflectrl.config import load_recipe
 from reflectrl.statistics import (
@@ -73,8 +73,9 @@ def main(settings: Settings) -> None:
             words += [f"teach.tasks={count}", f"teach.validation_tasks={max(2, count // 4)}"]
         recipe = load_recipe(find_recipe(settings.recipe), words)
         run = train(recipe, settings.out / f"demonstrations-{count}")
+        whole = make_env(recipe.env).stages[-1]
         for row in run.results["rows"]:
-            if row["split"] == "test" and row["sampling"] == settings.sampling:
+            if (row["split"], row["stage"], row["sampling"]) == ("test", whole, settings.sampling):
                 scores.setdefault((row["arm"], count), []).append(row["success"])
     numbers = [count for count in settings.demonstrations if count]
     print("\n".join([*success_table(scores), "", *effects_table(scores, numbers)]))

@@ -37,4 +37,5 @@ def test_a_small_run_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "| rl-only |" in printed and "| RL | " in printed and "reflections, after RL" in printed
     rows = json.loads((tmp_path / "few.json").read_text())
     assert len(rows) == 10 and all(0 <= value <= 1 for row in rows for value in row["success"])
+    assert all(len(row["success"]) == 1 for row in rows)  # a seed counts once, by the whole task
     assert "<svg" in (tmp_path / "few.svg").read_text()
