@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, prompts dealt, bfloat16": PPO | ALONE | {"deal": "prompts", "mixed_play": "on"},
     "grpo, groups of 8": PPO | ALONE | {"baseline": "grpo", "group": 8},
 }
-"""Name → keys of [rl] and [model]; a version that does not know one goes without it. PPO takes 2 epochs of 4 optimiser steps, with a critic unless another baseline is named."""
+"""Name → keys of [rl] and [model]; a version that does not know one goes without it. PPO takes 2 epochs of 4 optimiser
+steps, with a critic unless another baseline is named."""
 PARTS = (
     "environment", "rendering", "reflector", "policy", "players' loop",
     "flatten", "prepare", "forward", "backward", "optimiser", "losses",
@@ -143,17 +144,18 @@ def training(folder: Path, setting: str, episodes: int, clock: Stopwatch) -> Ite
     """Train the pair by a setting: after each update, its steps, its seconds of play, and those of each part."""
     import torch
 
-    from reflectrl.config import RLConfig
+    from reflectrl.config import ModelConfig, RLConfig
     from reflectrl.learn.online import update
     from reflectrl.learn.rollouts import EpisodeRollouts
     from reflectrl.learn.trainer import Trainer
     from reflectrl.learn.value import make_critic
-    from reflectrl.pipeline import load_players
-    from reflectrl.players import Policy
+    from reflectrl.models.load import load_model
+    from reflectrl.players import Policy, Reflector
     from reflectrl.wings.taxi.env import TaxiEnv
 
-    policy, reflector = load_players(folder, "sft", 0)
-    policy = Policy(replace(policy.lm, mixed_play=SETTINGS[setting].get("mixed_play", "off")))
+    model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
+    policy = Policy(load_model(folder / "policy", model, "policy"))
+    reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=256), "reflector"))
     keys = {"curriculum": "none", "episodes": episodes, "updates": 1000} | SETTINGS[setting]
     config = RLConfig(**{key: value for key, value in keys.items() if key in RLConfig.__dataclass_fields__})
     rollouts = EpisodeRollouts(policy, reflector, TaxiEnv, config, 0)
@@ -250,7 +252,7 @@ def main() -> None:
     versions = {name: Version(tree, asked.threads, asked.clock) for name, tree in trees.items() if tree is not None}
     rows = []
     for setting in asked.settings:
-        cell = json.dumps([str(asked.run.resolve()), setting, asked.episodes])
+        cell = json.dumps([str(asked.run.resolve() / "checkpoints/seed0"), setting, asked.episodes])
         found: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
         for turn in range(1 + asked.updates):
             for name in versions if turn % 2 else reversed(versions):

@@ -216,8 +216,8 @@ class RLConfig:
     """Optimiser steps of an epoch, each along the gradient of an equal share of the batch, dealt out at random. Above 1
     for agents only; small models learn from fewer episodes with 4 or more."""
     deal: Literal["steps", "prompts"] = "steps"
-    """What is dealt out to them: single steps, or prompts with all the steps that have them. The latter computes a prompt
-    once per epoch, not once per optimiser step, which is faster where episodes often come by the same states."""
+    """What is dealt out to them: single steps, or prompts with all the steps that have them. The latter computes a
+    prompt once per epoch, not once per optimiser step: faster where episodes often come by the same states."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
     critic_shares: bool = False
