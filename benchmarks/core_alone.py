@@ -15,7 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WITH_WINGS = {
     ROOT / place
-    for place in ("src/reflectrl/wings", "src/reflectrl/offline", "tests/wings", "tests/offline", "tests/benchmarks")
+    for place in (
+        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in ("wings", "values", "offline")),
+        "tests/benchmarks",
+    )
 }
 COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "benchmarks/__init__.py", "benchmarks/chromium.py")
 

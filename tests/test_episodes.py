@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from reflectrl.episodes import (
     ReflectionRow,
     check_disjoint,
     drop_half_line,
+    drop_reflections,
     from_line,
     merge,
     read_episodes,
@@ -345,6 +347,16 @@ def test_choices_after_a_reflection_are_taught_where_both_are_known() -> None:
         ChoiceRow(STEPS[4].observation, "sorry", 0),
     ]
     assert states(sft_policy(TAUGHT, negatives=False)) == ["good"]
+
+
+def test_a_share_of_the_reflections_is_dropped_and_nothing_else():
+    rows = sft_policy(TAUGHT) * 200
+    dropped = drop_reflections(rows, 0.3, seed=1)
+    assert [replace(row, reflection=None) for row in dropped] == [replace(row, reflection=None) for row in rows]
+    kept = [row for row, before in zip(dropped, rows, strict=True) if row == before]
+    assert 0.6 < len(kept) / len(rows) < 0.8 and all(row.reflection is None for row in dropped if row not in kept)
+    assert drop_reflections(rows, 0.3, seed=1) == dropped != drop_reflections(rows, 0.3, seed=2)
+    assert drop_reflections(rows, 0.0, seed=1) == rows
 
 
 def test_choices_without_a_reflection_are_taught_on_every_labelled_step_with_a_target() -> None:

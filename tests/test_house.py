@@ -23,8 +23,10 @@ ROOMS = (
     "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
-OFFLINE = "offline"
-"""The second method: it imports from the core and from itself. Wings may import from it, the core never does."""
+METHODS = ("values", "offline")
+"""Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
+core never does."""
+BESIDE = tuple(f"reflectrl.{room}" for room in ("wings", *METHODS))
 WINGS = tuple(sorted(path.parent.name for path in PACKAGE.glob("wings/*/__init__.py")))
 """Each imports from the core and from itself, and nothing imports from it."""
 HEAVY = ("torch", "numpy", "gymnasium", "transformers", "matplotlib", "scipy", "tyro")
@@ -69,8 +71,9 @@ def test_a_file_imports_only_from_rooms_above_its_own(path: Path) -> None:
         }
         assert not others, f"{room} imports from another wing: {others}"
         return
-    if room == OFFLINE:
-        assert not [name for name in imports_of(path) if name.startswith("reflectrl.wings")]
+    if room in METHODS:
+        below = {"wings", *METHODS[METHODS.index(room) + 1 :]}
+        assert not [name for name in imports_of(path) if name.split(".")[1] in below]
         return
     assert room in ROOMS, f"{room} has no place in the order of rooms"
     for name in imports_of(path):
@@ -208,7 +211,7 @@ TESTS = Path(__file__).parent
 CORE_TESTS = [
     path
     for path in sorted(TESTS.rglob("*.py"))
-    if path.relative_to(TESTS).parts[0] not in ("wings", "offline", "benchmarks")
+    if path.relative_to(TESTS).parts[0] not in ("wings", *METHODS, "benchmarks")
 ]
 
 
@@ -216,7 +219,7 @@ CORE_TESTS = [
 def test_the_cores_tests_need_no_wing(path: Path) -> None:
     """None imports from one, and no text names the environment of one as a command, a recipe or a section does."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [name for name in imports_of(path) if name.startswith(("reflectrl.wings", "reflectrl.offline"))]
+    assert not [name for name in imports_of(path) if name.startswith(BESIDE)]
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for name, point in announced("envs").items():
         if point.module.startswith("reflectrl.wings."):
@@ -226,8 +229,8 @@ def test_the_cores_tests_need_no_wing(path: Path) -> None:
 
 
 def without(folder: Path, *wings: str) -> dict[str, str]:
-    """Copy the package without some wings, or without all and offline learning; returns where it is found."""
-    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / "wings"), str(PACKAGE / OFFLINE)}
+    """Copy the package without some wings, or without all and the further methods; returns where it is found."""
+    gone = {str(PACKAGE / "wings" / wing) for wing in wings} or {str(PACKAGE / name) for name in ("wings", *METHODS)}
     left_out = shutil.ignore_patterns("__pycache__")
 
     def ignored(path: str, names: list[str]) -> set[str]:

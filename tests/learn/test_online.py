@@ -396,6 +396,8 @@ class TestGradient:
         still, terms = gradient(policy, batch, replace(config, critic_warmup=1), critic=critic)
         assert all(not grad.any() for grad in still.values()) and terms["policy_loss"] != 0
         assert all(p.grad is not None and p.grad.any() for p in critic.parameters())
+        still, _ = gradient(policy, batch, replace(config, critic_warmup=1, critic_shares=True), critic=critic)
+        assert all(not grad.any() for grad in still.values())
 
     def test_the_critic_does_not_pull_at_the_policy(self, tiny: Tiny, make_rooms: Any) -> None:
         policy, batch = batch_of(tiny(), make_rooms)

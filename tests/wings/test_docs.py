@@ -47,6 +47,7 @@ OFFLINE = shlex.split(
     "--offline.steps 2 --offline.reference_steps 2 --offline.eval_episodes 2 --offline.log_episodes 1 "
     "--offline.value_episodes 1 --offline.value_epochs 1"
 )
+VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.actor_steps 1 --values.actor_batch 4")
 SMALL = {
     "run taxi": TINY,
     "run guess.toml": TINY,
@@ -55,6 +56,7 @@ SMALL = {
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
     "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
+    "run taxi --arms sft,reflect-rl,archer,linvit": [*TINY, *VALUES],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
     "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
     "run babyai-goto": [*TINY, "--arms", "random,rl-only", "--env.horizon", "5"],
@@ -183,6 +185,7 @@ def require_verb(words: Sequence[str], line: str) -> None:
     elif isinstance(verb, Play | CheckEnv):
         look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
+        given = {key.removeprefix("env.") for key in given}
         assert given <= set(inspect.signature(resolve("envs", name)).parameters), line
     else:
         assert given <= {key.dotted for key in keys()}, line

@@ -131,6 +131,9 @@ class SFTConfig:
     policy_from: Literal["base", "reflector"] = "base"
     """What the policy that reads reflections starts from. A reflector that was made from scratch has learned to look
     things up by then; a model from the hub could before (and adapters start from their backbone)."""
+    reflection_dropout: Share = 0.0
+    """Share of the policy's rows whose reflection is left out, so that it learns to read the state as well: where the
+    reflector will often be wrong, or is to be silent (`rl.reflect_probability`)."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False

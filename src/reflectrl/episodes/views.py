@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from reflectrl.episodes.log import task_key
 from reflectrl.prompts import Prompt, reflection_completion, reflector_prompt
-from reflectrl.types import Episode, Observation, Step, Task, UserError
+from reflectrl.types import Episode, Observation, Step, Task, UserError, named_seed
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[Choi
     """State and reflection → best action."""
     steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ChoiceRow(s.observation, s.reflection, s.target) for s in steps if s.target is not None]
+
+
+def drop_reflections(rows: Sequence[ChoiceRow], share: float, seed: int) -> list[ChoiceRow]:
+    """The rows, about a share of them without their reflection, from which the state alone has to be read."""
+    drops = np.random.default_rng(named_seed(seed, "dropped reflections")).random(len(rows)) < share
+    return [replace(row, reflection=None) if drop else row for row, drop in zip(rows, drops, strict=True)]
 
 
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:

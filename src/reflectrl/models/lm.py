@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from reflectrl.models.backend import Backend, Counters
@@ -22,7 +23,7 @@ from reflectrl.models.plain import PlainBackend
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
-CARD = "reflectrl.json"
+CARD, HEADS = "reflectrl.json", "heads.safetensors"
 """The file beside saved weights that names the tokenizer they belong to."""
 
 
@@ -80,6 +81,7 @@ class LanguageModel:
         mixed_play: the same for `playing`.
         shortcuts: which backend, and which of its parts.
         counters: what this player has computed.
+        heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
     """
 
     model: Any
@@ -91,6 +93,7 @@ class LanguageModel:
     mixed_play: Mixed = "off"
     shortcuts: Shortcuts = Shortcuts()
     counters: Counters = field(default_factory=Counters)
+    heads: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def core(self) -> nn.Module:
@@ -199,6 +202,8 @@ class LanguageModel:
             if nested.is_dir():
                 nested.rmdir()
         self.tokenizer.save_pretrained(folder)
+        if self.heads:
+            save_file(self.heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
@@ -236,7 +241,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """The player that an adapter makes of a backbone; its weights may be trained."""
-    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters())
+    player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -10,13 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.forward import fuse_activations
-from reflectrl.models.lm import LanguageModel, Shortcuts, adapter_seed, as_player, check_card, fresh_adapter, read_json
+from reflectrl.models.lm import (
+    HEADS,
+    LanguageModel,
+    Shortcuts,
+    adapter_seed,
+    as_player,
+    check_card,
+    fresh_adapter,
+    read_json,
+)
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.proof import prove
 from reflectrl.plugins import one_line
@@ -56,6 +66,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     """
     folder = Path(source)
     require_undamaged(folder)
+    heads = load_file(folder / HEADS) if (folder / HEADS).is_file() else {}
     if (folder / "adapter_config.json").is_file():
         base = str(_adapter_settings(folder).get("base_model_name_or_path"))
         require_undamaged(Path(base))
@@ -65,8 +76,11 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
 
         with _fitting(folder, owner.base):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
-        return prove(as_player(owner, peft, player), str(folder))
+        adapted = prove(as_player(owner, peft, player), str(folder))
+        adapted.heads = heads
+        return adapted
     owner = _load_backbone(str(source), config)
+    owner.heads = heads
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner

@@ -12,6 +12,7 @@ from torch import Tensor
 from reflectrl.models.sharing import Ids, pack
 from reflectrl.offline.completions import Dataset, StepCompletions
 from reflectrl.types import Episode, UserError
+from reflectrl.values.features import spoken
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,7 @@ def logged_steps(data: Dataset) -> StepCompletions:
 
 def _answer(logged: StepCompletions, i: int) -> Ids:
     """The tokens of the action that was taken, without end-of-text."""
-    label = int(logged.steps.labels_N[i])
-    ids = logged.policy.answer(logged.steps.actions[i], label, label)
-    return ids[:-1] if len(ids) > 1 and ids[-1] == logged.lm.tokenizer.eos_token_id else ids
+    return spoken(logged.policy, logged.steps.actions[i], int(logged.steps.labels_N[i]))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reflectrl.learn.losses import explained_variance
 from reflectrl.learn.trainer import Trainer
@@ -32,48 +32,15 @@ from reflectrl.offline.reference_cache import ReferenceCache, fingerprints_of, l
 from reflectrl.offline.reference_value import Log, split
 from reflectrl.offline.sampling import batches
 from reflectrl.offline.transitions import StepFeatures, Transitions, step_features, transitions
-from reflectrl.types import Episode, named_seed
+from reflectrl.types import Episode
+from reflectrl.values.critic import UtteranceCritic, follow, make_critic
 
-WIDTH = 128
-"""Width of the heads' hidden layers."""
 CHECKS = 20
 """How often the critic is looked at on held-out tasks."""
 FEATURES_CODE = ("transitions.py",)
 """Files on which the features depend, beside those of every reference cache."""
-CODE = ("utterance_critic.py", "losses.py", *FEATURES_CODE)
+CODE = ("utterance_critic.py", "losses.py", "../values/critic.py", *FEATURES_CODE)
 """Files on which this cache depends, beside those of every reference cache."""
-
-
-class UtteranceCritic(nn.Module):
-    """Two heads for Q(s, a), one for V(s); at first they give the same number everywhere.
-
-    Args:
-        width: D, the width of the features.
-        mean: what they give at first.
-    """
-
-    def __init__(self, width: int, mean: float) -> None:
-        super().__init__()
-        self.q = nn.ModuleList([_head(2 * width, mean) for _ in range(2)])
-        self.v = _head(width, mean)
-
-    def q_values(self, states_ND: Tensor, actions_ND: Tensor) -> Tensor:
-        """Both estimates of what follows the actions, (2, N)."""
-        read = torch.cat([states_ND, actions_ND], 1).float()
-        return torch.stack([head(read)[:, 0] for head in self.q])
-
-    def values(self, states_ND: Tensor) -> Tensor:
-        """What follows the states, (N,)."""
-        found: Tensor = self.v(states_ND.float())[:, 0]
-        return found
-
-
-def _head(width: int, mean: float) -> nn.Module:
-    last = nn.Linear(WIDTH, 1)
-    nn.init.zeros_(last.weight)
-    nn.init.constant_(last.bias, mean)
-    inner = (nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU())
-    return nn.Sequential(nn.LayerNorm(width), *inner, last)
 
 
 def fit_critic(
@@ -91,9 +58,7 @@ def fit_critic(
     """
     known = (~steps.truncated_N).nonzero()[:, 0]
     train, held_out = (known[rows] for rows in split([units[i] for i in known.tolist()], config.held_out, seed))
-    with torch.random.fork_rng():
-        torch.manual_seed(named_seed(seed, "critic"))
-        critic = UtteranceCritic(features.states_ND.shape[1], float(steps.returns_N[train].mean()))
+    critic = make_critic(features.states_ND.shape[1], seed, float(steps.returns_N[train].mean()))
     critic = critic.to(features.states_ND.device)
     target = deepcopy(critic).requires_grad_(False)
     optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
@@ -105,8 +70,7 @@ def fit_critic(
         loss.backward()
         trainer.update({"loss": float(loss.detach())})
         trainer.step += 1
-        for target_parameter, parameter in zip(target.parameters(), critic.parameters(), strict=True):
-            target_parameter.lerp_(parameter.detach(), config.polyak)
+        follow(target, critic, config.polyak)
         if trainer.is_due(every, config.critic_steps):
             checks.append((trainer.step, trainer.means()["loss"], deepcopy(target)))
 

@@ -83,6 +83,7 @@ class Arm:
         rl: settings of [rl] that are the arm's own, {} for the recipe's; None where no online RL follows.
         player: who plays where no model does.
         speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
+        guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
         settings: further recipe keys that decide how it plays.
     """
 
@@ -92,6 +93,7 @@ class Arm:
     rl: Mapping[str, Any] | None = None
     player: Literal["policy", "random", "expert", "oracle", "baseline"] = "policy"
     speaker: str = ""
+    guide: str = ""
     settings: tuple[str, ...] = ()
 
     @property

@@ -67,6 +67,8 @@ def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: flo
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
+    if arm.guide:
+        policy = function(arm.guide)(recipe, policy)
     if arm.speaker:
         speaker: Player = function(arm.speaker)(recipe)
         return policy, speaker

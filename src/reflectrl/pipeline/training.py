@@ -16,6 +16,7 @@ from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.episodes import (
     EpisodeLog,
+    drop_reflections,
     read_episodes,
     sft_policy,
     sft_reflection,
@@ -179,7 +180,10 @@ def _sft_examples(
     if player == "reflector":
         return reflection_examples(lm, sft_reflection(read_episodes(path), negatives))
     view = sft_plain if player == "plain" else sft_policy
-    return choice_examples(make_policy(recipe, lm), view(read_episodes(path), negatives), seed)
+    rows = view(read_episodes(path), negatives)
+    if recipe.sft.reflection_dropout:
+        rows = drop_reflections(rows, recipe.sft.reflection_dropout, seed)
+    return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:

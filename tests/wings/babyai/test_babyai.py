@@ -38,7 +38,9 @@ def expert(env):
 
 @pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc"])
 def test_every_promise_is_kept(level):
-    assert check_text_env(lambda: BabyAIEnv(level, horizon=16, train=30, validation=5, test=5)) == ["expert", "analyst"]
+    for guide in (False, True):
+        sizes = {"train": 30, "validation": 5, "test": 5}
+        assert check_text_env(lambda: BabyAIEnv(level, 16, guide=guide, **sizes)) == ["expert", "analyst"]  # noqa: B023
 
 
 @pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "PutNextLocalS5N3", "UnlockLocal", "GoToSeqS5R2"])
@@ -105,6 +107,32 @@ def test_what_one_turns_away_from_is_remembered_and_without_memory_it_is_not():
             env.step(0)
             found += sum(f"You remember {name} " in env.render() for name in seen)
         assert bool(found) == memory
+
+
+@pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc"])
+def test_the_guide_tells_the_place_that_the_analyst_names_and_what_stands_beside_the_agent(level):
+    """The bot wins under it as well; what it says is free can be stepped onto, and what it names cannot."""
+    env, found, stopped = BabyAIEnv(level, guide=True), 0, 0
+    for task in env.tasks("train")[:20]:
+        env.reset(options={"task": task})
+        while not env.done:
+            lines = dict(line.rstrip(".").split(": ", 1) for line in env.render().splitlines() if ": " in line)
+            assert list(lines) == ["Goal", "Wanted", "Ahead", "Left", "Right", "Last"]
+            assert re.match(r"[^:]+: (.+?)\. ", env.teacher.analyse(env))[1] == lines["Wanted"]
+            found += lines["Wanted"] != "not seen yet"
+            for name, way in (
+                ("Ahead", env.world.dir_vec),
+                ("Left", -env.world.right_vec),
+                ("Right", env.world.right_vec),
+            ):
+                cell = env.world.grid.get(*(env.world.agent_pos + way))
+                assert lines[name] == (
+                    "free" if cell is None else "a wall" if cell.type == "wall" else f"a {cell.color} {cell.type}"
+                )
+                stopped += cell is not None
+            env.step(env.teacher.expert_action(env))
+        assert env.success
+    assert found > 20 and stopped > 20
 
 
 def test_sides_are_those_of_the_start_however_one_turns():

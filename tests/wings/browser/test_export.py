@@ -16,6 +16,8 @@ from reflectrl.cli import main
 from reflectrl.players import Policy, Reflector
 from reflectrl.players.simple import RandomPlayer
 from reflectrl.types import Sampling, UserError
+from reflectrl.values.critic import make_critic
+from reflectrl.values.guided import ValueGuidedPolicy
 from reflectrl.wings.browser.export import Exported, notes, playable
 from reflectrl.wings.browser.runtime import FILES, PACKAGES, find_runtime
 
@@ -84,6 +86,7 @@ def test_players_that_a_page_cannot_be(lake: Lake) -> None:
     for player, speaker, about in (
         (policy, RandomPlayer(), "RandomPlayer is no language model"),
         (Policy(policy.lm, scoring="sum"), reflector, "play.scoring = 'sum'"),
+        (ValueGuidedPolicy(policy, make_critic(policy.lm.hidden_size, 0), 0.1), reflector, "ValueGuidedPolicy is no"),
     ):
         with pytest.raises(UserError, match=about):
             playable(player, speaker)

@@ -30,6 +30,8 @@ class BabyAIEnv(GymTextEnv):
         horizon: steps per episode; 0 takes the level's own limit, which may differ between missions.
         reward: "sparse" pays 1 for success; "timed" is the package's, 1 - 0.9 * steps / limit, for success too.
         memory: name what was seen before and is out of view.
+        guide: tell only where lies what the goal speaks of, and what is beside the agent. Rules and actions stay as
+            they are, but nobody has to find the words of the goal in a list: an easier task than BabyAI-Text.
         recent: so many of the latest actions are shown.
         train, validation, test: seeds per split.
 
@@ -45,6 +47,7 @@ class BabyAIEnv(GymTextEnv):
         horizon: int = 0,
         reward: Literal["sparse", "timed"] = "sparse",
         memory: bool = True,
+        guide: bool = False,
         recent: int = 3,
         train: int = 5000,
         validation: int = 100,
@@ -64,6 +67,7 @@ class BabyAIEnv(GymTextEnv):
             test=test,
         )
         self.reward, self.memory, self.recent, self.limit = reward, memory, recent, horizon
+        self.is_guided = guide
         self.taken: list[int] = []
         self._reset(0)
 
@@ -94,7 +98,8 @@ class BabyAIEnv(GymTextEnv):
     def state(self) -> str:
         names = [ACTIONS[action] for action in self.taken[-self.recent :]] if self.recent else []
         latest = f"Last: {', '.join(names) or 'none'}." if self.recent else ""
-        lines = [f"Goal: {self.world.mission}.", *self.view.sentences(self.memory), latest]
+        told = self.view.guided(self.memory) if self.is_guided else self.view.sentences(self.memory)
+        lines = [f"Goal: {self.world.mission}.", *told, latest]
         return "".join(f"{line}\n" for line in lines if line)
 
     def describe(self, observation: Any, info: Any) -> str:

@@ -18,6 +18,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 
 SIDES = ("in front of you", "behind you", "on your left", "on your right")
 DOOR = {"open": "an open", "closed": "a closed", "locked": "a locked"}
+NEXT = {(1, 0): "Ahead", (0, -1): "Left", (0, 1): "Right"}
 WANTED = re.compile(
     r"\b(?:a|the) (?:(red|green|blue|purple|yellow|grey) )?(ball|box|key|door|object)(?: (" + "|".join(SIDES) + "))?"
 )
@@ -119,9 +120,13 @@ class View:
 
     def ahead(self) -> str | None:
         """What stands in the way of a step forward, if anything does."""
-        if (1, 0) in self.walls:
+        return self.beside((1, 0))
+
+    def beside(self, place: Place) -> str | None:
+        """What fills a cell beside the agent, as far as it is known and nobody could step there."""
+        if place in self.walls:
             return "a wall"
-        near = (thing for thing in self.things() if thing.place == (1, 0) and thing.article != DOOR["open"])
+        near = (thing for thing in self.things() if thing.place == place and thing.article != DOOR["open"])
         return next((thing.name for thing in near), None)
 
     def sentences(self, memory: bool) -> Iterator[str]:
@@ -137,6 +142,17 @@ class View:
                 verb = "see" if thing.seen else "remember"
                 origin = f", at first {' and '.join(thing.sides)}" if sided and thing.sides else ""
                 yield f"You {verb} {thing.name} {steps(thing.place)}{origin}."
+        if held := self.carried():
+            yield f"You carry {held}."
+
+    def guided(self, memory: bool) -> Iterator[str]:
+        """The same where somebody else looks things up: what the goal speaks of, and what is right beside the agent."""
+        known = [thing for thing in self.things() if thing.seen or memory]
+        for one in wanted(self.world.mission):
+            found = next((thing for thing in known if one.fits(thing)), None)
+            yield f"Wanted: {steps(found.place) if found else 'not seen yet'}."
+        for place, where in NEXT.items():
+            yield f"{where}: {self.beside(place) or 'free'}."
         if held := self.carried():
             yield f"You carry {held}."
 

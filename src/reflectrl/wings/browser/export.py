@@ -151,8 +151,8 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
         UserError: they are no language models of moderate size, score actions by their texts, or have different
             tokenizers.
     """
-    if not isinstance(player, Policy) or not isinstance(reflector, Reflector | None):
-        who = player if not isinstance(player, Policy) else reflector
+    if type(player) is not Policy or not isinstance(reflector, Reflector | None):
+        who = player if type(player) is not Policy else reflector
         raise UserError(
             f"{type(who).__name__} is no language model alone; only a policy and a reflector can be exported"
         )

@@ -127,6 +127,13 @@ def test_which_agent_is_used(agent_folder: Path, monkeypatch: pytest.MonkeyPatch
     assert cards.agent_folder(str(tmp_path)) == tmp_path
 
 
+def test_an_agent_that_needs_its_critic_is_refused(agent_folder: Path, tmp_path: Path) -> None:
+    guided = Path(shutil.copytree(agent_folder, tmp_path / "guided"))
+    (guided / "policy" / "heads.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="needs its critic to play"):
+        Agent.load(guided)
+
+
 def test_broken_agents_are_refused_in_one_line(agent_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no agent's folder"):
         Agent.load(tmp_path)

@@ -158,6 +158,8 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
 
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
+    if (folder / POLICY / "heads.safetensors").is_file():
+        raise UserError(f"the agent in {folder} needs its critic to play; `locate` takes policies that need none")
     places = [place for place in (folder / POLICY, folder / REFLECTOR) if place.is_dir()]
     light = [lm for lm in (load_light(place, context) for place in places) if lm is not None]
     if len(light) == len(places):

@@ -1,0 +1,146 @@
+"""An environment so small that its expected return is a finite sum, and the exact gradient of that.
+
+`Treasure` has five rooms, four steps, chance, and rewards at every step; several ways lead to the same state. All its
+trajectories can be listed, and autograd goes through the log-probabilities of a policy's choices.
+`benchmarks.gradients` holds the learner's estimators against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reflectrl.envs.base import SPLITS, TextEnv, require_known
+from reflectrl.players import Policy
+from reflectrl.types import Observation, Outcome, Task
+
+# ---- the environment -------------------------------------------------------------------------------------------------
+
+ROOMS, HORIZON, SLIP = 5, 4, 0.2
+
+
+class Treasure(TextEnv):
+    """Five rooms in a row: dig where the treasure is. A step fails one time in five; digging elsewhere costs.
+
+    All tasks begin in the middle; those of training have the treasure there, next door, and at the end of the row.
+    """
+
+    stages: ClassVar[tuple[str, ...]] = ("arrived", "full")
+    milestones: ClassVar[dict[str, str]] = {"arrived": "arrived"}
+    treasures: ClassVar[dict[str, tuple[int, ...]]] = {"train": (2, 1, 4), "validation": (0,), "test": (3,)}
+
+    def __init__(self) -> None:
+        super().__init__(HORIZON)
+
+    def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
+        require_known("treasure", "split", split, SPLITS)
+        require_known("treasure", "stage", stage := stage or "full", self.stages)
+        return [Task(f"{stage}-{room}", "treasure", {"room": room}, split, stage) for room in self.treasures[split]]
+
+    def begin(self, task: Task) -> None:
+        self.treasure, self.room = int(task.payload["room"]), ROOMS // 2
+
+    def apply(self, action: str) -> Outcome:
+        ends = outcomes(self.treasure, self.room, action)
+        end = ends[int(self.np_random.choice(len(ends), p=[one.probability for one in ends]))]
+        arrived = end.room == self.treasure != self.room
+        self.room = end.room
+        won = end.found or (arrived and self.task.stage == "arrived")
+        return Outcome(end.reward, won, won, events=("arrived",) if arrived else ())
+
+    def state(self) -> str:
+        return seen(self.treasure, self.room).state
+
+    def legal_actions(self) -> Sequence[str]:
+        return seen(self.treasure, self.room).actions
+
+
+class End(NamedTuple):
+    """What an action may lead to."""
+
+    probability: float
+    reward: float
+    room: int
+    found: bool
+
+
+def outcomes(treasure: int, room: int, action: str) -> list[End]:
+    """Everything that an action may lead to."""
+    if action == "dig":
+        return [End(1.0, 1.0, room, True) if room == treasure else End(1.0, -0.5, room, False)]
+    step = {"left": -1, "right": 1}[action]
+    return [End(1 - SLIP, -0.1, room + step, False), End(SLIP, -0.1, room, False)]
+
+
+@cache
+def seen(treasure: int, room: int) -> Observation:
+    """What is seen in a room, and may be done there: two or three actions."""
+    actions = ("left",) * (room > 0) + ("right",) * (room < ROOMS - 1) + ("dig",)
+    return Observation("", f"Treasure {treasure}, you {room}.\n", actions)
+
+
+# ---- the exact gradient ----------------------------------------------------------------------------------------------
+
+
+class Trajectory(NamedTuple):
+    """A trajectory: its choices (treasure, room, action's index), the environment's part in its probability, return."""
+
+    choices: tuple[tuple[int, int, int], ...]
+    probability: float
+    total: float
+
+
+def trajectories(treasure: int, path: Trajectory, room: int, left: int = HORIZON) -> Iterator[Trajectory]:
+    """Every way in which an episode may go on from a room, with so many steps left."""
+    for i, action in enumerate(seen(treasure, room).actions):
+        for end in outcomes(treasure, room, action):
+            choices = (*path.choices, (treasure, room, i))
+            longer = Trajectory(choices, path.probability * end.probability, path.total + end.reward)
+            if end.found or left == 1:
+                yield longer
+            else:
+                yield from trajectories(treasure, longer, end.room, left - 1)
+
+
+class Exact(NamedTuple):
+    """The expected return, its gradient (D,), and the mean length of an episode."""
+
+    value: float
+    gradient_D: Tensor
+    length: float
+
+
+def exact(policy: Policy, temperature: float = 1.0) -> Exact:
+    """J = sum over tasks and trajectories of p(trajectory) · return / tasks, differentiated through its log p."""
+    treasures = Treasure.treasures["train"]
+    places = [(treasure, room) for treasure in treasures for room in range(ROOMS)]
+    logp: dict[tuple[int, int, int], Tensor] = {}
+    for place in places:  # one by one: nothing of the learner's batches is used
+        observation = seen(*place)
+        logits_1A, _ = policy.logits([policy.prompt(observation, None)], [observation.actions])
+        logp_A = (logits_1A[0, : len(observation.actions)].double() / temperature).log_softmax(-1)
+        logp |= {(*place, i): logp_A[i] for i in range(len(logp_A))}
+    start = Trajectory((), 1 / len(treasures), 0.0)
+    paths = [path for treasure in treasures for path in trajectories(treasure, start, ROOMS // 2)]
+    index = {choice: i for i, choice in enumerate(logp)}
+    counts = torch.zeros(len(paths), len(logp), dtype=torch.float64)
+    for row, path in enumerate(paths):
+        for choice in path.choices:
+            counts[row, index[choice]] += 1
+    chances_P = torch.tensor([path.probability for path in paths], dtype=torch.float64)
+    weights_P = chances_P * (counts @ torch.stack(list(logp.values()))).exp()
+    assert abs(float(weights_P.sum().detach()) - 1) < 1e-6, "the trajectories' probabilities do not add up to 1"
+    value = (weights_P * torch.tensor([path.total for path in paths], dtype=torch.float64)).sum()
+    gradients = torch.autograd.grad(value, policy.lm.parameters(), allow_unused=True)
+    length = float((weights_P * counts.sum(1)).sum().detach())
+    return Exact(float(value.detach()), flat(policy.lm.parameters(), gradients), length)
+
+
+def flat(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
+    """Gradients as one vector (D,); those that are missing are zero."""
+    parts = zip(parameters, gradients, strict=True)
+    return torch.cat([torch.zeros(p.numel()) if g is None else g.detach().flatten() for p, g in parts]).double()

@@ -1,0 +1,61 @@
+"""Builders of learning through critics: from a trained pair to a policy, or to a policy with a critic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from reflectrl.config import Recipe, RLConfig
+from reflectrl.envs import make
+from reflectrl.envs.pool import EnvPool
+from reflectrl.learn.checkpoint import drop_state, write_folder
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.pipeline.arms import chosen
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
+from reflectrl.pipeline.progress import Tick
+from reflectrl.types import named_seed
+from reflectrl.values.archer import train_archer
+from reflectrl.values.arms import MODELS
+from reflectrl.values.config import values_settings
+from reflectrl.values.critic import make_critic
+from reflectrl.values.guided import ValueGuidedPolicy
+from reflectrl.values.linvit import train_linvit
+
+
+def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Train one policy of `MODELS`, or its critic, whose weights are then saved beside those of the policy."""
+    recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
+    row, config, values = MODELS[name], settings_of(recipe), values_settings(recipe)
+    policy_lm, reflector_lm = load_pair(recipe, run, seed, chosen([name])[name], row.start)
+    playing = make_policy(recipe, policy_lm)
+    reflector = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
+    learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
+    if row.algorithm == "linvit":
+        critic = make_critic(policy_lm.hidden_size, rl_seed).to(policy_lm.device)
+        playing = ValueGuidedPolicy(playing, critic, values.kl_lambda)
+    with (
+        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
+    ):
+
+        def note(metrics: dict[str, Any]) -> None:
+            log.write(metrics)
+            success = metrics.get("eval_success")
+            tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
+
+        rollouts = EpisodeRollouts(playing, reflector, envs, replace(config, kl_coef=0.0), rl_seed)
+        train = train_linvit if row.algorithm == "linvit" else train_archer
+        train(rollouts, config, values, rl_seed, note, learner)
+    if row.algorithm == "linvit":
+        policy_lm.heads = {key: tensor.cpu() for key, tensor in critic.state_dict().items()}
+    write_folder(run.checkpoint(seed, name), partial(policy_lm.save, artifact=name, seed=seed))
+    drop_state(learner)
+
+
+def settings_of(recipe: Recipe) -> RLConfig:
+    """The recipe's [rl], without what only learning from returns needs."""
+    return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)

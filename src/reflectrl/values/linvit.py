@@ -1,0 +1,91 @@
+"""Value-guided sampling in the manner of LINVIT: the language model is a prior, a critic bends it. One linear loop.
+
+The model's weights stay as they are. Each update plays episodes by pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda), then
+lets the critic take TD steps on the replay buffer, towards the values of the policy that it makes itself:
+
+    Q(s, a) ← r + gamma V(s'),    V(s) = lambda log sum_a pi_LM(a|s) exp(Q(s, a) / lambda)
+
+whose fixed point is the best return less lambda times the KL divergence from the model, summed along the way.
+
+Source: Zhang et al. 2024, "How Can LLM Guide RL? A Value-Based Approach" (arXiv 2402.16181). Departures: the source
+fits tables or rolls out a simulator, and adds a bonus for what it has seldom seen; here a double critic on hidden
+states learns with a target network, and sampling from the policy itself is all the exploration.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reflectrl.config import RLConfig
+from reflectrl.learn.online import Log
+from reflectrl.learn.rollouts import EpisodeRollouts, flatten
+from reflectrl.learn.trainer import Trainer
+from reflectrl.models.machine import release_memory
+from reflectrl.types import named_seed
+from reflectrl.values.buffer import END, TransitionBuffer
+from reflectrl.values.config import ValuesConfig
+from reflectrl.values.critic import follow, regularised_value, td_loss, td_targets
+from reflectrl.values.guided import ValueGuidedPolicy
+
+
+def train_linvit(
+    rollouts: EpisodeRollouts,
+    config: RLConfig,
+    values: ValuesConfig,
+    seed: int,
+    log: Log,
+    state_folder: Path | None = None,
+) -> None:
+    """Train the critic of `rollouts.policy` in place; it ends with the weights that did best on validation tasks.
+
+    Args:
+        rollouts: plays and evaluates, with a value-guided policy.
+        log: receives one flat dictionary per update, and one for the evaluation after the last.
+        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+    """
+    policy, device = rollouts.policy, rollouts.lm.device
+    assert isinstance(policy, ValueGuidedPolicy)
+    critic, buffer = policy.critic, TransitionBuffer(values.buffer, policy)
+    target = deepcopy(critic).requires_grad_(False)
+    fitting = torch.optim.AdamW(critic.parameters(), lr=config.critic_lr, fused=True)
+    trainer = Trainer(critic, [fitting], config.max_grad_norm, state_folder, {"target": target, "buffer": buffer})
+    if trainer.resumed is not None:
+        rollouts.load(trainer.resumed)
+        buffer.load_questions(trainer.resumed["questions"])
+
+    while True:
+        metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
+        if trainer.is_due(config.eval_every, config.updates):
+            scores = rollouts.evaluate()
+            metrics |= scores
+            trainer.keep_if_best(list(scores.values()))
+            trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
+        if trainer.step == config.updates:
+            break
+        rollouts.collect(trainer.step, None)
+        buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
+        generator = torch.Generator().manual_seed(named_seed(seed, "linvit", trainer.step))
+        drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
+        for rows in torch.arange(len(drawn.state_N)).split(values.critic_batch):
+            state_N, label_N, reward_N, next_N = (tensor[rows].to(device) for tensor in drawn)
+            states_ND, actions_NAD, _ = buffer.features(state_N)
+            after_ND, after_NAD, prior_NA = buffer.features(next_N)
+            with torch.no_grad():
+                q_NA = target.lower_q(after_ND, after_NAD)
+                following_N = regularised_value(prior_NA, q_NA, values.kl_lambda)
+                targets_N = td_targets(reward_N, following_N, next_N == END, config.gamma)
+            q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
+            loss = td_loss(q_2N, targets_N)
+            loss.backward()
+            trainer.update({"critic_loss": float(loss.detach()), "value": float(following_N.mean())})
+            follow(target, critic, values.target_rate)
+        metrics |= trainer.means() | rollouts.end_update()
+        release_memory()
+        trainer.step += 1
+        log(metrics)
+    log(metrics)
+    trainer.finish()
