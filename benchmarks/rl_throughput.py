@@ -13,10 +13,10 @@ part took, without the parts that it called.
 
 What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
 its own, costs 3.6 ms of a core forwards and 7 ms backwards in the recipe's model. Three fifths of that are matrix
-products, at the rate of large ones; a fifth is attention. Play reads a prompt once per update, as the critic's values and
-the reference do, without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that the
-prompt is in, which is one per epoch where prompts are dealt out instead of steps. Environment, rendering, losses and AdamW
-are a twentieth together; what is left is the reflector, for states that it has not seen.
+products, at the rate of large ones; a fifth is attention. Play reads a prompt once per update, as the critic's values
+and the reference do, without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that
+the prompt is in: one per epoch where prompts are dealt out, not steps. Environment, rendering, losses and
+AdamW are a twentieth together; what is left is the reflector, for states that it has not seen.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_
 ALONE = {"kl_coef": 0.0, "replay": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
     "reinforce": ALONE,
+    "reinforce, bfloat16": ALONE | {"mixed_play": "on"},
     "reinforce, KL, replay": {},
     "ppo": PPO | ALONE,
     "ppo, replay": PPO | {"kl_coef": 0.0},
