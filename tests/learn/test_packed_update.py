@@ -233,7 +233,7 @@ def test_an_update_encodes_each_history_once_and_every_suffix(pair: Pair, family
     policy_pass(policy, batch, range(len(batch)))
     counted = lm.counters.since(before)
     assert counted.encoded <= expected
-    assert counted.encoded + counted.reused == sum(map(len, batch.prompts))
+    assert counted.encoded + counted.reused == sum(map(len, set(batch.prompts)))  # equal ones are one
 
 
 def test_an_update_costs_as_many_tokens_per_step_late_as_early(pair: Pair) -> None:

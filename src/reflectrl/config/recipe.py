@@ -65,7 +65,8 @@ class ModelConfig:
     mixed_precision: Literal["auto", "on", "off"] = "auto"
     """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
     mixed_play: Literal["auto", "on", "off"] = "off"
-    """The same for play: 1.2 to 1.6 times as fast; PPO's ratios are off by half a percent or so where it is unsure."""
+    """The same for play and for online RL of agents: 1.2 to 1.7 times as fast; PPO's ratios are off by half a percent
+    or so where it is unsure."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
@@ -217,6 +218,9 @@ class RLConfig:
     steps_per_epoch: Count = 1
     """Optimiser steps of an epoch, each along the gradient of an equal share of the batch, dealt out at random. Above 1
     for agents only; small models learn from fewer episodes with 4 or more."""
+    deal: Literal["steps", "prompts"] = "steps"
+    """What is dealt out to them: single steps, or prompts with all the steps that have them. The latter computes a
+    prompt once per epoch, not once per optimiser step: faster where episodes often come by the same states."""
     critic: Literal["linear", "mlp"] = "mlp"
     """Shape of the value head."""
     critic_shares: bool = False
@@ -252,7 +256,8 @@ class RLConfig:
     max_grad_norm: Positive = 0.3
     """Gradient-norm clip."""
     minibatch: Count = 64
-    """Steps, or completions, per forward pass. Gradients are accumulated: it changes memory use, not the result."""
+    """Different prompts, or completions, per forward pass. Gradients are accumulated: it changes memory use, not the
+    result."""
     replay: Natural = 50
     """Slots of the buffer of successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8

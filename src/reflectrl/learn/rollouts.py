@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -243,12 +243,16 @@ def flatten(
     """
     prompts, actions, labels, old, rewards, returns, ends, tasks = [], [], [], [], [], [], [], []
     seen: list[Observation] = []
+    rendered: dict[Hashable, Ids] = {}
     for episode in episodes:
         first = replayed(episode) if "started_from" in episode.provenance else 0
         for step in episode.steps[first:]:
             reflections = [turn.text for turn in step.turns if turn.choice is None]
             turn = next(turn for turn in step.turns if turn.choice is not None)
-            prompts.append(policy.prompt(step.observation, reflections[0] if reflections else None, turn.order))
+            asked = (step.observation, reflections[0] if reflections else None, turn.order)
+            if asked not in rendered:
+                rendered[asked] = policy.prompt(*asked)
+            prompts.append(rendered[asked])
             actions.append(step.observation.actions)
             labels.append(turn.order.index(step.action) if turn.order else step.action)
             old.append(turn.logprobs[0] if turn.logprobs else torch.nan)
@@ -270,6 +274,24 @@ def begun_near(episodes: Sequence[Episode]) -> Tensor:
     return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
 
 
+def deal(prompt_N: np.ndarray, config: RLConfig, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal N steps out to the minibatches of an epoch at random: one by one, or all steps with a prompt together.
+
+    Args:
+        prompt_N: the number of each step's prompt, from 0 on.
+
+    Returns:
+        The steps of each minibatch; minibatches are about equally large, and none is empty.
+    """
+    count = min(config.steps_per_epoch, len(prompt_N))
+    if config.deal == "steps":
+        return np.array_split(rng.permutation(len(prompt_N)), count)
+    places_N = rng.permutation(prompt_N.max() + 1)[prompt_N]  # prompts in a new order
+    steps_P = np.bincount(places_N)
+    minibatch_P = (steps_P.cumsum() - steps_P) * count // len(prompt_N)  # in which the first step of a prompt falls
+    return [np.flatnonzero(minibatch_P[places_N] == k) for k in np.unique(minibatch_P)]
+
+
 @torch.no_grad()
 def prepare(
     policy: Policy,
@@ -280,32 +302,40 @@ def prepare(
     baseline: float | Tensor,
     rng: np.random.Generator | None = None,
 ) -> Batch:
-    """Steps with advantages, in slices of `config.minibatch`, and what the reference thinks of each slice.
-
-    Prompts that begin alike stand together in a slice, so that what they share is encoded once.
+    """Steps with advantages, in slices of `config.minibatch` prompts, and what the reference thinks of each slice.
 
     Args:
         baseline: the mean return that baseline "mean" subtracts, for all steps or (N,) for each.
-        rng: deals the steps out to `config.steps_per_epoch` minibatches; None makes one of them all.
+        rng: deals the steps out to `config.steps_per_epoch` minibatches (`deal`); None makes one of them all.
     """
-    size, values_N = config.minibatch, None
-    dealt = [np.arange(len(steps))]
-    if rng is not None and config.steps_per_epoch > 1:
-        dealt = np.array_split(rng.permutation(len(steps)), min(config.steps_per_epoch, len(steps)))
+    everything = np.arange(len(steps.prompts))
+    asked = [*zip(steps.prompts, steps.actions, strict=True)]
+    numbers = {question: number for number, question in enumerate(sorted(set(asked)))}
+    prompt_N = np.array([numbers[question] for question in asked])
+    dealt = [everything] if rng is None or config.steps_per_epoch == 1 else deal(prompt_N, config, rng)
+    cut: list[list[list[int]]] = []
+    for rows in (everything, *dealt):  # the steps of a prompt stay together, and so do prompts that begin alike
+        slice_n = np.unique(prompt_N[rows], return_inverse=True)[1] // config.minibatch
+        cut.append([rows[slice_n == k].tolist() for k in range(slice_n.max() + 1)])
+    whole, *minibatches = cut
+    values_N = None
     if critic is not None:
-        parts = [range(len(steps))[start : start + size] for start in range(0, len(steps), size)]
-        values_N = torch.cat([critic(policy_pass(policy, steps, part)[1]).cpu() for part in parts])
-    minibatches: list[list[tuple[list[int], list[int]]]] = []
+        values_N = torch.empty(len(asked))
+        for part in whole:
+            values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
     ref_logp: list[list[Tensor]] = []
-    for rows in dealt:
-        order = sorted(rows.tolist(), key=steps.prompts.__getitem__)
-        minibatches.append([(order[start : start + size],) * 2 for start in range(0, len(order), size)])
-        if reference is not None:  # it does not change, so one pass over the batch serves all epochs
-            ref_logp.append([policy_pass(reference, steps, part)[0] for part, _ in minibatches[-1]])
+    if reference is not None:  # it does not change, so one pass over the batch serves all minibatches and epochs
+        ref_NA = torch.full((len(asked), max(map(len, steps.actions))), -torch.inf, device=policy.lm.device)
+        for part in whole:
+            logp_NA = policy_pass(reference, steps, part)[0]
+            ref_NA[part, : logp_NA.shape[1]] = logp_NA
+        widest = [[max(len(steps.actions[i]) for i in part) for part in parts] for parts in minibatches]
+        for parts, widths in zip(minibatches, widest, strict=True):
+            ref_logp.append([ref_NA[part, :width] for part, width in zip(parts, widths, strict=True)])
     advantages_N = compute_advantages(steps, config, baseline, values_N)
     read = partial(policy_pass, policy, steps)
     known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
-    return Batch(minibatches, read, *known, ref_logp)
+    return Batch([[(part, part) for part in parts] for parts in minibatches], read, *known, ref_logp)
 
 
 def policy_pass(
@@ -313,17 +343,22 @@ def policy_pass(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
 
-    What their prompts share, the history of an episode above all, is encoded once. Actions beyond a step's own count
-    are -inf. The temperature is that of sampling, so that ratios are 1 before the first update.
+    Steps with the same prompt and actions share one computation, whose gradient is the sum of theirs; what prompts have
+    in common, the history of an episode above all, is encoded once. Actions beyond a step's own count are -inf. The
+    temperature is that of sampling, so that ratios are 1 before the first update.
 
     Args:
-        packing: `list` leaves packing to the backend; `apart` is the step-by-step reference.
+        packing: `list` leaves packing to the backend; `apart` encodes each prompt by itself.
     """
-    actions = [steps.actions[i] for i in index]
-    logits_NA, hidden_ND = policy.logits(packing([steps.prompts[i] for i in index]), actions)
+    asked = [(steps.prompts[i], steps.actions[i]) for i in index]
+    places = {question: place for place, question in enumerate(dict.fromkeys(asked))}
+    same_N = torch.tensor([places[question] for question in asked], device=policy.lm.device)
+    actions = [listed for _, listed in places]
+    logits_PA, hidden_PD = policy.logits(packing([ids for ids, _ in places]), actions)
     counts = torch.tensor([len(listed) for listed in actions], device=policy.lm.device)
-    legal_NA = torch.arange(logits_NA.shape[1], device=policy.lm.device)[None] < counts[:, None]
-    return restricted_log_softmax(logits_NA / (policy.sampling.temperature or 1.0), legal_NA), hidden_ND
+    legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
+    logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
+    return logp_PA[same_N], hidden_PD[same_N]
 
 
 def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:

@@ -199,9 +199,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
         """Logits (P, A) of the actions of each prompt, and hidden states (P, D) after it; gradients flow.
 
-        Rows with fewer than A actions end in arbitrary numbers.
+        They have the precision of play. Rows with fewer than A actions end in arbitrary numbers.
         """
-        return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
+        with torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
+            return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """Draw a label for each; one number of its generator is used even when greedy, so both replay alike."""
@@ -280,10 +281,10 @@ class Reflector(LanguagePlayer[Ids, Written]):
         prompts = [tokenize(self.lm, reflector_prompt(episode.observation), reserve=room) for episode in episodes]
         remember = self.memory > 0 and self.sampling.temperature == 0
         written = self.recall(prompts, episodes, [2 * (len(ids) + room) for ids in prompts], remember)
-        texts = [self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids, _ in written]
+        texts = {ids: self.lm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in dict(written)}
         return [
-            Turn("reflector", text, token_ids=ids, logprobs=logprobs, sampling=self.sampling)
-            for text, (ids, logprobs) in zip(texts, written, strict=True)
+            Turn("reflector", texts[ids], token_ids=ids, logprobs=logprobs, sampling=self.sampling)
+            for ids, logprobs in written
         ]
 
     def _compute(

@@ -115,7 +115,7 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     bos = getattr(tokenizer, "bos_token_id", None)
     start = [bos] if bos is not None and bos != tokenizer.eos_token_id else []
     history = encode_lines(tokenizer, prompt.history) if prompt.history else []
-    rest = tokenizer.encode(prompt.rest, add_special_tokens=False)
+    rest = encode_lines(tokenizer, prompt.rest)
     room = context - reserve - len(start) - len(rest)
     if room < 0:
         raise UserError(
@@ -130,9 +130,10 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 def encode_lines(tokenizer: Any, text: str) -> list[int]:
     """The ids of a text, without special tokens, as `tokenizer.encode` returns them; lines seen before are remembered.
 
-    Histories grow by lines. The ids are those of the whole text if the tokenizer first splits a text into words, none
-    of which goes on beyond a line's end where something visible stands on both sides of it: byte-level BPE does
-    (GPT-2's, Llama 3's, Qwen's, those made here), SentencePiece does not, and encodes the whole.
+    Histories grow by lines, and a state mostly has lines that stood in others. The ids are those of the whole text if
+    the tokenizer first splits a text into words, none of which goes on beyond a line's end where something visible
+    stands on both sides of it: byte-level BPE does (GPT-2's, Llama 3's, Qwen's, those made here), SentencePiece does
+    not, and encodes the whole.
     """
     if tokenizer not in _known:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None

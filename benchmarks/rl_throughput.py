@@ -1,0 +1,288 @@
+"""Online RL of taxi players with reflections: environment steps per second of play, of learning, and of both.
+
+    git worktree add ../before HEAD~10
+    python -m benchmarks.rl_throughput --before ../before
+
+A pair is taught briefly by the recipe `taxi` (in `--run`, once). Each setting of `SETTINGS` is then trained from it for
+some updates of 256 episodes, of which the first is not counted: the reflector, which is frozen, remembers what it wrote
+then. Every version of the code trains in a process of its own, and the versions take turns update by update. Play is
+all up to the finished episodes; learning is the rest of the update: advantages, every optimiser step, replay.
+
+`distinct` is how many different prompts there are per step; the columns at the end are the shares of the time that each
+part took, without the parts that it called.
+
+What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
+its own, costs 3.6 ms of a core forwards and 7 ms backwards in the recipe's model. Three fifths of that are matrix
+products, at the rate of large ones; a fifth is attention. Play reads a prompt once per update, as the critic's values
+and the reference do, without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that
+the prompt is in: one per epoch where prompts are dealt out, not steps. Environment, rendering, losses and
+AdamW are a twentieth together; what is left is the reflector, for states that it has not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+SFT = ["arms=['sft']", "sft.steps=300", "sft.policy_steps=100"]
+"""The pair: a reflector that writes whole reflections, and a policy that is still to learn."""
+PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_epoch": 4, "clip_coef": 0.2}
+ALONE = {"kl_coef": 0.0, "replay": 0}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "reinforce": ALONE,
+    "reinforce, bfloat16": ALONE | {"mixed_play": "on"},
+    "reinforce, KL, replay": {},
+    "ppo": PPO | ALONE,
+    "ppo, replay": PPO | {"kl_coef": 0.0},
+    "ppo, KL, replay": PPO,
+    "ppo, prompts dealt": PPO | ALONE | {"deal": "prompts"},
+    "ppo, prompts dealt, bfloat16": PPO | ALONE | {"deal": "prompts", "mixed_play": "on"},
+    "grpo, groups of 8": PPO | ALONE | {"baseline": "grpo", "group": 8},
+}
+"""Name → keys of [rl] and [model]; a version that does not know one goes without it. PPO takes 2 epochs of 4 optimiser
+steps, with a critic unless another baseline is named."""
+PARTS = (
+    "environment", "rendering", "reflector", "policy", "players' loop",
+    "flatten", "prepare", "forward", "backward", "optimiser", "losses",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What is measured."""
+
+    before: Path | None = None
+    """Folder of another version's tree, to be compared with this one."""
+    settings: tuple[str, ...] = tuple(SETTINGS)
+    """Rows."""
+    episodes: int = 256
+    """Per update."""
+    updates: int = 5
+    """Updates of each version that count."""
+    threads: int = 2
+    """Of either version."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """Whose seconds: the wall's, or those that all threads together had of the processors, which is what to compare by
+    while the machine does other things (with one thread: two may wait for each other busily)."""
+    run: Path = Path("runs/rl-throughput")
+    """Folder of the pair's training."""
+
+
+# ---- one version: a process that is asked for one update at a time ---------------------------------------------------
+
+
+class Stopwatch:
+    """Seconds of some functions, by part, without what other functions watched took meanwhile.
+
+    Args:
+        now: the clock, in seconds.
+
+    Attributes:
+        seconds: part → its own seconds.
+        whole: part → its seconds with those of the parts that it called.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.now = now
+        self.seconds: Counter[str] = Counter()
+        self.whole: Counter[str] = Counter()
+        self._inner: list[float] = []
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what is done within to a part."""
+        self._inner.append(0.0)
+        start = self.now()
+        try:
+            yield
+        finally:
+            taken = self.now() - start
+            self.whole[name] += taken
+            self.seconds[name] += taken - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += taken
+
+    def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda found: found) -> None:
+        """Count a function of a module or class to a part, wherever it is called from by that name."""
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **named: Any) -> Any:
+            with self.part(part):
+                return finish(original(*args, **named))
+
+        setattr(owner, name, watched)
+
+
+def watch_all(clock: Stopwatch) -> None:
+    """Watch the parts of an update."""
+    import torch
+
+    import reflectrl.rollout as play
+    from reflectrl.learn import rollouts
+    from reflectrl.learn.trainer import Trainer
+    from reflectrl.players import Policy, Reflector, policy
+
+    clock.watch(play, "advance", "environment")
+    clock.watch(Policy, "prompt", "rendering")
+    for name in ("reflector_prompt", "tokenize"):
+        clock.watch(policy, name, "rendering")
+    clock.watch(Reflector, "turns", "reflector")
+    clock.watch(Policy, "turns", "policy")
+    clock.watch(rollouts, "rollout", "players' loop", list)
+    clock.watch(rollouts, "flatten", "flatten")
+    clock.watch(rollouts, "prepare", "prepare")
+    clock.watch(rollouts, "policy_pass", "forward")
+    clock.watch(torch.Tensor, "backward", "backward")
+    clock.watch(Trainer, "update", "optimiser")
+
+
+def training(folder: Path, setting: str, episodes: int, clock: Stopwatch) -> Iterator[dict[str, float]]:
+    """Train the pair by a setting: after each update, its steps, its seconds of play, and those of each part."""
+    import torch
+
+    from reflectrl.config import ModelConfig, RLConfig
+    from reflectrl.learn.online import update
+    from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.learn.trainer import Trainer
+    from reflectrl.learn.value import make_critic
+    from reflectrl.models.load import load_model
+    from reflectrl.players import Policy, Reflector
+    from reflectrl.wings.taxi.env import TaxiEnv
+
+    model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
+    policy = Policy(load_model(folder / "policy", model, "policy"))
+    reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=256), "reflector"))
+    keys = {"curriculum": "none", "episodes": episodes, "updates": 1000} | SETTINGS[setting]
+    config = RLConfig(**{key: value for key, value in keys.items() if key in RLConfig.__dataclass_fields__})
+    rollouts = EpisodeRollouts(policy, reflector, TaxiEnv, config, 0)
+    critic = make_critic(rollouts.lm.hidden_size, config.critic, 0) if config.baseline == "critic" else None
+    groups = [{"params": rollouts.lm.parameters(), "lr": config.lr}]
+    groups += [{"params": list(critic.parameters()), "lr": config.critic_lr}] if critic is not None else []
+    trainer = Trainer(rollouts.lm, [torch.optim.AdamW(groups, weight_decay=0.0, fused=True)], config.max_grad_norm)
+    epochs = config.update_epochs if config.algorithm == "ppo" else 1
+    while True:
+        clock.seconds.clear(), clock.whole.clear()
+        start = clock.now()
+        with clock.part("losses"):
+            batch = rollouts.collect(trainer.step, critic)
+            metrics = update(trainer, critic, batch, config, epochs)
+            if (past := rollouts.replay(critic)) is not None:
+                update(trainer, critic, past, config, 1)
+        taken = {"seconds": clock.now() - start, "playing": clock.whole["players' loop"], **clock.seconds}
+        steps = [step for episode in rollouts.fresh for step in episode.steps]
+        distinct = len({(step.observation, step.reflection) for step in steps})
+        ended = rollouts.end_update()
+        yield taken | {"steps": len(steps), "distinct": distinct, "loss": metrics["loss"], "success": ended["success"]}
+        trainer.step += 1
+
+
+def serve(threads: int, clock_name: str) -> None:
+    """Answer each line (a folder, a setting and a number of episodes, as JSON) with what its next update took."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(threads)
+    clock = Stopwatch(time.process_time if clock_name == "cpu" else time.perf_counter)
+    watch_all(clock)
+    asked, updates = "", iter(())
+    for line in sys.stdin:
+        if line != asked:
+            folder, setting, episodes = json.loads(line)
+            asked, updates = line, training(Path(folder), setting, episodes, clock)
+        print(json.dumps(next(updates)), flush=True)
+
+
+# ---- the versions in turns -------------------------------------------------------------------------------------------
+
+
+class Version:
+    """A process that computes with the code of one tree."""
+
+    def __init__(self, tree: Path, threads: int, clock: str) -> None:
+        paths = os.pathsep.join([str(tree / "src"), str(tree)])
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", str(threads), clock],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment,
+        )  # fmt: skip
+
+    def update(self, cell: str) -> dict[str, float]:
+        """What the next update of a setting took."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(cell, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{cell}: the process ended")
+        found: dict[str, float] = json.loads(answer)
+        return found
+
+
+def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians over the updates of one version; of the parts, shares of the time of all of them."""
+
+    def median(rate: Callable[[dict[str, float]], float]) -> float:
+        return statistics.median(map(rate, updates))
+
+    total = sum(one["seconds"] for one in updates)
+    shares = {part: sum(one.get(part, 0.0) for one in updates) / total for part in PARTS}
+    return {
+        "setting": setting,
+        "version": name,
+        "steps": median(lambda one: one["steps"]),
+        "distinct": median(lambda one: one["distinct"] / one["steps"]),
+        "play steps/s": median(lambda one: one["steps"] / one["playing"]),
+        "learning steps/s": median(lambda one: one["steps"] / (one["seconds"] - one["playing"])),
+        "steps/s": median(lambda one: one["steps"] / one["seconds"]),
+        **{part: f"{share:.0%}" for part, share in shares.items()},
+    }
+
+
+def main() -> None:
+    """Print the table: a row per setting and version. `times` compares the versions' rates update by update."""
+    from .measure import report
+
+    asked = tyro.cli(Throughput, description=(__doc__ or "").split("\n\n")[0])
+    teach(asked.run)
+    trees = {"now": Path(__file__).resolve().parents[1], "before": asked.before and asked.before.resolve()}
+    versions = {name: Version(tree, asked.threads, asked.clock) for name, tree in trees.items() if tree is not None}
+    rows = []
+    for setting in asked.settings:
+        cell = json.dumps([str(asked.run.resolve() / "checkpoints/seed0"), setting, asked.episodes])
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
+        for turn in range(1 + asked.updates):
+            for name in versions if turn % 2 else reversed(versions):
+                found[name].append(versions[name].update(cell))
+        counted = {name: updates[1:] for name, updates in found.items()}
+        print(json.dumps({"setting": setting, **found}), file=sys.stderr, flush=True)
+        rows += [row(setting, name, updates) for name, updates in counted.items()]
+        if asked.before:
+            pairs = zip(counted["now"], counted["before"], strict=True)
+            ratio = [a["steps"] / a["seconds"] * b["seconds"] / b["steps"] for a, b in pairs]
+            rows[-2]["times"] = statistics.median(ratio)
+    print(report(rows, as_json=False), end="")
+
+
+def teach(folder: Path) -> None:
+    """Make the pair, unless it is there."""
+    from reflectrl.api import train
+    from reflectrl.cli.run import find_recipe
+    from reflectrl.config import load_recipe
+
+    train(load_recipe(find_recipe("taxi"), SFT), folder, until="sft")
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[2]), sys.argv[3]) if "--serve" in sys.argv else main()
