@@ -112,9 +112,9 @@ ARMS: dict[str, Arm] = {
     "sft-no-negatives": Arm("both players after SFT without negatives, no RL", "policy-positive", "reflector-positive"),
     "sft-neither": Arm("SFT policy without a reflector and without negatives, no RL", "plain-positive"),
     "rl-only": Arm("RL from the base model, no SFT, no reflector", BASE, rl={}),
+    "neither": Arm("SFT + RL without a reflector, SFT data without negatives", "plain-positive", rl={}),
     "no-reflection": Arm("SFT + RL without a reflector", "plain", rl={}),
     "no-negatives": Arm("SFT + RL, SFT data without negatives", "policy-positive", "reflector-positive", rl={}),
-    "neither": Arm("SFT + RL without a reflector, SFT data without negatives", "plain-positive", rl={}),
     "reflect-rl": Arm("the full method: reflector, negatives, SFT + RL", "policy", "reflector", rl={}),
 }
 

@@ -22,7 +22,7 @@ from reflectrl.types import UserError
 T = TypeVar("T")
 REFERENCES = ("random", "expert", "oracle", "baseline")
 """Arms that learn nothing: the floor and the ceiling, never marked as the best."""
-ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "neither", "no-reflection", "no-negatives", "reflect-rl")
+ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
 """The usual arms in the order of the page; others follow in the order in which they appear."""
 SHARED = "shared"
 """The name under which curves that belong to no single arm (a reflector that several arms use) are drawn."""
