@@ -75,7 +75,7 @@ def main(settings: Settings) -> None:
     for seed in settings.seeds:
         rows.append(learned(recipe, run, seed, settings))
         print(line(rows[-1]), flush=True)
-    for sampling in ("greedy", "sampled"):
+    for sampling in ("greedy", "sampled") if settings.seeds else ():
         rates = [row[sampling] for row in rows[1:]]
         low, high = mean_interval(rates, 0.95) or (rates[0], rates[0])
         print(f"{sampling}: {100 * sum(rates) / len(rates):.1f} % [{100 * max(0, low):.0f}, {100 * min(1, high):.0f}]")

@@ -32,6 +32,7 @@ from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.signal import random_play as play_at_random
 from reflectrl.learn.signal import signal_of
+from reflectrl.learn.validation import evenly
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
@@ -78,7 +79,7 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
-    return demonstrations(tasks[: most or None], recipe.teach, seed)
+    return demonstrations(evenly(tasks, most or len(tasks)), recipe.teach, seed)
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
