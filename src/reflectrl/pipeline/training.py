@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -201,11 +203,17 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     shown = [one for one in read_episodes(taught) if one.success] if config.reverse and taught.is_file() else []
     learner = run.learner(seed, name)
     shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
-    with MetricsFile(run.metrics(seed, name), learner, shared) as log:
+    with MetricsFile(run.metrics(seed, name), learner, shared) as log, run.timings.open("a") as times:
+        spent = time.perf_counter()
 
         def note(metrics: dict[str, Any]) -> None:
+            nonlocal spent
             log.write(metrics)
             success = metrics.get("eval_success")
+            if success is not None:  # how long it took since the last time: the report draws success over minutes
+                since, spent = spent, time.perf_counter()
+                line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
+                print(json.dumps(line), file=times, flush=True)
             tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
