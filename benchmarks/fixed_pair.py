@@ -2,7 +2,7 @@
 
     python -m benchmarks.fixed_pair --seeds 0 1 2 --out runs/fixed-pair
 
-teaches one pair from a few demonstrated starts by the recipe (`taxi-few`), then trains its policy by RL once for each
+teaches one pair from a few demonstrated starts by the recipe (`taxi-demo`), then trains its policy by RL once for each
 seed (interrupted, the same command goes on), and prints success on held-out tasks before and after, with the seconds
 that RL took. How a pair turns out is chance as well: here it is the same for all rows, so that what differs is RL.
 """
@@ -45,9 +45,9 @@ class Settings:
     """Of RL."""
     pair: int = 0
     """Seed of the pair."""
-    demonstrations: int = 8
+    demonstrations: int = 36
     """Starts that the pair was taught."""
-    recipe: str = "taxi-few"
+    recipe: str = "taxi-demo"
     """Recipe, by name or file."""
     arm: str = "sft"
     """The arm whose players RL begins with."""
