@@ -21,7 +21,7 @@ from reflectrl.learn.exploration import Pay
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
-from reflectrl.pipeline.players import Models, load_models, players_of
+from reflectrl.pipeline.players import Models, load_models, seated
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
 from reflectrl.plugins import suggestion
@@ -69,7 +69,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
-    env, arm, timings = make(recipe.env), chosen([name])[name], []
+    env, arm, timings = make(recipe.env), chosen([name], recipe)[name], []
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
@@ -79,7 +79,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                return work.watch(players_of(recipe, arm, models, temperature))
+                return work.watch(seated(context, name, seed, models, temperature))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1
@@ -107,7 +107,7 @@ def check_env(recipe: Recipe) -> None:
     """
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
-    if any(arm.rl is not None for arm in chosen(recipe.arms).values()):  # these refuse what RL would fail at later
+    if any(arm.rl is not None for arm in chosen(recipe.arms, recipe).values()):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
         Pay(rl, env)
     for stage in recipe.eval.stages:
@@ -131,7 +131,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
-    for name, arm in chosen(recipe.arms).items():
+    for name, arm in chosen(recipe.arms, recipe).items():
         if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
         if arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
@@ -150,7 +150,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
     """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
-    arm, played = chosen([name])[name], played_model(name)
+    arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played
