@@ -35,8 +35,7 @@ class Aggregated(SFT):
         output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
         asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)
         inputs = [plan.reflected("train"), *plan.model("policy"), *plan.model("reflector")]
-        walked = plan.add("dagger", "train", "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks,
-                          remaining=f"{BUILDERS}:remaining_dagger")  # fmt: skip
+        walked = plan.add("dagger", "train", "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks)
         inputs = [*plan.model(BASE), walked, plan.reflected("validation")]
         return [plan.add("sft", name, "sft", "reflectrl.pipeline.training:sft", plan.checkpoint(name), inputs, *PLAYED,
                          "sft")]  # fmt: skip
