@@ -145,7 +145,9 @@ def test_thinking_is_cut_out():
     assert without_thinking("<think>surely 1") == ""
 
 
-@pytest.mark.parametrize("fault", [drop, truncate, b"{garbage", (200, b"[]")], ids=["drop", "truncate", "garbage", "wrong"])
+@pytest.mark.parametrize(
+    "fault", [drop, truncate, b"{garbage", (200, b"[]")], ids=["drop", "truncate", "garbage", "wrong"]
+)
 def test_what_goes_wrong_on_the_way_is_tried_again(server, fault):
     server.script(fault, fault, "at last")
     assert ask(endpoint(server)) == "at last"

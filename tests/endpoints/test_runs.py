@@ -10,7 +10,6 @@ import pytest
 from reflectrl import pipeline
 from reflectrl.config import load_recipe
 from reflectrl.episodes import read_episodes
-from reflectrl.types import UserError
 from tests.endpoints.scripted import ChatServer, completion
 
 RECIPE = """
@@ -99,7 +98,9 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
     spoken = list(read_episodes(run / "episodes" / "eval-speaker-seed0-test-full-greedy.jsonl"))
     assert all(step.turns[0].text.startswith("The goal lies") for one in spoken for step in one.steps)
     walked = list(read_episodes(run / "episodes" / "dagger-seed0-train.jsonl"))[len(taught) :]
-    assert [step.label for one in walked for step in one.steps].count("positive") == sum(len(one.steps) for one in walked)
+    assert [step.label for one in walked for step in one.steps].count("positive") == sum(
+        len(one.steps) for one in walked
+    )
     asked = len(server.requests)
     (run / "episodes" / "eval-actor-seed0-test-full-greedy.jsonl").unlink()
     pipeline.run(recipe_of(tmp_path, server), run)

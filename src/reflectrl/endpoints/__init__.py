@@ -1,1 +1,1 @@
-"""Large language models around the small one: behind an OpenAI-compatible address, as teacher, contestant or reflector."""
+"""Large language models around the small one, behind an OpenAI-compatible address: teacher, contestant, reflector."""

@@ -1,4 +1,4 @@
-"""Endpoints in a run: the arms that recipes describe as [players.NAME], the arm "dagger", and the endpoint as teacher."""
+"""Endpoints in a run: the arms of [players.NAME], the arm "dagger", and the endpoint as teacher."""
 
 from __future__ import annotations
 

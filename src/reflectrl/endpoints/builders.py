@@ -43,7 +43,7 @@ from reflectrl.terminal import console
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError, named_seed
 
 CHUNK = 16
-"""Episodes whose steps are asked about side by side; a kill costs the work on one chunk, but nothing that was answered."""
+"""Episodes whose steps are asked about side by side; a kill costs nothing that was answered."""
 
 # ---- teaching --------------------------------------------------------------------------------------------------------
 
@@ -70,8 +70,8 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
             tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher.endpoint))
     if not _teaches(path):
         raise UserError(
-            f"{path}: nothing to learn in {len(planned)} episodes of the endpoint {teacher.endpoint.config.model}: none won "
-            f"with usable reflections (what was rejected is in {teacher.rejected}); try a larger model, or teacher.ask"
+            f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.config.model}: none won"
+            f" with usable reflections (what was rejected is in {teacher.rejected}); try a larger model, or teacher.ask"
         )
 
 
@@ -93,7 +93,9 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
     config = teacher_settings(recipe)
     if config.ask == "log":
         if not recipe.teach.log:
-            raise UserError("teacher.ask is 'log', and teach.log names no file; record one with `play ENV --record FILE`")
+            raise UserError(
+                "teacher.ask is 'log', and teach.log names no file; record one with `play ENV --record FILE`"
+            )
         return demonstrated(recipe, env, seed)[split]
     if config.ask == "explain":
         if "expert" not in env.teacher.abilities():
@@ -189,7 +191,9 @@ def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
     able, endpoint = env.teacher.abilities(), recipe.teach.by == "endpoint"
     knows = "expert" in able and (not endpoint or config.ask != "walks")
     if not endpoint and not {"expert", "analyst"} <= set(able):
-        raise UserError(f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; teach.by = endpoint")
+        raise UserError(
+            f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; set teach.by = endpoint"
+        )
     policy_lm, reflector_lm = load_pair(recipe, run, seed, Arm("", "policy", "reflector"), "policy")
     assert reflector_lm is not None
     policy: Player = make_policy(recipe, policy_lm, Sampling(1.0))

@@ -1,8 +1,8 @@
 """The one client of language models behind an address: bounded, remembered, and within a budget.
 
 The `openai` package speaks to the server and tries again what failed; this file bounds each attempt in time and size,
-asks as many things at once as the recipe allows, keeps every answer (`journal.py`), and sees to it that neither a key nor
-a prompt gets into a message or a log.
+asks as many things at once as the recipe allows, keeps every answer (`journal.py`), and sees to it that neither a key
+nor a prompt gets into a message or a log.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class Endpoint:
         here = urlsplit(config.base_url).hostname in LOOPBACK  # never through a proxy, which might be elsewhere
         http = _bounded_client()(self, timeout=config.timeout, follow_redirects=False, trust_env=not here)
         shared: dict[str, Any] = {
-            "api_key": self._key or "none", "timeout": config.timeout, "max_retries": config.retries, "http_client": http,
+            "api_key": self._key or "none", "timeout": config.timeout, "max_retries": config.retries,
+            "http_client": http,
         }  # fmt: skip
         if config.api == "azure":
             return self._errors.AsyncAzureOpenAI(
@@ -289,7 +290,7 @@ def _complaint(body: Any) -> str:
 def _quotes(complaint: str, prompt: str) -> bool:
     """Whether a complaint repeats a part of a prompt."""
     said, plain = complaint.replace("\\n", " "), " ".join(prompt.split())
-    return any(said[i : i + QUOTED] in plain for i in range(len(said) - QUOTED + 1)) or bool(plain) and plain in said
+    return any(said[i : i + QUOTED] in plain for i in range(len(said) - QUOTED + 1)) or (bool(plain) and plain in said)
 
 
 @cache

@@ -38,7 +38,7 @@ class EndpointConfig:
     api_version: str = ""
     """Of Azure: the version of the API, such as "2024-10-21"."""
     newer_parameters: bool = False
-    """Send `max_completion_tokens` instead of `max_tokens`, and no temperature, as OpenAI's reasoning models want it."""
+    """Send `max_completion_tokens` for `max_tokens`, and no temperature, as OpenAI's reasoning models want it."""
     timeout: Positive = 120.0
     """Seconds that one attempt may take in all, from connecting to the last byte."""
     retries: Natural = 4
@@ -115,8 +115,8 @@ class PlayerConfig(EndpointConfig):
     """A player behind an endpoint: [players.NAME].
 
     Attributes:
-        style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn and
-            acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
+        style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
+            and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
             "reflector" writes reflections for our trained policy.
         max_tokens: longest answer, in the server's tokens.
         history: most characters of an observation's history that it is shown: the end of it.
@@ -128,8 +128,9 @@ class PlayerConfig(EndpointConfig):
 
 
 class Players(FreeSection):
-    """Language models behind endpoints that play: a table [players.NAME] each, with the keys of [endpoint] (what it lacks
-    is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm ([endpoints.md](endpoints.md)).
+    """Language models behind endpoints that play: a table [players.NAME] each, with the keys of [endpoint] (what it
+    lacks is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm
+    ([endpoints.md](endpoints.md)).
     """
 
     names_code = False  # "llama3:8b" is a model, not an import path
@@ -142,7 +143,9 @@ class Players(FreeSection):
             if not isinstance(table, Mapping):
                 raise UserError(f"players.{name} is a table with keys of its own: write [players.{name}]")
             if budget := [key for key in BUDGET if key in table]:
-                raise UserError(f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}")
+                raise UserError(
+                    f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}"
+                )
             from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
 
 

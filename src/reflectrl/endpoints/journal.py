@@ -1,8 +1,8 @@
 """What was asked of endpoints, what they answered, and what it cost: a file that is only ever appended to.
 
 Before a request leaves, a line says what it may cost at most; once it is answered, another line holds the answer and
-what it did cost. So a kill loses no answer that was received, nothing is asked twice that was answered, and a request of
-which nobody knows how it ended counts with the most it can have cost. A line that a kill cut off counts for nothing.
+what it did cost. So a kill loses no answer that was received, nothing is asked twice that was answered, and a request
+of which nobody knows how it ended counts with the most it can have cost. A line that a kill cut off counts for nothing.
 Several processes may share the file.
 """
 

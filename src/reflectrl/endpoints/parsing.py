@@ -9,7 +9,7 @@ from typing import Literal
 from reflectrl.endpoints.client import without_thinking
 
 MARKED = re.compile(r"(?im)^\W*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
-REFLECTED = re.compile(r"(?is)\breflection\W*:\s*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
+REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
     r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
@@ -28,8 +28,8 @@ def plain(text: str) -> str:
 def read_action(answer: str, actions: Sequence[str]) -> int | None:
     """The index of the action that an answer names; None if it names none, or leaves open which.
 
-    Understood are, in this order: what follows the last "Action:", or the whole answer, or its last line, being an action;
-    the one action that is mentioned there. What a model thought between <think> tags does not count.
+    Understood are, in this order: what follows the last "Action:", or the whole answer, or its last line, being an
+    action; the one action that is mentioned there. What a model thought between <think> tags does not count.
     """
     said = without_thinking(answer)
     lines = [line for line in said.splitlines() if line.strip()]
@@ -50,7 +50,11 @@ def _mentioned(text: str, actions: Sequence[str]) -> int | None:
     if longest is None:
         return None
     rest = text.replace(plain(actions[longest]), " ")
-    others = [i for i in found if i != longest and (_occurs(plain(actions[i]), rest) or plain(actions[i]) == plain(actions[longest]))]
+    others = [
+        i
+        for i in found
+        if i != longest and (_occurs(plain(actions[i]), rest) or plain(actions[i]) == plain(actions[longest]))
+    ]
     return None if others else longest
 
 
@@ -59,7 +63,7 @@ def _occurs(words: str, text: str) -> bool:
 
 
 def read_reflection(answer: str) -> str:
-    """The reflection of an answer on one line: what follows "Reflection:", or everything before an action; "" if none."""
+    """The reflection of an answer on one line: what follows "Reflection:", or all but the action; "" if none."""
     said = without_thinking(answer)
     found = REFLECTED.search(said)
     text = found[1] if found else MARKED.sub("", said)

@@ -1,7 +1,7 @@
 """What an endpoint is asked as a teacher: reflections on steps whose best action is known, and whole walks.
 
-Answers are validated. What is malformed, or gives away that the best action was known, is asked for again, told what was
-wrong; after that it is kept aside in a file, and nothing is learned from that step.
+Answers are validated. What is malformed, or gives away that the best action was known, is asked for again, told what
+was wrong; after that it is kept aside in a file, and nothing is learned from that step.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
-    env, arm, timings = make(recipe.env), chosen([name], recipe)[name], []
+    env, timings = make(recipe.env), Timings()
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
@@ -119,7 +119,9 @@ def check_env(recipe: Recipe) -> None:
     """
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
-    if any(arm.rl is not None for arm in chosen(recipe.arms, recipe).values()):  # these refuse what RL would fail at later
+    if any(
+        arm.rl is not None for arm in chosen(recipe.arms, recipe).values()
+    ):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
         Pay(rl, env)
     for stage in recipe.eval.stages:
