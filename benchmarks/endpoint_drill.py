@@ -1,8 +1,8 @@
 """Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
 
-A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A process
-asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question has to be
-answered exactly once, rightly, the budget kept, and what the journal says was sent must cover what the server received.
+A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
+process asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question has
+to be answered exactly once, rightly, the budget kept, and what the journal says was sent must cover what the server got.
 """
 
 from __future__ import annotations

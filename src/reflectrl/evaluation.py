@@ -78,7 +78,7 @@ def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
 
 
 def pass_at(k: int, attempts: int, wins: int) -> float:
-    """The chance that one of k attempts wins at least, estimated without bias from more (Chen et al. 2021, section 2.1).
+    """The chance that one of k attempts wins, estimated without bias from more of them (Chen et al. 2021, section 2.1).
 
     It is 1 - C(attempts - wins, k) / C(attempts, k).
     """

@@ -20,7 +20,7 @@ model = {layers = 1, width = 16, heads = 2, mixed_precision = "off"}
 play.reflection_tokens = 8
 teach = {by = "endpoint", negatives = 1, noise = [0.0]}
 sft = {steps = 4, batch_size = 8, eval_every = 2, eval_rows = 8}
-rl = {updates = 1, episodes = 4, eval_every = 1, eval_episodes = 2, replay_episodes = 2}
+rl = {updates = 2, episodes = 4, eval_every = 1, eval_episodes = 2, replay_episodes = 2}
 eval = {splits = ["test"], batch = 3, repeats = 2}
 
 [endpoint]

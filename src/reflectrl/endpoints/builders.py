@@ -137,8 +137,7 @@ def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: boo
     first = planned[0]
     if isinstance(first, Job):
         env.reset(seed=0, options={"task": first.task})
-        asks = teacher.asks([Question(env.observe(), None, None, (first.task.id, 0), -1)]) * env.horizon
-        one = teacher.endpoint.estimate(asks[:1])
+        one = teacher.endpoint.estimate(teacher.asks([Question(env.observe(), None, None, (first.task.id, 0), -1)]))
         factor, about = len(planned) * env.horizon, "at most"
     else:
         episode = first if isinstance(first, Episode) else teach(env, first)
