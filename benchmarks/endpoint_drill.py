@@ -1,8 +1,8 @@
 """Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
 
 A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
-process asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question has
-to be answered exactly once, rightly, the budget kept, and what the journal says was sent must cover what the server got.
+process asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question
+has to be answered exactly once, rightly, the budget kept, and the journal has to cover what the server received.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[
                     os.kill(process.pid, signal.SIGKILL)
                     killed += 1
                     break
-                time.sleep(0.01)
+                time.sleep(0.05)
             process.wait()
         assert process.returncode == 0, f"the last process ended with {process.returncode}"
     finally:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reflectrl.endpoints.config import Style, teacher_settings
-from reflectrl.pipeline.arms import BASE, PLAYED, SFT, Arm
+from reflectrl.pipeline.arms import BASE, PLAYED, SFT, Arm, all_arms
 from reflectrl.pipeline.graph import Plan
 from reflectrl.types import UserError
 
@@ -54,9 +54,7 @@ def arms_of(recipe: Recipe) -> dict[str, Arm]:
     Raises:
         UserError: a name is already that of another arm.
     """
-    from reflectrl.pipeline.arms import all_arms  # not of this recipe: those would be asked for here
-
-    taken = all_arms()
+    taken = all_arms()  # not of this recipe: those would be asked for here
     for name in recipe.sections["players"]:
         if name in taken:
             raise UserError(f"players.{name}: {name!r} is the name of another arm already; call the player otherwise")
