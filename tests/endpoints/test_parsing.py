@@ -1,7 +1,7 @@
 """Reading what chat models write."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reflectrl.endpoints.parsing import problem_of, read_action, read_reflection
@@ -31,6 +31,7 @@ def test_actions_are_found_where_they_are_meant(answer, action):
     assert read_action(answer, ACTIONS) == (None if action is None else ACTIONS.index(action))
 
 
+@settings(deadline=None)
 @given(st.text(), st.lists(st.text(), min_size=1, max_size=5))
 def test_any_answer_gives_a_legal_action_or_none(answer, actions):
     found = read_action(answer, actions)
@@ -40,6 +41,7 @@ def test_any_answer_gives_a_legal_action_or_none(answer, actions):
 WORDS = st.lists(st.from_regex(r"[a-z]{1,8}( [a-z0-9]{1,5}){0,2}", fullmatch=True), min_size=1, max_size=6, unique=True)
 
 
+@settings(deadline=None)
 @given(WORDS, st.data())
 def test_what_is_copied_from_the_list_is_understood(actions, data):
     chosen = data.draw(st.integers(0, len(actions) - 1))
@@ -47,6 +49,7 @@ def test_what_is_copied_from_the_list_is_understood(actions, data):
     assert read_action(actions[chosen], actions) == chosen
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_reflection_is_one_printable_line(answer):
     found = read_reflection(answer)

@@ -92,7 +92,7 @@ class Endpoint:
             raise UserError(f"endpoint: {problem}")
         for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):  # their finer lines quote what is sent
             logging.getLogger(name).setLevel(logging.WARNING)
-        self.config, self.journal = config, journal or Journal()
+        self.config, self.journal = config, Journal() if journal is None else journal
         self.asked = self.known = 0
         self._errors, self._key = openai, config.key()
         self._client: Any = None
