@@ -273,7 +273,7 @@ def test_tokens_and_money_are_counted_as_the_server_counts_them(server):
 @pytest.mark.parametrize(
     ("budget", "answered", "words"),
     [(Budget(requests=4), 4, "max_requests = 4"), (Budget(tokens=1000), 5, "max_total_tokens = 1000"),
-     (Budget(money=0.0005), 2, "max_cost = 0.0005")],
+     (Budget(money=0.0006), 2, "max_cost = 0.0006")],
 )  # fmt: skip
 def test_the_budget_is_never_exceeded_and_what_was_paid_for_is_kept(server, tmp_path, budget, answered, words):
     server.reply = lambda request: completion("yes", (50, 100))
