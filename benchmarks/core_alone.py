@@ -16,7 +16,11 @@ ROOT = Path(__file__).parents[1]
 WITH_WINGS = {
     ROOT / place
     for place in (
-        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in ("wings", "values", "offline")),
+        *(
+            f"{top}/{room}"
+            for top in ("src/reflectrl", "tests")
+            for room in ("wings", "endpoints", "values", "offline")
+        ),
         "tests/benchmarks",
     )
 }

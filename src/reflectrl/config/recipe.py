@@ -84,9 +84,9 @@ class ModelConfig:
 class TeachConfig:
     """Where teaching episodes come from, and how they are made from the training tasks."""
 
-    by: Literal["teacher", "log"] = "teacher"
-    """Who teaches: the environment's own teacher, or demonstrations that were recorded
-    ([demonstrations.md](demonstrations.md))."""
+    by: Literal["teacher", "log", "endpoint"] = "teacher"
+    """Who teaches: the environment's own teacher, demonstrations that were recorded
+    ([demonstrations.md](demonstrations.md)), or a language model behind an address ([endpoints.md](endpoints.md))."""
     log: tuple[str, ...] = ()
     """Files of demonstrations: what `play --record`, `RecordEpisodes` and `import-episodes` write."""
     check_log: bool = True
@@ -117,7 +117,7 @@ class TeachConfig:
         """What is wrong between the keys, in one line, or None."""
         if self.by == "log" and not self.log:
             return "'by' is 'log', and 'log' names no file; record one with `reflectrl play ENV --record FILE`"
-        if self.log and self.by != "log":
+        if self.log and self.by == "teacher":
             return f"'log' is given, and 'by' is {self.by!r}; set by = \"log\" to learn from it"
         return None
 
@@ -337,6 +337,8 @@ class EvalConfig:
     """"greedy", "sampled", or both."""
     episodes: Natural = 0
     """Tasks per split; 0 means all of them."""
+    repeats: Count = 1
+    """How often each task is played; above 1, results show pass@k as well: whether one of k attempts wins."""
     batch: Count = 64
     """Environments in lock-step."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95

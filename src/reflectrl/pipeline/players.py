@@ -10,7 +10,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.players.simple import UNLEARNED
@@ -35,15 +35,26 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     recipe = read_recipe(path)
     needed = {key: name for key, name in code_in(recipe.plain()).items() if key == REMOTE_CODE}
     require(path, needed, trust, typed=False)
-    row = chosen([arm])[arm]
     run = RunFolder(folder)
+    chosen([arm], recipe)
     if (folder / CARD).is_file():
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
-        return players_of(recipe, row, exported_models(recipe, folder), 0.0)
+        return players_of(recipe, chosen([arm], recipe)[arm], exported_models(recipe, folder), 0.0)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
-    return players_of(recipe, row, models, 0.0)
+    return seated(Context(recipe, run), arm, trained_seed, models, 0.0)
+
+
+def seated(
+    context: Context, name: str, seed: int, models: Models | None, temperature: float
+) -> tuple[Player, Player | None]:
+    """The players of an arm of a run, with empty memories."""
+    arm = chosen([name], context.recipe)[name]
+    if arm.players:
+        found: tuple[Player, Player | None] = function(arm.players)(context, name, seed, models, temperature)
+        return found
+    return players_of(context.recipe, arm, models, temperature)
 
 
 def exported_models(recipe: Recipe, folder: Path) -> Models:
@@ -58,8 +69,8 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
     """What an arm plays with; None for one that needs no model."""
-    arm = chosen([name])[name]
-    return load_pair(recipe, run, seed, arm, played_model(name)) if arm.player == "policy" else None
+    arm = chosen([name], recipe)[name]
+    return load_pair(recipe, run, seed, arm, played_model(name, recipe)) if arm.player == "policy" else None
 
 
 def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:

@@ -173,6 +173,8 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
     """The log from which a player is fine-tuned; one that reads no reflections plays those that outcomes come from."""
+    if row.log and split == "train":
+        return run.path / "episodes" / f"{row.log}-seed{seed}-{split}.jsonl"
     reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
     return run.outcomes(seed, split) if reads else run.teach(seed, split)
 

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from reflectrl.models.endpoint import Endpoint
+from reflectrl.endpoints.client import Endpoint
+from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.types import UserError
 from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
@@ -56,7 +57,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def endpoint(server):
-    return Endpoint(server.url, "judge", max_retries=0)
+    return Endpoint(EndpointConfig(server.url, "judge", retries=0))
 
 
 def written(*completions):
@@ -103,7 +104,7 @@ def test_what_was_asked_is_not_asked_again(server, endpoint, tmp_path):
 
 def test_another_model_is_another_judge(server, endpoint, tmp_path):
     judge(written("a"), written("b"), endpoint, tmp_path / "v.jsonl")
-    judge(written("a"), written("b"), Endpoint(server.url, "other", max_retries=0), tmp_path / "v.jsonl")
+    judge(written("a"), written("b"), Endpoint(EndpointConfig(server.url, "other", retries=0)), tmp_path / "v.jsonl")
     assert len(server.asked) == 4
 
 
