@@ -205,9 +205,11 @@ class Endpoint:
                     raise self._failure(str(error)) from None
                 continue
             used = getattr(answer, "usage", None)
-            counts = [getattr(used, name, None) for name in ("prompt_tokens", "completion_tokens")]
-            known = all(isinstance(count, int) and count >= 0 for count in counts)
-            self.journal.settle(attempts.number, self._cost(*counts) if known else most, key, text)
+            read, written = getattr(used, "prompt_tokens", None), getattr(used, "completion_tokens", None)
+            spent = most
+            if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
+                spent = self._cost(read, written)
+            self.journal.settle(attempts.number, spent, key, text)
             return text
         raise AssertionError("the loop returns or raises")
 
@@ -301,7 +303,7 @@ def _bounded_client() -> type[Any]:
     base: Any = openai.DefaultAsyncHttpxClient
     http: Any = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])
 
-    class Bounded(base):  # type: ignore[misc]
+    class Bounded(base):
         """Counts each attempt, and ends one that takes too long or brings too much."""
 
         def __init__(self, endpoint: Endpoint, **settings: Any) -> None:
