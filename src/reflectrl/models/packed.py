@@ -210,7 +210,7 @@ class PackedBackend:
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
-        end = self.lm.tokenizer.eos_token_id
+        ends = self.lm.ends
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         going, depth = list(range(len(rows))), 0
         while going:
@@ -221,7 +221,7 @@ class PackedBackend:
             for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
                 row = rows[slot]
                 row.kept += 1
-                ended = token == end
+                ended = token in ends
                 row.text += END if ended else chr(token)
                 if not ended:
                     row.ids.append(token)

@@ -167,7 +167,7 @@ class PlainBackend:
                 else:
                     _, logits_TV, _ = self.forward((*prompt, *ids))
                 token_1, logprob_1 = draw(logits_TV[-1:].float(), [generator])
-                if int(token_1) == self.lm.tokenizer.eos_token_id:
+                if int(token_1) in self.lm.ends:
                     break
                 ids.append(int(token_1))
                 logprobs.append(float(logprob_1))

@@ -84,6 +84,8 @@ class Arm:
         player: who plays where no model does.
         speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
         guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
+        shows: what the base model's system prompt shows of demonstrations: a function of the recipe, the teaching
+            episodes, the player's role and its model, which returns a text; "" for nothing.
         settings: further recipe keys that decide how it plays.
     """
 
@@ -94,12 +96,13 @@ class Arm:
     player: Literal["policy", "random", "expert", "oracle", "baseline"] = "policy"
     speaker: str = ""
     guide: str = ""
+    shows: str = ""
     settings: tuple[str, ...] = ()
 
     @property
     def is_taught(self) -> bool:
         """Whether a teacher's episodes are needed: any model but the base model is trained on them."""
-        return self.policy not in ("", BASE) or bool(self.reflector)
+        return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
 
 
 ARMS: dict[str, Arm] = {
