@@ -19,6 +19,6 @@ def find_model(source: str) -> str:
         from reflectrl.models.gguf import converted  # slow to import
 
         return str(converted(Path(source)))
-    if source not in names("models") or Path(source).is_dir():
+    if Path(source).is_dir() or source not in names("models"):
         return source
     return str(resolve("models", source)())

@@ -38,9 +38,11 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
-    needed = {key: name for key, name in code_in(recipe.plain()).items() if key == REMOTE_CODE}
-    require(path, needed, trust, typed=False)
     row = chosen([arm])[arm]
+    told = recipe.model.source != "scratch" and BASE in (played_model(arm), row.reflector)  # by the environment's class
+    wanted = (REMOTE_CODE, "env.name") if told else (REMOTE_CODE,)
+    needed = {key: name for key, name in code_in(recipe.plain()).items() if key in wanted}
+    require(path, needed, trust, typed=False)
     run = RunFolder(folder)
     if (folder / CARD).is_file():
         if arm not in recipe.arms:

