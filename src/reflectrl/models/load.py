@@ -81,10 +81,9 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         with _fitting(folder, owner.base):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
         adapted = prove(as_player(owner, peft, player), str(folder))
-        adapted.heads, adapted.chat = heads, _chat(folder, adapted, config.chat)
-        return adapted
+        return replace(adapted, heads=heads, chat=_chat(folder, adapted, config.chat))
     owner = _load_backbone(source, config)
-    owner.heads, owner.chat = heads, _chat(folder, owner, config.chat)
+    owner = replace(owner, heads=heads, chat=_chat(folder, owner, config.chat))
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
@@ -119,8 +118,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     player = prove(as_player(first, first.model, adapter), str(folder))
-    player.chat = _chat(folder, player, "auto")
-    return player
+    return replace(player, chat=_chat(folder, player, "auto"))
 
 
 def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
@@ -133,7 +131,10 @@ def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
     if how == "off":
         return None
     if card is not None and "chat" in card:
-        return Chat(**card["chat"])
+        try:
+            return Chat(**card["chat"])
+        except TypeError as error:
+            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' and 'end'") from error
     if how == "auto" and (card is not None or not has_template(lm.tokenizer)):
         return None  # trained without a template, or none is there
     if not has_template(lm.tokenizer):
