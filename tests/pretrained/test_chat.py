@@ -131,6 +131,14 @@ def test_what_opens_all_prompts_is_read_once_and_histories_are_read_on(lm: Langu
     assert not policy.pool.nbytes
 
 
+def test_what_does_not_fit_beside_the_system_prompt_is_refused(instruct: Path) -> None:
+    lm = replace(loaded(instruct), context=100)
+    with pytest.raises(
+        UserError, match=r"tokens of observation and 8 to be written do not fit beside \d+ of the system"
+    ):
+        tokenize(lm, reflector_prompt(rooms(1)[0]), reserve=8)
+
+
 def forced(tokens: Sequence[int]):  # noqa: ANN201
     """Draws these tokens one after another, whatever the model thinks."""
     left = iter(tokens)

@@ -124,8 +124,9 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     rest = encode_lines(tokenizer, prompt.rest if chat is None else prompt.rest + chat.after)
     room = context - reserve - len(start) - len(rest)
     if room < 0:
+        beside = f" beside {len(start)} of the system prompt" if chat is not None else ""
         raise UserError(
-            f"{len(rest)} tokens of observation and {reserve} to be written do not fit the model's context of"
+            f"{len(rest)} tokens of observation and {reserve} to be written do not fit{beside} the model's context of"
             f" {context} (raise model.context, or shorten the environment's state)"
         )
     piece = max(1, context // CUT)
