@@ -19,7 +19,7 @@ TEXT = (
     "a chain of rooms; you are in room 1 of 5\nReflection: Go on, the lamp is left.\n"
     "Actions: " + "; ".join(f"{i}: a{i}" for i in range(1, 13)) + "\nChoice: 1\n"
 )
-SHAPE = {"family": "llama", "layers": 2, "width": 32, "heads": 2, "vocab": 420, "context": 768}
+SHAPE = {"family": "llama", "layers": 2, "width": 32, "heads": 2, "vocab": 420, "context": 2048}
 
 Maker = Callable[..., Path]
 

@@ -23,13 +23,13 @@ SMALL = {
     "play": {"reflection_tokens": 6},
     "teach": {"noise": [0.0], "negatives": 0},
     "sft": {"steps": 2, "batch_size": 4, "eval_every": 2, "eval_rows": 4},
-    "rl": {"updates": 1, "episodes": 2, "eval_episodes": 2, "eval_every": 1, "replay": 0},
+    "rl": {"updates": 1, "episodes": 2, "eval_episodes": 2, "eval_every": 1, "replay": 0, "curriculum": "none"},
     "eval": {"splits": ["test"]},
 }
 
 
 def recipe(source: Path, arms: tuple[str, ...], rank: int) -> Recipe:
-    model = {"source": str(source), "context": 768, "lora_rank": rank}
+    model = {"source": str(source), "context": 2048, "lora_rank": rank}
     return from_dict(Recipe, {**SMALL, "arms": list(arms), "model": model, "pretrained": {"shots": 3}}, "test")
 
 
