@@ -63,7 +63,7 @@ def write(path: Path, architecture: str = "llama", quantise: bool = False) -> di
     letters = byte_letters()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([*letters, "<|end|>", "<|im_start|>", "<|im_end|>", letters[32] + "1"])
+    writer.add_token_list([*letters, "<|endoftext|>", "<|im_start|>", "<|im_end|>", letters[32] + "1"])
     writer.add_token_types([1] * 256 + [3] * 3 + [1])
     writer.add_token_merges([f"{letters[32]} 1"])
     writer.add_bos_token_id(START)
