@@ -34,7 +34,8 @@ class ModelConfig:
     """Which language model the players are."""
 
     source: str = "scratch"
-    """"scratch" (made here), or the name or folder of a Hugging Face causal language model."""
+    """"scratch" (made here); the folder or name of a Hugging Face causal language model; a GGUF file (.gguf); or
+    "smollm2-135m" and what else `reflectrl data model` gets ([hub-models.md](hub-models.md))."""
     family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
     """Architecture of a scratch model."""
     layers: Count = 4
@@ -62,6 +63,9 @@ class ModelConfig:
     backend: Literal["auto", "packed", "plain"] = "auto"
     """"plain" runs Hugging Face's own forward pass, one sequence at a time, "packed" the fast engine; "auto" takes the
     engine where it gives the same numbers."""
+    chat: Literal["auto", "on", "off"] = "auto"
+    """Speak to the model through its tokenizer's chat template, the environment's instructions in the system prompt;
+    "auto" does where there is a template."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
     """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
     mixed_play: Literal["auto", "on", "off"] = "off"

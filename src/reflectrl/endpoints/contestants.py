@@ -15,7 +15,7 @@ from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.players import Models, make_policy, make_reflector
 from reflectrl.players import Player
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts.chat import conversation, follow_up, said
+from reflectrl.prompts.messages import conversation, follow_up, said
 from reflectrl.types import Sampling, Turn, UserError, named_seed
 
 ILLEGAL = "illegal"

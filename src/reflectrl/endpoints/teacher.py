@@ -17,7 +17,7 @@ from reflectrl.endpoints.config import TeacherConfig
 from reflectrl.endpoints.contestants import ILLEGAL
 from reflectrl.endpoints.parsing import problem_of, read_action, read_reflection
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts.chat import conversation, follow_up, said
+from reflectrl.prompts.messages import conversation, follow_up, said
 from reflectrl.types import Episode, Observation, Step, Turn, named_seed
 
 NAME = "teacher"

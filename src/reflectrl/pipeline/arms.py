@@ -89,6 +89,8 @@ class Arm:
         guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
         players: who plays and who speaks, where that is not said above: a function of what a run is (`Context`), the
             arm's name, the seed, the models and the temperature, as "module:function"; "" for those above.
+        shows: what the base model's system prompt shows of demonstrations: a function of the recipe, the teaching
+            episodes, the player's role and its model, which returns a text; "" for nothing.
         settings: further recipe keys that decide how it plays.
     """
 
@@ -100,12 +102,13 @@ class Arm:
     speaker: str = ""
     guide: str = ""
     players: str = ""
+    shows: str = ""
     settings: tuple[str, ...] = ()
 
     @property
     def is_taught(self) -> bool:
         """Whether a teacher's episodes are needed: any model but the base model is trained on them."""
-        return self.policy not in ("", BASE) or bool(self.reflector)
+        return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
 
 
 ARMS: dict[str, Arm] = {

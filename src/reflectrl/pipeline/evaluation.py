@@ -148,7 +148,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     for name, arm in chosen(recipe.arms, recipe).items():
         if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
-        if arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
+        if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
             needed["analyst"].append(name)
         if arm.player in ABILITIES:
             needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)

@@ -121,6 +121,7 @@ class Plan:
 
     def _arm(self, name: str, arm: Arm) -> None:
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
+        inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
             inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
             if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
