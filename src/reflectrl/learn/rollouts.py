@@ -85,6 +85,17 @@ class EpisodeRollouts(Rollouts):
         return evaluate_policy(self.policy, self.reflector, self.make_env, tasks, config.eval_sampling, self.seed)
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
+        learned = self.play(update)
+        steps = flatten(self.policy, learned, self.config.gamma, self.paid)
+        self.baseline = {False: float(steps.returns_N.mean())}
+        if self.config.reverse:
+            near_N = begun_near(learned)
+            self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
+        expected = self.expected(learned) if self.config.reverse else self.baseline[False]
+        return prepare(self.policy, self.reference_policy, critic, steps, self.config, expected, self.rng)
+
+    def play(self, update: int) -> list[Episode]:
+        """Play the episodes of an update, `fresh`; returns those that say something to learn from."""
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
         horizon = growing_horizon(config, self.env.horizon, update) if config.first_horizon else 0
@@ -107,14 +118,7 @@ class EpisodeRollouts(Rollouts):
                 break
         if config.count_coef:
             self.pay.counts.add(self.fresh)
-        learned = learned or self.fresh  # no group has a signal: all advantages are zero
-        steps = flatten(self.policy, learned, config.gamma, self.paid)
-        self.baseline = {False: float(steps.returns_N.mean())}
-        if config.reverse:
-            near_N = begun_near(learned)
-            self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
-        expected = self.expected(learned) if config.reverse else self.baseline[False]
-        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+        return learned or self.fresh  # if no group has a signal, all advantages are zero
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
         """Tasks of an update; with what the log is to say of their episodes, and where those begin."""
