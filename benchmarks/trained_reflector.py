@@ -3,11 +3,11 @@
     python -m benchmarks.trained_reflector --seeds 0 1 2 --out runs/trained-reflector
 
 runs arms of the recipe `taxi-few` (interrupted, the same command goes on) and prints, after each seed, success on
-held-out starts with 95 % intervals (Student's t over seeds, and for differences an interquartile mean with a bootstrap),
+held-out starts with 95 % intervals (Student's t over seeds; for differences an interquartile mean with a bootstrap),
 and the episodes, environment steps and processor seconds of each training. Compute is equal in episodes and in
 optimiser steps: each update plays as many episodes and takes as many steps, and in `both-rl` the players learn in turn.
-Rejection sampling gets about as many episodes, its continuations counted. Seconds show that a trained reflector's
-episodes are dearer, since nothing that it draws can be remembered.
+Rejection sampling gets about as many episodes, its continuations counted, and takes fewer optimiser steps. Seconds show
+that a trained reflector's episodes are dearer, since nothing that it draws can be remembered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FROZEN = "reflect-rl"
 """The arm that others are compared with: the policy learns, the reflector is frozen."""
 CHANGE = (
     "reflecting.alternate=1", "reflecting.lr=3e-4", "reflecting.kl_coef=0.01", "reflecting.rounds=4",
-    "rl.eval_every=20",
+    "reflecting.states=100", "rl.eval_every=20",
 )  # fmt: skip
 """Keys that differ from the recipe's."""
 Scores = Mapping[tuple[str, str], Sequence[float]]

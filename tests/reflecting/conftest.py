@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reflectrl.config import ModelConfig
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.envs.teacher import Teacher
 from reflectrl.learn.examples import Example, summed_nll
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
@@ -25,6 +26,13 @@ __all__ = ["finished", "like", "recipe_file", "said"]
 WAYS = ("left", "right")
 SIGNS = {"red": "left", "blue": "right"}
 """Which way is right, by the colour of the sign."""
+
+
+class OnlyExpert(Teacher):
+    """Knows the way, and has nothing to say about it."""
+
+    def expert_action(self, env: Any) -> int:
+        return WAYS.index(SIGNS[env.task.payload["walk"][env.at]])
 
 
 class Signs(TextEnv):
