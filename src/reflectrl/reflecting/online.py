@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
-from reflectrl.learn.examples import completion_logits
+from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import SCHEDULES, Log, update
 from reflectrl.learn.trainer import Metrics, Trainer
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.machine import release_memory
+from reflectrl.models.machine import autocast, release_memory
 from reflectrl.reflecting.config import ReflectingConfig
 from reflectrl.reflecting.rollouts import ReflectionRollouts, Reflections
 from reflectrl.types import named_seed
@@ -76,8 +76,9 @@ def train_reflector(
             break
         if config.schedule != "constant":
             trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
-        turn = trainer.step // settings.alternate % 2 if both and settings.alternate else None
-        batch = None
+        turn, batch = None, None  # both in turn: 0 is the reflector's, 1 the policy's
+        if both and settings.alternate:
+            turn = trainer.step // settings.alternate % 2
         if both and turn != 0:
             batch = rollouts.collect(trainer.step, critics.get("critic"))
         else:
@@ -120,16 +121,9 @@ def update_reflector(
                 logp_MV, hidden_MD, labels_M = token_logp(lm, rows, settings.temperature)
                 chosen_M = logp_MV.gather(1, labels_M[:, None])[:, 0]
                 old_M = torch.tensor(list(chain.from_iterable(drawn.old_logp[r] for r in part))).to(chosen_M)
-                advantage_R = advantages_R[part].to(chosen_M)
-                if settings.ratio == "token":
-                    spread_M = advantage_R.repeat_interleave(torch.tensor(lengths, device=lm.device))
-                    terms, weight = (
-                        losses.POLICY_LOSSES[config.algorithm](chosen_M, old_M, spread_M, config),
-                        token_share,
-                    )
-                else:
-                    means = [torch.stack([x.mean() for x in x_M.split(lengths)]) for x_M in (chosen_M, old_M)]
-                    terms, weight = losses.POLICY_LOSSES[config.algorithm](*means, advantage_R, config), share
+                known = (chosen_M, old_M, advantages_R[part].to(chosen_M), lengths)
+                terms = policy_terms(*known, config, settings.ratio)
+                weight = token_share if settings.ratio == "token" else share
                 loss = weight * terms["policy_loss"]
                 noted = {name: weight * float(term.detach()) for name, term in terms.items()}
                 with torch.set_grad_enabled(settings.entropy_coef > 0):
@@ -155,11 +149,33 @@ def update_reflector(
     return {f"reflection_{name}": value for name, value in metrics.items()} | drawn.metrics
 
 
-def token_logp(lm: LanguageModel, rows: Sequence[Any], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+def policy_terms(
+    logp_M: Tensor, old_logp_M: Tensor, advantages_R: Tensor, lengths: Sequence[int], config: RLConfig, ratio: str
+) -> dict[str, Tensor]:
+    """The policy loss of R reflections with M tokens in all, and what else is to be noted.
+
+    Args:
+        logp_M: of the tokens, with gradient.
+        old_logp_M: the same when they were drawn.
+        advantages_R: constants.
+        lengths: tokens of each reflection.
+        ratio: "token" gives each token its own ratio and its reflection's advantage; "reflection" gives each reflection
+            one ratio, the geometric mean over its tokens (Zheng et al. 2025, "Group Sequence Policy Optimization").
+    """
+    loss = losses.POLICY_LOSSES[config.algorithm]
+    if ratio == "token":
+        counts_R = torch.tensor(lengths, device=logp_M.device)
+        return loss(logp_M, old_logp_M, advantages_R.repeat_interleave(counts_R), config)
+    means = [torch.stack([x_T.mean() for x_T in x_M.split(list(lengths))]) for x_M in (logp_M, old_logp_M)]
+    return loss(*means, advantages_R, config)
+
+
+def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Of the M tokens of some reflections, row behind row, what they were drawn from: log-probabilities (M, V) at the
     temperature of drawing, with gradient; the hidden states (M, D) before them; and the tokens themselves (M,).
     """
-    logits_MV, hidden_MD, labels_M = completion_logits(lm, rows)
+    with autocast(lm.device, lm.mixed_play):  # in the precision in which they were drawn
+        logits_MV, hidden_MD, labels_M = completion_logits(lm, rows)
     return (logits_MV / temperature).log_softmax(-1), hidden_MD, labels_M
 
 
