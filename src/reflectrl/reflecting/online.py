@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
+from reflectrl.learn.batch import Batch
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import SCHEDULES, Log, update
-from reflectrl.learn.trainer import Metrics, Trainer
+from reflectrl.learn.trainer import Metrics, Model, Trainer
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import autocast, release_memory
@@ -57,9 +58,13 @@ def train_reflector(
     rates += [(list(critic.parameters()), config.critic_lr) for critic in critics.values()]
     groups = [{"params": params, "lr": lr, "initial_lr": lr} for params, lr in rates]
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-    further = {"reference": rollouts.reference, "reflector_reference": rollouts.reflector_reference, **critics}
+    further: dict[str, Model | None] = {
+        "reference": rollouts.reference,
+        "reflector_reference": rollouts.reflector_reference,
+        **critics,
+    }
     parts = {name: part for name, part in further.items() if part is not None}
-    learner = Pair(writer, reader) if both else writer
+    learner: Model = Pair(writer, reader) if both else writer
     trainer = Trainer(learner, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
     if trainer.resumed is not None:
@@ -76,9 +81,10 @@ def train_reflector(
             break
         if config.schedule != "constant":
             trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
-        turn, batch = None, None  # both in turn: 0 is the reflector's, 1 the policy's
+        turn: int | None = None  # of players who learn one after the other: 0 is the reflector's, 1 the policy's
         if both and settings.alternate:
             turn = trainer.step // settings.alternate % 2
+        batch: Batch | None = None
         if both and turn != 0:
             batch = rollouts.collect(trainer.step, critics.get("critic"))
         else:

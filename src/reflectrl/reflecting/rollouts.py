@@ -28,7 +28,7 @@ from reflectrl.players.policy import Policy, Reflector
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.reflecting.config import ReflectingConfig
 from reflectrl.reflecting.sampled import SampledReflector, forget
-from reflectrl.types import Episode, Step, Turn
+from reflectrl.types import Episode, Observation, Step, Turn
 from reflectrl.values.features import choice_table
 
 
@@ -183,9 +183,9 @@ def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantage
     return result_N
 
 
-def better_actions(played: Sequence[Step], advantages_N: Tensor) -> dict[object, int]:
+def better_actions(played: Sequence[Step], advantages_N: Tensor) -> dict[Observation, int]:
     """Observation → the action that earned most more than expected there, where one earned more."""
-    earned: dict[object, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    earned: dict[Observation, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, advantage in zip(played, advantages_N.tolist(), strict=True):
         earned[step.observation][step.action].append(advantage)
     means = {seen: {a: sum(some) / len(some) for a, some in actions.items()} for seen, actions in earned.items()}
