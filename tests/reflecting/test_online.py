@@ -33,9 +33,13 @@ SETTINGS = ReflectingConfig(lr=1e-2, kl_coef=0.0)
 
 
 def rollouts_of(
-    policy: Policy, reflector: Reflector, config: RLConfig = RL, settings: ReflectingConfig = SETTINGS
+    policy: Policy,
+    reflector: Reflector,
+    config: RLConfig = RL,
+    settings: ReflectingConfig = SETTINGS,
+    both: bool = False,
 ) -> ReflectionRollouts:
-    return ReflectionRollouts(policy, reflector, Signs, config, settings, 0)
+    return ReflectionRollouts(policy, reflector, Signs, config, settings, 0, both)
 
 
 def train(
@@ -47,7 +51,14 @@ def train(
     **more: Any,
 ) -> Metrics:
     found: Metrics = []
-    train_reflector(rollouts_of(policy, reflector, config, settings), config, settings, 0, log or found.append, **more)
+    train_reflector(
+        rollouts_of(policy, reflector, config, settings, more.get("both", False)),
+        config,
+        settings,
+        0,
+        log or found.append,
+        **more,
+    )
     return found
 
 
@@ -76,7 +87,7 @@ def test_the_gradient_by_hand(pair: Pair, ratio: Any) -> None:
     policy, reflector = pair()
     config = replace(RL, steps_per_epoch=1, update_epochs=1, normalise=False, max_grad_norm=1e9, minibatch=3)
     rollouts = rollouts_of(policy, reflector, config, replace(SETTINGS, ratio=ratio, lr=0.0))
-    rollouts.play(0)
+    rollouts.collect(0, None)
     drawn, lm = rollouts.reflections(None), reflector.lm
     parts = []
     for row, advantage in zip(drawn.rows, drawn.advantages_R.tolist(), strict=True):

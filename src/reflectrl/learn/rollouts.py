@@ -73,6 +73,7 @@ class EpisodeRollouts(Rollouts):
         self.pay = Pay(config, self.env)
         self.paid = self.pay if config.milestone_coef or config.count_coef else None
         self.fresh: list[Episode] = []
+        self.learned: list[Episode] = []  # those of them that are learned from
         self.played = {"episodes": 0, "env_steps": 0}
         self.rates = SuccessRates() if config.draw == "by-success" else None
 
@@ -85,17 +86,6 @@ class EpisodeRollouts(Rollouts):
         return evaluate_policy(self.policy, self.reflector, self.make_env, tasks, config.eval_sampling, self.seed)
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
-        learned = self.play(update)
-        steps = flatten(self.policy, learned, self.config.gamma, self.paid)
-        self.baseline = {False: float(steps.returns_N.mean())}
-        if self.config.reverse:
-            near_N = begun_near(learned)
-            self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
-        expected = self.expected(learned) if self.config.reverse else self.baseline[False]
-        return prepare(self.policy, self.reference_policy, critic, steps, self.config, expected, self.rng)
-
-    def play(self, update: int) -> list[Episode]:
-        """Play the episodes of an update, `fresh`; returns those that say something to learn from."""
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
         horizon = growing_horizon(config, self.env.horizon, update) if config.first_horizon else 0
@@ -118,7 +108,14 @@ class EpisodeRollouts(Rollouts):
                 break
         if config.count_coef:
             self.pay.counts.add(self.fresh)
-        return learned or self.fresh  # if no group has a signal, all advantages are zero
+        self.learned = learned = learned or self.fresh  # no group has a signal: all advantages are zero
+        steps = flatten(self.policy, learned, config.gamma, self.paid)
+        self.baseline = {False: float(steps.returns_N.mean())}
+        if config.reverse:
+            near_N = begun_near(learned)
+            self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
+        expected = self.expected(learned) if config.reverse else self.baseline[False]
+        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
         """Tasks of an update; with what the log is to say of their episodes, and where those begin."""

@@ -59,7 +59,7 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
             success = metrics.get("eval_success")
             tick(metrics["step"], last, "" if success is None else f"validation {success:.0%}")
 
-        rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed)
+        rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed, row.trains == "both")
         train(rollouts, config, settings, rl_seed, note, learner)
     if row.trains == "both":  # the reflector first: the policy's checkpoint says that both are there
         saved = partial(reflector_lm.save, artifact=name + WRITER, seed=seed)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
-from reflectrl.learn.batch import Batch
 from reflectrl.learn.examples import Example, completion_logits
 from reflectrl.learn.online import SCHEDULES, Log, update
 from reflectrl.learn.trainer import Metrics, Model, Trainer
@@ -84,15 +83,11 @@ def train_reflector(
         turn: int | None = None  # of players who learn one after the other: 0 is the reflector's, 1 the policy's
         if both and settings.alternate:
             turn = trainer.step // settings.alternate % 2
-        batch: Batch | None = None
-        if both and turn != 0:
-            batch = rollouts.collect(trainer.step, critics.get("critic"))
-        else:
-            rollouts.play(trainer.step)
+        batch = rollouts.collect(trainer.step, critics.get("critic"))
         if turn != 1:
             critic = critics.get("reflection_critic")
             metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs)
-        if batch is not None:
+        if both and turn != 0:
             metrics |= update(trainer, critics.get("critic"), batch, config, epochs)
         metrics |= rollouts.end_update()
         release_memory()

@@ -73,7 +73,8 @@ def train_rejection(
             if trainer.step == settings.rounds:
                 break
             round_seed = named_seed(seed, "round", trainer.step)
-            episodes = rollouts.play(trainer.step)
+            rollouts.collect(trainer.step, None)
+            episodes = rollouts.learned
             drawn = draw_reflections(rollouts, draw_states(episodes, settings.states, round_seed), batch, round_seed)
             values = try_actions(rollouts, episodes, list(drawn), envs, round_seed)
             kept, gains = keep_best(rollouts, episodes, drawn, values)

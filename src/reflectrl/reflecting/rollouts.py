@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
+from reflectrl.learn.batch import Batch
 from reflectrl.learn.curriculum import replayed
 from reflectrl.learn.examples import Example
 from reflectrl.learn.rollouts import EpisodeRollouts, Steps, compute_advantages, flatten
@@ -28,7 +29,7 @@ from reflectrl.players.policy import Policy, Reflector
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.reflecting.config import ReflectingConfig
 from reflectrl.reflecting.sampled import SampledReflector, forget
-from reflectrl.types import Episode, Observation, Step, Turn
+from reflectrl.types import Observation, Step, Turn
 from reflectrl.values.features import choice_table
 
 
@@ -59,10 +60,9 @@ class ReflectionRollouts(EpisodeRollouts):
     Args:
         policy: reads the reflections; it draws at `config.temperature`.
         speaker: the reflector that learns, as it speaks in evaluation. In play it draws at `settings.temperature`.
-        trains_policy: whether the policy learns as well, so that a reference for it may be needed.
+        both: whether the policy learns as well; otherwise nothing is computed for it.
 
     Attributes:
-        learned: the episodes of the latest update that say something.
         reflector_reference: a frozen copy from which the reflector is not to stray; None where that costs nothing.
     """
 
@@ -74,11 +74,12 @@ class ReflectionRollouts(EpisodeRollouts):
         config: RLConfig,
         settings: ReflectingConfig,
         seed: int,
+        both: bool = False,
     ) -> None:
         self.drawing = SampledReflector(speaker, settings.temperature)
-        super().__init__(policy, self.drawing, make_env, config, seed)
-        self.speaker, self.settings = speaker, settings
-        self.learned: list[Episode] = []
+        own = config if both else replace(config, baseline="none")
+        super().__init__(policy, self.drawing, make_env, own, seed)
+        self.speaker, self.settings, self.baseline_config = speaker, settings, config
         name = "reflector_reference"
         self.reflector_reference = speaker.lm.frozen_copy(name) if settings.kl_coef else None
 
@@ -87,10 +88,9 @@ class ReflectionRollouts(EpisodeRollouts):
         tasks = evenly(self.env.tasks("validation"), self.config.eval_episodes)
         return evaluate_policy(self.policy, self.speaker, self.make_env, tasks, self.config.eval_sampling, self.seed)
 
-    def play(self, update: int) -> list[Episode]:
+    def collect(self, update: int, critic: ValueHead | None) -> Batch:
         forget(self.drawing)
-        self.learned = super().play(update)
-        return self.learned
+        return super().collect(update, critic)
 
     @torch.no_grad()
     def reflections(self, critic: ValueHead | None) -> Reflections:
@@ -104,7 +104,7 @@ class ReflectionRollouts(EpisodeRollouts):
         played = [step for episode in self.learned for step in episode.steps[replayed(episode) :]]
         prompts = reflector_prompts(self.drawing, played)
         values_N = critic_values(lm, critic, prompts, config.minibatch) if critic is not None else None
-        advantages_N = compute_advantages(steps, config, float(steps.returns_N.mean()), values_N)
+        advantages_N = compute_advantages(steps, self.baseline_config, float(steps.returns_N.mean()), values_N)
         if self.settings.signal == "choice":
             advantages_N = choice_gains(self.policy, played, steps, advantages_N)
         turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}
