@@ -102,7 +102,7 @@ def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
 
 def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     episodes = sum(row["episodes"] for row in group)
-    tasks = [int(row.get("tasks", row["episodes"])) for row in group]  # attempts at one task are not independent
+    tasks = [int(row.get("tasks") or row["episodes"]) for row in group]  # attempts at one task are not independent
     won = round(sum(row["success"] * count for row, count in zip(group, tasks, strict=True)))
     low, high = wilson(won, sum(tasks), confidence)
     over_seeds = mean_interval([row["success"] for row in group], confidence)
