@@ -13,10 +13,9 @@ import numpy as np
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from reflectrl.players.base import Player
-from reflectrl.players.policy import Policy
 from reflectrl.terminal import printable
-from reflectrl.types import Observation, Turn, UserError, named_seed
+from reflectrl.types import Turn, UserError, named_seed
+from reflectrl.wings.serve.batching import Asked
 from reflectrl.wings.serve.protocol import ChatRequest, Refusal
 
 
@@ -24,13 +23,14 @@ class Answer:
     """The reflection, and one of the listed actions.
 
     Args:
-        player: who chooses.
+        request: what is answered.
+        asked: the same as it was put to the players.
         turns: those so far.
     """
 
-    def __init__(self, player: Player, asked: ChatRequest, observation: Observation, turns: list[Turn]) -> None:
-        self.player, self.asked, self.observation, self.turns = player, asked, observation, turns
-        self.about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
+    def __init__(self, request: ChatRequest, asked: Asked, turns: list[Turn]) -> None:
+        self.request, self.asked, self.turns, self.actions = request, asked, turns, asked.live.observation.actions
+        self.about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
 
     @property
     def reflection(self) -> str | None:
@@ -40,9 +40,9 @@ class Answer:
     def choice(self) -> dict[str, Any]:
         """The chosen action and the probabilities; above temperature 0, drawn from them."""
         [turn] = [turn for turn in self.turns if turn.choice is not None]
-        action, temperature = turn.choice, self.asked.temperature or 0.0
+        action, temperature = turn.choice, self.request.temperature or 0.0
         if temperature > 0 and turn.probs:
-            seed = self.asked.seed
+            seed = self.request.seed
             rng = np.random.default_rng(None if seed is None else named_seed(seed, "temperature"))
             logits = np.log(np.maximum(turn.probs, 1e-12)) / temperature
             weights = np.exp(logits - logits.max())
@@ -51,10 +51,7 @@ class Answer:
 
     def usage(self) -> dict[str, Any]:
         """Tokens that the policy read, and that both wrote."""
-        read = 0
-        if isinstance(self.player, Policy):
-            said = next((turn.text for turn in self.turns if turn.choice is None), None)
-            read = len(self.player.prompt(self.observation, said))
+        read = self.asked.read
         thought = sum(len(turn.token_ids) for turn in self.turns if turn.choice is None)
         written = sum(len(turn.token_ids) for turn in self.turns)
         details = {"reasoning_tokens": thought}
@@ -66,7 +63,7 @@ class Answer:
     def whole(self) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         chosen = self.choice()
-        said = {"role": "assistant", "content": self.observation.actions[chosen["action"]]}
+        said = {"role": "assistant", "content": self.actions[chosen["action"]]}
         message = {**said, "reasoning_content": self.reflection}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "reflectrl": chosen}
         return {**self.about, "object": "chat.completion", "choices": [choice], "usage": self.usage()}
@@ -79,9 +76,9 @@ class Answer:
                 yield self._chunk({"reasoning_content": self.reflection})
             self.turns += [turn async for turn in turns]
             chosen = self.choice()
-            yield self._chunk({"content": self.observation.actions[chosen["action"]]}, reflectrl=chosen)
+            yield self._chunk({"content": self.actions[chosen["action"]]}, reflectrl=chosen)
             yield self._chunk({}, finish_reason="stop")
-            options = self.asked.stream_options
+            options = self.request.stream_options
             if options is not None and options.include_usage:
                 yield _event({**self.about, "object": "chat.completion.chunk", "choices": [], "usage": self.usage()})
         except (UserError, Refusal) as error:

@@ -73,7 +73,7 @@ class Server:
             Route("/health", self.health, methods=["GET"]),
             Route("/openapi.json", self.openapi, methods=["GET"]),
         ]
-        handlers: dict[Any, Any] = {Refusal: refused, HTTPException: not_found, Exception: failed}
+        handlers: dict[Any, Any] = {Refusal: refused, UserError: refused, HTTPException: not_found, Exception: failed}
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -115,9 +115,9 @@ class Server:
             self._require_model(asked.model)
             observation = self._fitting(observation_of(asked))
             rewards = asked.reflectrl.rewards if asked.reflectrl else ()
-            turns = _timely(self.batcher.turns(observation, rewards), deadline)
-            first = await _first(turns)
-            answer = Answer(self.agent.player, asked, observation, [first])
+            question = self.batcher.ask(observation, rewards)
+            turns = _timely(question.turns(), deadline)
+            answer = Answer(asked, question, [await anext(turns)])
             if asked.stream:
                 return EventStream(answer.events(turns), held.pop_all())
             answer.turns += [turn async for turn in turns]
@@ -191,28 +191,24 @@ class Server:
 
 async def _timely(turns: AsyncIterator[Turn], deadline: float) -> AsyncIterator[Turn]:
     """The turns; a Refusal where one is not there in time."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            async for turn in turns:
-                yield turn
-    except TimeoutError:
-        raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"}) from None
-
-
-async def _first(turns: AsyncIterator[Turn]) -> Turn:
-    """The first turn; a Refusal where the observation does not fit the model."""
-    try:
-        return await anext(turns)
-    except UserError as error:
-        raise refusal_of(error) from error
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):  # of one turn: the next one may be waited for by another task
+                turn = await anext(turns)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"}) from None
+        yield turn
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-async def refused(_: Request, error: Refusal) -> Response:
-    """The answer to a request that was refused."""
-    return JSONResponse(error.body(), error.status, headers=error.headers)
+async def refused(_: Request, error: Refusal | UserError) -> Response:
+    """The answer to a request that was refused, or that does not fit the model."""
+    refusal = refusal_of(error)
+    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
 
 
 async def not_found(_: Request, error: HTTPException) -> Response:

@@ -14,7 +14,7 @@ import numpy as np
 from reflectrl.api import Agent
 from reflectrl.envs.base import TextEnv
 from reflectrl.players.base import LiveEpisode
-from reflectrl.players.policy import LanguagePlayer
+from reflectrl.players.policy import LanguagePlayer, Policy
 from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
 
 MEMORY = 4096
@@ -26,6 +26,9 @@ class Asked:
 
     Args:
         rewards: what the steps so far have earned.
+
+    Attributes:
+        read: tokens of the prompt that the policy chose by; 0 until it has chosen.
     """
 
     def __init__(self, observation: Observation, rewards: Sequence[float] = ()) -> None:
@@ -33,7 +36,7 @@ class Asked:
         self.live = LiveEpisode(nowhere, Task("", ""), 0, self.fresh(), observation)
         self.live.steps = [Step(observation, (), 0, reward) for reward in rewards]
         self.loop, self.told = asyncio.get_running_loop(), asyncio.Queue[Turn | Exception]()
-        self.is_dropped = False
+        self.is_dropped, self.read = False, 0
 
     def fresh(self) -> np.random.Generator:
         """The generator of its randomness, always the same: equal questions have equal answers."""
@@ -45,6 +48,23 @@ class Asked:
             self.live.turns.append(news)
         with suppress(RuntimeError):  # the server has ended
             self.loop.call_soon_threadsafe(self.told.put_nowait, news)
+
+    async def turns(self) -> AsyncIterator[Turn]:
+        """The reflection, if there is a reflector, and then the choice; each as soon as it is there.
+
+        Raises:
+            UserError: the observation does not fit the model.
+        """
+        try:
+            while True:
+                news = await self.told.get()
+                if isinstance(news, Exception):
+                    raise news
+                yield news
+                if news.choice is not None:
+                    return
+        finally:
+            self.is_dropped = True
 
 
 class Batcher:
@@ -66,24 +86,11 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
-    async def turns(self, observation: Observation, rewards: Sequence[float] = ()) -> AsyncIterator[Turn]:
-        """The reflection, if there is a reflector, and then the choice; each as soon as it is there.
-
-        Raises:
-            UserError: the observation does not fit the model.
-        """
+    def ask(self, observation: Observation, rewards: Sequence[float] = ()) -> Asked:
+        """Put a question; its turns come as they are there."""
         asked = Asked(observation, rewards)
         self._waiting.put(asked)
-        try:
-            while True:
-                news = await asked.told.get()
-                if isinstance(news, Exception):
-                    raise news
-                yield news
-                if news.choice is not None:
-                    return
-        finally:
-            asked.is_dropped = True
+        return asked
 
     def close(self) -> None:
         """End the thread, after what it computes just now."""
@@ -110,7 +117,10 @@ class Batcher:
             if self.agent.reflector and silent:
                 for one, turn in zip(silent, self.agent.reflector.turns([one.live for one in silent]), strict=True):
                     one.tell(turn)
-            for one, turn in zip(batch, self.agent.player.turns([one.live for one in batch]), strict=True):
+            player = self.agent.player
+            for one, turn in zip(batch, player.turns([one.live for one in batch]), strict=True):
+                if isinstance(player, Policy):  # here, since tokenizers belong to this thread
+                    one.read = len(player.prompt(one.live.observation, one.live.reflection))
                 one.tell(turn)
         except Exception as error:
             if len(batch) == 1 or not isinstance(error, UserError):

@@ -123,6 +123,6 @@ def bound(host: str, port: int, has_token: bool) -> socket.socket:
             raise UserError(f"--host {host}: others could reach it; say which variable holds a token: --token-env NAME")
         listening = socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and (error.errno or 0) > 0 else str(error)
         raise UserError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
     return listening
