@@ -2,9 +2,9 @@
 
     python -m benchmarks.distilled runs/taxi-distilled
 
-Success and its interval are those of the run's `results.json` (test tasks, greedy, all seeds together). Steps per second
-are measured here: each arm plays the first test tasks from empty memories, the arms taking turns; the median round
-counts.
+Success and its interval are those of the run's `results.json` (test tasks, greedy, all seeds together). Steps per
+second are measured here: each arm plays the first test tasks from empty memories, the arms taking turns; the median
+round counts.
 """
 
 from __future__ import annotations
