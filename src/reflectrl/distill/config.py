@@ -20,7 +20,8 @@ class DistillConfig:
     episodes: Count = 2
     """Episodes that the pair plays of each training task."""
     temperature: NonNegative = 1.0
-    """At which it plays them; 0 is greedy, and then one episode per task says it all."""
+    """At which it plays them and its probabilities are learned; 0 is greedy (one episode per task then says it all),
+    and its probabilities are those of 1."""
     won_only: bool = False
     """Learn from the episodes that the pair won only."""
     target: Literal["soft", "chosen"] = "soft"

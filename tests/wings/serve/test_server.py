@@ -170,7 +170,8 @@ def test_what_is_refused(server: Served, body: bytes, headers: dict[str, str], s
 def test_a_path_or_method_that_is_not_there(server: Served) -> None:
     assert ask(server, "/v1/embeddings", b"{}")[0] == 404
     status, headers, told = ask(server, "/v1/models", b"{}")
-    assert (status, headers["allow"], told["error"]["type"]) == (405, "GET, HEAD", "invalid_request_error")
+    assert (status, told["error"]["type"]) == (405, "invalid_request_error")
+    assert set(headers["allow"].split(", ")) == {"GET", "HEAD"}
 
 
 def test_one_that_does_not_fit_spoils_no_other(server: Served) -> None:
@@ -245,6 +246,7 @@ def test_a_fuzzer_finds_no_answer_that_the_schema_does_not_have(server: Served, 
     [
         (["--host", "0.0.0.0"], "--host 0.0.0.0: others could reach it; say which variable holds a token"),
         (["--host", ""], "others could reach it"),
+        (["--host", "example.invalid"], "others could reach it"),
         (["--token-env", "NO_SUCH"], "--token-env NO_SUCH: it must hold a token of 8 or more"),
         (["--port", "70000"], "--port must be from 0 to 65535, not 70000"),
         (["--timeout", "0"], "--timeout is above 0"),

@@ -117,12 +117,20 @@ def bound(host: str, port: int, has_token: bool) -> socket.socket:
     """A socket that listens; UserError where the address cannot be used, or would open the agent to others."""
     if not 0 <= port < 2**16:
         raise UserError(f"--port must be from 0 to 65535, not {port}")
+    if not (has_token or is_loopback(host)):
+        raise UserError(f"--host {host}: others could reach it; say which variable holds a token: --token-env NAME")
     try:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
-        if not (has_token or (host and ipaddress.ip_address(address[0]).is_loopback)):
-            raise UserError(f"--host {host}: others could reach it; say which variable holds a token: --token-env NAME")
         listening = socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and (error.errno or 0) > 0 else str(error)
         raise UserError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
     return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's loopback, by its name alone: nothing is looked up."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

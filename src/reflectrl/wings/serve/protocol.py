@@ -120,8 +120,9 @@ def read_request(body: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])[:200]
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        first = max(found, key=lambda one: len(one["loc"]))  # of what a content may be, the one that it resembles
+        place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
         if first["type"] == "extra_forbidden":
