@@ -101,7 +101,11 @@ class Serve:
         if chosen([agent.name])[agent.name].player != "policy":
             raise UserError(f"the arm {agent.name!r} plays without a model; there is nothing to serve")
         recipe = read_recipe(self.agent / "recipe.toml")
-        about = {"arm": agent.name, "environment": recipe.env["name"], "reflects": agent.reflector is not None}
+        about = {
+            "arm": agent.name,
+            "environment": printable_line(str(recipe.env["name"])),
+            "reflects": agent.reflector is not None,
+        }
         return printable_line(f"{recipe.name}:{agent.name}"), about, agent
 
     def _token(self) -> str | None:
