@@ -86,16 +86,9 @@ def train_distilled(
     """
     lm = policy.lm
     trainer = Trainer(lm, make_optimizers(lm, sft), sft.max_grad_norm, state_folder)
-    while True:
-        if trainer.is_due(config.eval_every, config.steps):
-            policy.clear_cache()
-            scores = evaluate()
-            log({"step": trainer.step, **(trainer.means() if trainer.step else {}), **scores})
-            trainer.keep_if_best([scores["eval_success"], scores["eval_return"]])
-            trainer.save(logged=trainer.step)
-            release_memory()
-        if trainer.step == config.steps:
-            break
+    if trainer.resumed is None:
+        _evaluate(trainer, policy, evaluate, log)
+    while trainer.step < config.steps:
         trainer.set_rate(cosine(trainer.step, config.steps, sft.warmup))
         torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # anew at each step, as after a kill
         rng, total = np.random.default_rng(named_seed(seed, "distill", trainer.step)), 0.0
@@ -107,8 +100,22 @@ def train_distilled(
                 total += float(loss.detach())
         trainer.update({"kl": total})
         trainer.step += 1
-    policy.clear_cache()
+        if trainer.is_due(config.eval_every, config.steps):
+            _evaluate(trainer, policy, evaluate, log)
     trainer.finish()
+    policy.clear_cache()
+
+
+def _evaluate(
+    trainer: Trainer, policy: Policy, evaluate: Callable[[], dict[str, float]], log: Callable[[dict[str, Any]], None]
+) -> None:
+    """Note how well the policy does, keep its weights if they are the best, and save."""
+    policy.clear_cache()
+    scores = evaluate()
+    release_memory()
+    log({"step": trainer.step, **(trainer.means() if trainer.step else {}), **scores})
+    trainer.keep_if_best([scores["eval_success"], scores["eval_return"]])
+    trainer.save(logged=trainer.step)
 
 
 def _loss(policy: Policy, rows: Sequence[Target], rng: np.random.Generator) -> Tensor:

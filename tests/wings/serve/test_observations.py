@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reflectrl.types import Observation
 from reflectrl.wings.serve.observations import messages_of, observation_of
 from reflectrl.wings.serve.protocol import Refusal, read_request
 
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CHARACTERS = st.characters(exclude_categories=("Cs",))
 ENDED = st.text(CHARACTERS).map(lambda text: f"{text}\n" if text else "")
 ACTIONS = st.lists(
@@ -27,12 +28,14 @@ def read(**body: Any) -> Observation:
     return observation_of(read_request(json.dumps({"model": "m", **body}).encode()))
 
 
+@SLOW
 @given(ENDED, ENDED, ACTIONS)
 def test_an_observation_comes_back_as_it_was(history: str, state: str, actions: list[str]) -> None:
     seen = Observation(history, state, tuple(actions))
     assert read(messages=messages_of(seen)) == seen
 
 
+@SLOW
 @given(st.text(CHARACTERS), st.text(CHARACTERS), ACTIONS)
 def test_a_programs_observation_is_taken_as_it_is(history: str, state: str, actions: list[str]) -> None:
     told = {"history": history, "state": state, "actions": actions}
@@ -97,6 +100,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["model", "messages", "reflectrl", "stream", "n", "temperature", "seed", "user"])
 
 
+@SLOW
 @given(
     st.binary() | JSON.map(json.dumps).map(str.encode) | st.dictionaries(FIELDS, JSON).map(json.dumps).map(str.encode)
 )

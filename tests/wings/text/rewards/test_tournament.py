@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reflectrl.types import UserError
@@ -121,6 +121,7 @@ def test_a_judge_has_a_model() -> None:
         build({"tournament": 1.0})
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 @given(st.lists(st.text(max_size=3), unique=True, min_size=2, max_size=5), st.randoms(use_true_random=False))
 def test_standings_are_shares_that_sum_to_half_of_the_field(texts: list[str], random: Any) -> None:
     said = {(one, other): random.choice([0.0, 0.5, 1.0]) for one in texts for other in texts}
