@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reflectrl.report.data import Metric
+from reflectrl.report.learned import by_episodes, by_minutes, learned_plots
 from reflectrl.report.plots import POINTS, curve, stage_changes, window_of
 from reflectrl.report.svg import looks
 
@@ -44,3 +47,20 @@ def test_usual_arms_look_the_same_in_every_report_and_no_two_arms_look_alike() -
     alone, together = looks(["reflect-rl"]), looks(["mine", "random", "sft", "reflect-rl", "yours", "shared"])
     assert alone["reflect-rl"] == together["reflect-rl"]
     assert len({(look.series, look.dashes) for look in together.values()}) == 6
+
+
+def test_what_reward_taught_is_drawn_over_episodes_played_and_over_minutes() -> None:
+    lines = [(0, 64.0, 0.25), (1, 128.0, None), (2, 192.0, 0.75), (3, 192.0, 1.0)]
+    values = [{"episodes": n} | ({} if won is None else {"eval_success": won}) for _, n, won in lines]
+    rl = [Metric("reflect-rl", "rl", 0, step, "", one) for (step, *_), one in zip(lines, values, strict=True)]
+    assert by_episodes(rl, "reflect-rl", 0) == [(0.0, 0.25), (128.0, 0.75), (192.0, 1.0)]
+    shared = {"kind": "rl", "arm": "reflect-rl", "seed": 0}
+    spent = [(0, 6.0), (2, 60.0), (0, 3.0), (2, 30.0), (3, 30.0)]  # killed after step 2, and begun again
+    times = [{**shared, "step": step, "seconds": seconds} for step, seconds in spent]
+    told = by_minutes(rl, times, "reflect-rl", 0)
+    assert [won for _, won in told] == [0.25, 0.75, 1.0]
+    assert [minutes for minutes, _ in told] == pytest.approx([1.15, 1.65, 2.15])
+    arms, plots = learned_plots(rl, times, looks(["reflect-rl"]))
+    assert arms == ["reflect-rl"]
+    assert [plot.title for plot in plots] == ["By episodes played", "By minutes of training"]
+    assert learned_plots([metric(1, arm="sft", eval_success=1.0)], times, looks(["sft"])) == ([], [])

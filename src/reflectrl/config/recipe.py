@@ -101,9 +101,11 @@ class TeachConfig:
     outcome_actions: Natural = 4
     """Most actions that are tried in a state: the one taken and the policy's most probable; 0 tries all."""
     tasks: Natural = 0
-    """How many training tasks the teacher plays, or how many of the log's are learned from; 0 means all of them."""
+    """How many training tasks the teacher plays, spread over the environment's list, or how many of the log's are
+    learned from; 0 means all of them."""
     validation_tasks: Natural = 0
-    """How many validation tasks the teacher plays, by which SFT keeps its best weights; 0 means all of them."""
+    """How many validation tasks the teacher plays, spread likewise, by which SFT keeps its best weights; 0 means all of
+    them."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
     """Shares of random actions; every taught task is played once with each share."""
     negatives: Natural = 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +34,7 @@ from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.signal import random_play as play_at_random
 from reflectrl.learn.signal import signal_of
+from reflectrl.learn.validation import evenly
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
@@ -78,7 +81,7 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
     most = recipe.teach.tasks if split == "train" else recipe.teach.validation_tasks
-    return demonstrations(tasks[: most or None], recipe.teach, seed)
+    return demonstrations(evenly(tasks, most or len(tasks)), recipe.teach, seed)
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
@@ -200,11 +203,17 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     shown = [one for one in read_episodes(taught) if one.success] if config.reverse and taught.is_file() else []
     learner = run.learner(seed, name)
     shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
-    with MetricsFile(run.metrics(seed, name), learner, shared) as log:
+    with MetricsFile(run.metrics(seed, name), learner, shared) as log, run.timings.open("a") as times:
+        spent = time.perf_counter()
 
         def note(metrics: dict[str, Any]) -> None:
+            nonlocal spent
             log.write(metrics)
             success = metrics.get("eval_success")
+            if success is not None:  # how long it took since the last time: the report draws success over minutes
+                since, spent = spent, time.perf_counter()
+                line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
+                print(json.dumps(line), file=times, flush=True)
             tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:

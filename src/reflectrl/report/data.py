@@ -89,6 +89,8 @@ class Run:
     recipe_text: str
     results: Results | None
     metrics: tuple[Metric, ...]
+    times: tuple[Mapping[str, Any], ...] = ()
+    """Lines of timings.jsonl."""
 
 
 def read_run(folder: Path) -> Run:
@@ -101,9 +103,10 @@ def read_run(folder: Path) -> Run:
         raise UserError(f"{folder} is not a run folder: there is no such folder")
     recipe, text = read_recipe(folder / "recipe.toml")
     results, metrics = read_results(folder / "results.json"), read_metrics(folder / "metrics.jsonl")
+    times = read_lines(folder / "timings.jsonl", dict, "JSON")
     if results is not None:
-        results = with_times(results, read_lines(folder / "timings.jsonl", dict, "JSON"))
-    return Run(folder.resolve().name, recipe, text, results, metrics)
+        results = with_times(results, times)
+    return Run(folder.resolve().name, recipe, text, results, metrics, tuple(times))
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], str]:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from reflectrl.plugins import names
 from reflectrl.report.data import Run, read_run
+from reflectrl.report.learned import learned_plots
 from reflectrl.report.plots import curve_sections, stage_plots
 from reflectrl.report.svg import looks
 from reflectrl.report.table import headline, tables
@@ -66,6 +67,7 @@ def render(run: Run, sample: Sample, live: str = "") -> str:
         headline=headline(found),
         rows=rows,
         look=look,
+        learned=learned_plots(run.metrics, run.times, look),
         sections=curve_sections(run.metrics, look),
         bars=stage_plots(summary, rows, look),
         sample=sample,
