@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("wings", "endpoints", "values", "offline", "reflecting", "pretrained")
+BESIDE = ("wings", "endpoints", "values", "offline", "reflecting", "distill", "pretrained")
 """What stands beside the core."""
 WITH_WINGS = {
     ROOT / place

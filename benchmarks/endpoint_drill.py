@@ -99,6 +99,7 @@ def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[
         assert process.returncode == 0, f"the last process ended with {process.returncode}"
     finally:
         server.shutdown()
+        server.server_close()
     kept, keys = Journal(journal), Counter[str]()
     for line in journal.read_text(encoding="ascii").splitlines():
         row = json.loads(line) if line.endswith("}") else {}

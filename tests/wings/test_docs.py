@@ -173,7 +173,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
             require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
         case [program, *_]:
-            assert program in ("hf", "pre-commit", "source"), f"nothing is known of: {line}"
+            assert program in ("curl", "hf", "pre-commit", "source"), f"nothing is known of: {line}"
 
 
 def require_verb(words: Sequence[str], line: str) -> None:

@@ -119,7 +119,8 @@ class Plan:
         for name, arm in arms.items():
             self._arm(name, arm)
 
-    def _arm(self, name: str, arm: Arm) -> None:
+    def players(self, name: str, arm: Arm) -> list[str]:
+        """The artifacts that it takes to play an arm."""
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
         inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
@@ -128,6 +129,10 @@ class Plan:
                 inputs.append(self.teaching("train"))  # wins from whose ends to begin
             build, output = "reflectrl.pipeline.training:online", self.checkpoint(f"rl-{name}")
             inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl")]
+        return inputs
+
+    def _arm(self, name: str, arm: Arm) -> None:
+        inputs = self.players(name, arm)
         settings = (*(PLAYED if arm.player == "policy" else ("env",)), *arm.settings)
         output = f"episodes/eval-{name}-seed{self.seed}-*.jsonl"
         key = self.add("eval", name, "eval", "reflectrl.pipeline.evaluation:evaluation", output, inputs, *settings)
