@@ -132,7 +132,7 @@ def test_what_opens_all_prompts_is_read_once_and_histories_are_read_on(lm: Langu
 
 
 def test_what_does_not_fit_beside_the_system_prompt_is_refused(instruct: Path) -> None:
-    lm = replace(loaded(instruct), context=100)
+    lm = replace(loaded(instruct), context=60)
     with pytest.raises(
         UserError, match=r"tokens of observation and 8 to be written do not fit beside \d+ of the system"
     ):
