@@ -50,6 +50,7 @@ OFFLINE = shlex.split(
 VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.actor_steps 1 --values.actor_batch 4")
 SMALL = {
     "run taxi": TINY,
+    "run taxi-demo": TINY,
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],
