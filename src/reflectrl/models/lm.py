@@ -196,7 +196,8 @@ class LanguageModel:
     @property
     def ends(self) -> frozenset[int]:
         """All tokens with which the model may end a text."""
-        return frozenset((self.end, int(self.tokenizer.eos_token_id)))
+        found = (self.tokenizer.eos_token_id, self.chat and self.chat.end)
+        return frozenset(int(token) for token in found if token is not None)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
