@@ -196,7 +196,7 @@ class LanguageModel:
     @property
     def ends(self) -> frozenset[int]:
         """All tokens with which the model may end a text."""
-        found = (self.tokenizer.eos_token_id, self.chat and self.chat.end)
+        found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
         return frozenset(int(token) for token in found if token is not None)
 
     def encode(self, text: str) -> list[int]:
