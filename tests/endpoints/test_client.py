@@ -284,7 +284,10 @@ def test_the_budget_is_never_exceeded_and_what_was_paid_for_is_kept(server, tmp_
     assert len(server.requests) == answered
     kept = Journal(tmp_path / "j", budget)
     assert len(kept) == answered and not budget.exceeded_by(kept.spent)
-    assert endpoint(server, kept, **settings).complete_all(asks[:answered]) == ["yes"] * answered
+    asking = endpoint(server, kept, **settings)
+    known = [one for one in asks if kept.answer(asking.key(one)) is not None]  # which ones came first is chance
+    assert asking.complete_all(known) == ["yes"] * answered
+    assert len(server.requests) == answered
 
 
 def test_retries_count_and_a_request_without_an_end_counts_with_the_most_it_can_have_cost(server, tmp_path):
