@@ -3,8 +3,8 @@
     python -m benchmarks.distilled runs/taxi-distilled
 
 Success and its interval are those of the run's `results.json` (test tasks, greedy, all seeds together). Steps per
-second are measured here: each arm plays the first test tasks from empty memories, the arms taking turns; the median
-round counts.
+second of processor time (of which others on the machine take none) are measured here: each arm plays the first test
+tasks from empty memories, the arms taking turns; the median round counts.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def steps_per_second(settings: Settings, arms: Sequence[str]) -> dict[str, float
             for player in (agent.player, agent.reflector):
                 if isinstance(player, LanguagePlayer):
                     player.clear_cache()
-            start = time.perf_counter()
+            start = time.process_time()
             played = rollout(jobs, partial(make, recipe.env), agent.player, agent.reflector, settings.batch)
             steps = sum(len(episode.steps) for episode in played)
-            found[arm].append(steps / (time.perf_counter() - start))
+            found[arm].append(steps / (time.process_time() - start))
     return {arm: median(rates) for arm, rates in found.items()}
 
 

@@ -20,6 +20,7 @@ import pytest
 import reflectrl
 from reflectrl.cli import main
 from reflectrl.types import Observation
+from reflectrl.wings.serve.cli import bound
 from reflectrl.wings.serve.observations import messages_of
 from tests.wings.serve.conftest import Serve, Served
 
@@ -80,6 +81,14 @@ def test_an_episode_through_the_server_is_that_of_the_agent(server: Served, agen
         env.step(action)
         if env.done:
             break
+
+
+def test_no_answer_waits_for_an_acknowledgement() -> None:
+    """Head and body of an answer are sent apart; with Nagle's algorithm, the second would wait 40 ms."""
+    with bound("127.0.0.1", 0, False) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_models_are_listed_and_found(server: Served) -> None:
