@@ -62,7 +62,7 @@ class Server:
         self.agent, self.limits, self.token = agent, limits, token
         self.name, self.about, self.started, self.busy = printable_line(name), about, int(time.time()), 0
         self.batcher = Batcher(agent, limits.batch)
-        self.document = document(token is not None)
+        self.document = document(self.name, token is not None)
 
     def app(self) -> Starlette:
         """The application; when it ends, so does the thread of the model."""

@@ -22,12 +22,17 @@ REFUSED = {
 }
 
 
-def document(needs_token: bool) -> dict[str, Any]:
-    """The document that GET /openapi.json returns."""
+def document(name: str, needs_token: bool) -> dict[str, Any]:
+    """The document that GET /openapi.json returns.
+
+    Args:
+        name: of the one model that may be asked for.
+    """
     published = (ChatRequest, ChatCompletion, ModelList, ModelInfo, Health, Error)
     _, schemas = models_json_schema(
         [(model, "validation") for model in published], ref_template="#/components/schemas/{model}"
     )
+    schemas["$defs"]["ChatRequest"]["properties"]["model"]["enum"] = [name]
     schemas["$defs"]["TextEventStream"] = {
         "type": "string",
         "description": "Server-sent events: chunks as `data: {...}`, in the end `data: [DONE]`.",
@@ -37,7 +42,7 @@ def document(needs_token: bool) -> dict[str, Any]:
     chat["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref("ChatRequest")}}}
     model = _operation("retrieveModel", "What is known of the agent.", "ModelInfo", 401, 403, 404)
     model["parameters"] = [
-        {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "enum": [name]}}
     ]
     paths: dict[str, Any] = {
         "/v1/chat/completions": {"post": chat},
