@@ -244,7 +244,6 @@ def test_a_fuzzer_finds_no_answer_that_the_schema_does_not_have(server: Served, 
         cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    assert "mostly rejected" not in done.stdout  # it would have tried little but refusals
     assert "createChatCompletion" in ask(server, "/openapi.json")[2]["paths"]["/v1/chat/completions"]["post"].values()
 
 
