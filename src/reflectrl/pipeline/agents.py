@@ -68,7 +68,11 @@ def _travelling(recipe: Recipe, arm: str, seed: int) -> Recipe:
     plain = Recipe()
     env = {"name": recipe.env["name"]}
     model = replace(recipe.model, source=plain.model.source)
-    return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach)
+    sections = {
+        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
+        for name, section in recipe.sections.items()
+    }
+    return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach, sections=sections)
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
