@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -20,11 +20,15 @@ import pytest
 from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.config import load_recipe
+from reflectrl.endpoints.client import Ask, Endpoint
+from reflectrl.endpoints.config import PlayerConfig
+from reflectrl.endpoints.local import LocalModel
 from reflectrl.episodes import read_episodes
+from reflectrl.types import Episode
 
 RECIPE = """
 name = "served"
-arms = ["sft", "actor", "speaker"]
+arms = ["sft", "actor", "speaker", "here", "murmur"]
 env = {name = "corridor", train = 2, validation = 1, test = 2, horizon = 4}
 model = {layers = 1, width = 16, heads = 2, mixed_precision = "off"}
 play.reflection_tokens = 8
@@ -36,6 +40,13 @@ endpoint = {base_url = "URL", model = "MODEL", timeout = 60}
 [players.actor]
 max_tokens = 4
 [players.speaker]
+style = "reflector"
+max_tokens = 4
+[players.here]
+local = "MODEL"
+max_tokens = 4
+[players.murmur]
+local = "MODEL"
 style = "reflector"
 max_tokens = 4
 """
@@ -70,19 +81,67 @@ def address(instruct: Path) -> Iterator[str]:
         process.communicate()
 
 
+def words_of(played: Sequence[Episode]) -> list[str | None]:
+    return [step.reflection for episode in played for step in episode.steps]
+
+
 def test_a_contestant_and_a_reflector_behind_another_server(address: str, instruct: Path, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.replace("URL", address).replace("MODEL", str(instruct)), encoding="utf-8")
     pipeline.run(load_recipe(path), tmp_path / "run")
     rows = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["rows"]
-    assert {row["arm"]: row["episodes"] for row in rows} == {"sft": 2, "actor": 2, "speaker": 2}
-    spoken = list(read_episodes(tmp_path / "run/episodes/eval-speaker-seed0-test-full-greedy.jsonl"))
-    assert all(step.turns[0].player == "speaker" for episode in spoken for step in episode.steps)
+    assert {row["arm"]: row["episodes"] for row in rows} == dict.fromkeys(
+        ("sft", "actor", "speaker", "here", "murmur"), 2
+    )
+    played = {
+        arm: list(read_episodes(tmp_path / f"run/episodes/eval-{arm}-seed0-test-full-greedy.jsonl"))
+        for arm in ("actor", "here", "speaker", "murmur")
+    }
+    for there, here in (("actor", "here"), ("speaker", "murmur")):  # the same model, in its own server and in ours
+        assert [[step.action for step in one.steps] for one in played[there]] == [
+            [step.action for step in one.steps] for one in played[here]
+        ]
+    assert words_of(played["speaker"]) == words_of(played["murmur"])
+    assert {one.provenance["endpoint"] for one in played["murmur"]} == {str(instruct)}
     asked = [json.loads(line) for line in (tmp_path / "run/endpoints/journal.jsonl").read_text().splitlines()]
     assert sum("answer" in line for line in asked) >= 4  # a question per different state at least
+
+
+def test_the_same_model_says_the_same_in_its_own_server_and_in_ours(address: str, instruct: Path) -> None:
+    asks = [
+        Ask([{"role": "system", "content": "Rules."}, {"role": "user", "content": f"Room {n} of 5"}], 24)
+        for n in (1, 2, 3, 2)
+    ]
+    there = Endpoint(PlayerConfig(base_url=address, model=str(instruct)))
+    here = LocalModel(str(instruct), batch=2)
+    said: list[int] = []
+    answers = here.complete_all(asks, said.append)
+    assert answers == [answer.strip() for answer in there.complete_all(asks)] and all(answers)
+    assert answers[1] == answers[3]
+    assert said == [3, 4] and here.complete_all(asks) == answers
 
 
 def test_it_can_be_watched(address: str, instruct: Path, capsys: Any) -> None:
     url = f"{address}?model={instruct}&max_tokens=4"
     assert main(["play", "corridor", "--horizon", "3", "--player", url]) == 0
     assert "after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('local = "no-such-folder"', "model 'no-such-folder' is neither a folder nor the name of a model"),
+        ('local = "MODEL"\nbase_url = "http://127.0.0.1:1/v1"', "'local' and 'base_url' are two models"),
+        ('local = "MODEL"\nmax_tokens = 4000', "its context has"),
+        ('local = "BARE"', "has no chat template"),
+    ],
+)
+def test_a_local_model_that_cannot_play(
+    chat_model: Any, instruct: Path, tmp_path: Path, capsys: Any, table: str, said: str
+) -> None:
+    table = table.replace("MODEL", str(instruct)).replace("BARE", str(chat_model(None)) if "BARE" in table else "")
+    begin = RECIPE[: RECIPE.index("endpoint =")].replace('"sft", "actor", "speaker", "here", "murmur"', '"here"')
+    path = tmp_path / "recipe.toml"
+    path.write_text(f"{begin}\n[players.here]\n{table}\n", encoding="utf-8")
+    assert main(["run", str(path), "--folder", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err

@@ -66,8 +66,8 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     table, shared = recipe.sections["players"][name], recipe.sections["endpoint"]
     style: Style = table.get("style", "act")
     host = urlsplit(table.get("base_url", shared.base_url)).hostname  # never a key, which may stand in a query
-    asked = f"{table.get('model', shared.model)} at {host}"
-    settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
+    asked = table.get("local") or f"{table.get('model', shared.model)} at {host}"
+    settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "local", "style", "max_tokens", "history")))
     players = "reflectrl.endpoints.contestants:players"
     if style == "reflector":
         return Arm(ABOUT[style], "policy", players=players, settings=settings, asked=asked)

@@ -121,18 +121,21 @@ class PlayerConfig(EndpointConfig):
         style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
             "reflector" writes reflections for our trained policy.
-        max_tokens: longest answer, in the server's tokens.
+        local: a model of this machine that plays in place of one behind an address: a folder, a GGUF file, or a name
+            as of `model.source`. It needs a chat template; nothing is sent anywhere.
+        max_tokens: longest answer, in the model's tokens.
         history: most characters of an observation's history that it is shown: the end of it.
     """
 
     style: Style = "act"
+    local: str = ""
     max_tokens: Count = 300
     history: Count = 12_000
 
 
 class Players(FreeSection):
-    """Language models behind endpoints that play: a table [players.NAME] each, with the keys of [endpoint] (what it
-    lacks is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm
+    """Language models that play, behind endpoints or (`local`) on this machine: a table [players.NAME] each, with the
+    keys of [endpoint] (what it lacks is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm
     ([endpoints.md](endpoints.md)).
     """
 
@@ -151,6 +154,8 @@ class Players(FreeSection):
                     f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}"
                 )
             from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
+            if "local" in table and (both := [key for key in ("base_url", "model") if key in table]):
+                raise UserError(f"players.{name}: 'local' and {both[0]!r} are two models; name one of them")
 
 
 WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "price_in", "price_out")
@@ -171,6 +176,8 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
         if field.name not in table and not (elsewhere and field.name in WHERE)
     }
     made = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
+    if made.local:
+        return made
     return require_address(replace(made, **inherited), f"players.{name}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -11,6 +12,7 @@ from reflectrl.config.values import Word, from_dict
 from reflectrl.endpoints.client import Ask, Endpoint, Message
 from reflectrl.endpoints.config import PlayerConfig, endpoint_settings, player_settings
 from reflectrl.endpoints.journal import Budget, Journal
+from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.parsing import read_action, read_reflection
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.folder import Context
@@ -38,7 +40,7 @@ def players(
     """Who plays and who speaks in the arm of [players.NAME]: what `Arm.players` names."""
     recipe = context.recipe
     config = player_settings(recipe, name)
-    endpoint = Endpoint(config, journal_of(recipe, context.run.path))
+    endpoint = asked_by(config, recipe, context.run.path)
     if config.style == "reflector":
         assert models is not None, "the arm has a policy"
         reflector = EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature)
@@ -50,6 +52,19 @@ def players(
     if not context.run.is_trained(seed, "reflector"):
         raise UserError(f"{folder} is not trained yet; run the recipe first")
     return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
+
+
+def asked_by(config: PlayerConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
+    """Whom a player of a run asks: a server, whose answers the run keeps, or a model that is loaded here."""
+    if config.local:
+        return _local(config.local, config.concurrency)
+    return Endpoint(config, journal_of(recipe, folder))
+
+
+@lru_cache(maxsize=1)
+def _local(source: str, batch: int) -> LocalModel:
+    """The model that was loaded last is kept: a run asks for it anew for every split and sampling."""
+    return LocalModel(source, batch)
 
 
 def player_at(url: str) -> EndpointPlayer:
@@ -67,6 +82,8 @@ def player_at(url: str) -> EndpointPlayer:
     config = from_dict(PlayerConfig, {"base_url": base_url, **asked}, "--player")
     if not config.model:
         raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
+    if config.local:
+        raise UserError("--player: 'local' is for arms of a run; an address names a server")
     if config.style in ("pair", "reflector"):
         raise UserError(
             f"--player: style {config.style!r} needs a trained player beside it, so it is for arms of a run only"
@@ -86,7 +103,7 @@ class EndpointPlayer:
         temperature: 0 asks for likeliest answers; equal questions are then asked once.
     """
 
-    def __init__(self, name: str, endpoint: Endpoint, config: PlayerConfig, temperature: float) -> None:
+    def __init__(self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float) -> None:
         self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
@@ -132,7 +149,7 @@ class EndpointPlayer:
 class EndpointReflector:
     """Writes reflections for a policy by asking a model behind an endpoint."""
 
-    def __init__(self, name: str, endpoint: Endpoint, config: PlayerConfig, temperature: float) -> None:
+    def __init__(self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float) -> None:
         self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
