@@ -50,7 +50,7 @@ class Trainer:
     Attributes:
         step: steps or updates that are finished; the loop counts those that are not one optimiser step.
         best: the best score so far.
-        stale: evaluations since then.
+        stale: evaluations since it was first reached.
         resumed: what the loop added to the state that was loaded; None where the training is new.
     """
 
@@ -121,14 +121,15 @@ class Trainer:
         return {name: sum(one[name] for one in recent) / len(recent) for name in recent[0]}
 
     def keep_if_best(self, score: Sequence[float]) -> None:
-        """Keep a copy of the weights if they score higher than any before; ties go to the earlier ones.
+        """Keep a copy of the weights if none before scored higher; ties go to the later ones, which have learned more:
+        validation tasks are soon all won, but a curriculum may not have come to the whole task by then.
 
         Args:
             score: what matters most comes first, and more is better.
         """
-        self.stale += 1
-        if tuple(score) > self.best:
-            self.best, self.stale, self.best_weights = tuple(score), 0, weights_of(self.model)
+        self.stale = 0 if tuple(score) > self.best else self.stale + 1
+        if tuple(score) >= self.best:
+            self.best, self.best_weights = tuple(score), weights_of(self.model)
 
     def save(self, logged: int, **more: Any) -> None:
         """Save the state, from which the training goes on after a kill with the same bits; the one before it is kept.
