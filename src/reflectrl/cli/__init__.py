@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import reflectrl
+from reflectrl.distributed import spoken_for
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
@@ -34,7 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 verb(settings)
             sys.stdout.flush()
         except UserError as error:
-            print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
+            if not spoken_for():
+                print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("reflectrl: interrupted; the same command goes on", file=sys.stderr)

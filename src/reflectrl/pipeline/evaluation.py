@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from reflectrl import distributed
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -78,6 +79,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
                 yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
 
 
+@distributed.on_all_ranks
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
@@ -179,7 +181,7 @@ def _play(
     players: Callable[[float], tuple[Player, Player | None]],
 ) -> Iterator[Episode]:
     """Play what is missing of a log, and write it there."""
-    left = log.left()
+    left = distributed.first(log.left)
     log.path.parent.mkdir(parents=True, exist_ok=True)
     temperature = 0.0 if log.sampling == "greedy" else 1.0
     with EpisodeLog(log.path) as file:

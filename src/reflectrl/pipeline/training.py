@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
+from reflectrl.distributed import on_all_ranks
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
@@ -136,6 +137,7 @@ def _corpus(path: Path) -> tuple[list[str], int]:
     return texts, choices
 
 
+@on_all_ranks
 def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
@@ -192,6 +194,7 @@ def _sft_examples(
     return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
+@on_all_ranks
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
     recipe, run, seed, arm = context.recipe, context.run, artifact.seed, chosen([artifact.name])[artifact.name]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -25,15 +25,23 @@ from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.types import UserError, named_seed
 
+if TYPE_CHECKING:
+    from reflectrl.pipeline.ranks import Ranks
+
 Timings = list[dict[str, Any]]
 Told = Callable[[Artifact], None]
 
 
 class Workers:
-    """Makes artifacts one after another, or in processes that are started once and stay for the whole run."""
+    """Makes artifacts one after another, or in processes that are started once and stay for the whole run.
 
-    def __init__(self, context: Context, board: Board) -> None:
+    Args:
+        ranks: the processes with which artifacts are made together, if there are several.
+    """
+
+    def __init__(self, context: Context, board: Board, ranks: Ranks | None = None) -> None:
         self.context, self.board = context, board
+        self._make = make if ranks is None else ranks.make
         self._pool: ProcessPoolExecutor | None = None
         self._news: Any = None
 
@@ -49,7 +57,7 @@ class Workers:
             return
         for artifact in artifacts:
             begin(artifact)
-            self.note_timings(make(self.context, artifact, partial(self.board.tick, artifact.key)))
+            self.note_timings(self._make(self.context, artifact, partial(self.board.tick, artifact.key)))
             finish(artifact)
 
     def _side_by_side(self, waiting: list[Artifact], begin: Told, finish: Told) -> None:
