@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import reflectrl
-from reflectrl.distributed import spoken_for
+from reflectrl.distributed import launched, spoken_for
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
@@ -23,6 +23,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
+    if launched()[1] > 1:  # torch's libraries show their stacks when another process ends
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with harmless():
         try:
             if words and words[0] in ("--version", "-V"):

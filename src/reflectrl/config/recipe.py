@@ -392,9 +392,9 @@ class Recipe:
     processes: Count = 1
     """Artifacts (of arms and seeds) made side by side."""
     engine: str = "local"
-    """Where processes run: "local", or on a cluster, as a package that is installed can: "ray" ([scale.md](scale.md))."""
+    """Where processes and environment workers run: "local", or on a cluster of "ray" ([scale.md](scale.md))."""
     rank_timeout: Positive = 1800.0
-    """Seconds that a rank of a launch on several processes waits for the others, before the run ends."""
+    """Seconds for which a rank of a run on several ranks waits for the others before it gives up."""
     env_workers: Natural = 0
     """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
     env: Mapping[str, Any] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +30,7 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.workers import Timings, function, make
 from reflectrl.plugins import one_line
+from reflectrl.terminal import printable_line
 from reflectrl.types import UserError
 
 LOOK = 0.05
@@ -125,27 +127,29 @@ class Ranks:
         """End with an error: what one rank says the others do not say again.
 
         Raises:
-            UserError, or the error itself: where it is this rank that says it.
-            SystemExit: another one does.
+            UserError, or the error itself: on the first rank, which says it.
+            SystemExit: on the others; one of them has said it where the first rank is gone.
         """
         told = ""
+        with suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending; launchers kill who takes too long
         try:
-            if self.team.rank and not isinstance(error, LostRank | Terminated | KeyboardInterrupt):
+            if self.team.rank and not isinstance(error, LostRank | KeyboardInterrupt):
                 self.store.set("failed", f"process {self.team.rank}: {one_line(error)}")
             self._close()
             if self.team.rank:
                 self._wait(lambda: self.store.add("said", 0) > 0)
             is_first = self.store.add("said", 1) == 1
-            if isinstance(error, LostRank | Terminated) and self.store.check(["failed"]):
+            if isinstance(error, LostRank | KeyboardInterrupt) and self.store.check(["failed"]):
                 told = self.store.get("failed").decode()
         except RuntimeError:  # the store is gone, and the first rank with it
             is_first = self.team.rank == 1
         self.part()
-        if not is_first:
-            raise SystemExit(2) from error
-        if told:
-            raise UserError(told) from error
-        raise error
+        if self.team.rank == 0 and is_first:
+            raise UserError(told) if told else error
+        if is_first:
+            sys.stderr.write(f"reflectrl: {printable_line(told or str(error) or type(error).__name__)}\n")
+        raise SystemExit(2) from error
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
@@ -159,8 +163,11 @@ class Ranks:
                 dist.destroy_process_group()
 
 
-class Terminated(UserError):
+class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM), as launchers ask all ranks when one of them has died."""
+
+    def __str__(self) -> str:
+        return "interrupted; the same command goes on"
 
 
 @contextmanager
@@ -180,11 +187,11 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Within the block, SIGTERM is an error that says so, unless somebody else takes care of it."""
+    """Within the block, SIGTERM interrupts as Ctrl-C does, unless somebody else takes care of it."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def end(*_: object) -> NoReturn:
-        raise Terminated("asked to end (SIGTERM; another process of this run may have died); the same command goes on")
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, end) if ours else None
     try:
