@@ -52,7 +52,7 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
     episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # which breaks off
     if offline_settings(recipe).log_episodes:
         player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
-        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             tasks = make(recipe.env).tasks("train")
             played = play(player, envs, tasks, offline_settings(recipe).log_episodes, named_seed(seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
@@ -77,7 +77,7 @@ def value(context: Context, artifact: Artifact, tick: Tick) -> None:
     reference = _policy(recipe, run.checkpoint(seed, "offline-reference"), seed)
     shared = {"kind": "offline_value", "seed": seed, "arm": None}
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file,
     ):
         _reference_cache(recipe, run, seed, reference, envs, partial(_note, file, tick, offline_settings(recipe)))
@@ -92,7 +92,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     learning = _policy(recipe, source, seed)
     config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), learner, {"kind": "offline", "seed": seed, "arm": name}) as file,
     ):
         note = partial(_note, file, tick, config)

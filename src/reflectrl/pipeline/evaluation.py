@@ -87,7 +87,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)

@@ -94,7 +94,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
     tasks = make(recipe.env).tasks("train")
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
             tick(len(episodes), max(len(tasks), len(episodes)), "")
@@ -222,7 +222,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
                 print(json.dumps(line), file=times, flush=True)
             tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
 
-        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             rl_seed = named_seed(seed, name)
             rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged, shown)
             train_online(rollouts, config, rl_seed, note, learner)

@@ -1,0 +1,179 @@
+"""One run on 1, 2 and 4 processes: the same episodes, the same gradients, and how much faster.
+
+    python -m benchmarks.ranks [--recipe taxi-demo] [--ranks 1 2 4] [--rl.updates 20 ...]
+
+Each run is launched as torchrun launches it, over gloo. Noted are the episodes of every update of online RL, the first
+gradient of every training, the results, and the seconds that each stage took. Printed per number of processes: whether
+the jobs (task and seed) of all updates are those of one process, the share of episodes with the same actions, the
+largest difference of a first gradient relative to its norm, success with its interval, and the scaling efficiency
+T(1) / (N T(N)). Efficiency means something only where there is a core per process and nothing else to do; how many
+cores there are is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+NOTES = "notes"
+"""The environment variable that names the folder for what a process notes."""
+
+
+# ---- in each process -------------------------------------------------------------------------------------------------
+
+
+def noting(words: Sequence[str], folder: Path, rank: int) -> int:
+    """Carry out a command, and write what was played and the first gradients into the folder; returns the exit code."""
+    from reflectrl.cli import main
+    from reflectrl.learn.rollouts import EpisodeRollouts
+
+    gradients: dict[str, torch.Tensor] = {}
+    known: list[Any] = []
+    played: list[Any] = []
+
+    def note(optimizer: Any, *_: Any) -> None:
+        if any(optimizer is one for one in known):
+            return
+        known.append(optimizer)  # kept, so that no later one has its address
+        found = [
+            p.grad.detach().reshape(-1).double()
+            for g in optimizer.param_groups
+            for p in g["params"]
+            if p.grad is not None
+        ]
+        gradients[f"{len(known)} {type(optimizer).__name__}"] = torch.cat(found)
+
+    collect = EpisodeRollouts.collect
+
+    def collected(self: EpisodeRollouts, update: int, critic: Any) -> Any:
+        batch = collect(self, update, critic)
+        played.append([[one.task.id, one.seed, [step.action for step in one.steps]] for one in self.fresh])
+        return batch
+
+    hook, EpisodeRollouts.collect = register_optimizer_step_pre_hook(note), collected  # type: ignore[method-assign]
+    try:
+        code = main(list(words))
+    finally:
+        hook.remove()
+        EpisodeRollouts.collect = collect  # type: ignore[method-assign]
+    save_file(gradients, folder / f"gradients-{rank}.safetensors")
+    (folder / f"played-{rank}.json").write_text(json.dumps(played), encoding="utf-8")
+    return code
+
+
+# ---- launching and comparing -----------------------------------------------------------------------------------------
+
+
+def launched(words: Sequence[str], ranks: int, folder: Path) -> list[subprocess.Popen[str]]:
+    """Start a command of the command line on several processes, as torchrun does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    shared = os.environ | {NOTES: str(folder), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = []
+    for rank in range(ranks):
+        about = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        command = [sys.executable, "-m", "benchmarks.ranks", "--child", *words]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=shared | about, stdout=pipe, stderr=pipe, text=True))
+    return started
+
+
+def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, str]]:
+    """Run a command on several processes to its end: exit code, stdout and stderr of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = launched(words, ranks, folder)
+    return [(process.wait(), *said) for process, said in [(one, one.communicate()) for one in processes]]
+
+
+def difference(one: Path, other: Path) -> float:
+    """The largest difference of a first gradient between two runs, relative to its norm."""
+    first, second = load_file(one / "gradients-0.safetensors"), load_file(other / "gradients-0.safetensors")
+    assert first.keys() == second.keys(), "the runs trained different things"
+    return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in first)
+
+
+def played(folder: Path) -> list[list[Any]]:
+    """The episodes of each update: task, seed and actions."""
+    found: list[list[Any]] = json.loads((folder / "played-0.json").read_text(encoding="utf-8"))
+    return found
+
+
+def same_jobs(one: Path, other: Path) -> bool:
+    """Whether all updates of two runs played the same tasks with the same seeds, in the same order."""
+    jobs = [[[episode[:2] for episode in update] for update in played(folder)] for folder in (one, other)]
+    return jobs[0] == jobs[1]
+
+
+def same_episodes(one: Path, other: Path) -> float:
+    """The share of the episodes of all updates that took the same actions in two runs."""
+    pairs = [pair for updates in zip(played(one), played(other), strict=True) for pair in zip(*updates, strict=True)]
+    return sum(first == second for first, second in pairs) / len(pairs)
+
+
+def seconds(folder: Path) -> dict[str, float]:
+    """How long the artifacts of each stage took."""
+    spent: dict[str, float] = {}
+    for line in (folder / "timings.jsonl").read_text(encoding="utf-8").splitlines():
+        about = json.loads(line)
+        if "artifact" in about:
+            spent[about["stage"]] = spent.get(about["stage"], 0.0) + about["seconds"]
+    return spent
+
+
+def success(folder: Path, arm: str) -> str:
+    """Success of an arm on the test tasks, greedily, with its interval."""
+    rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["summary"]
+    row = [one for one in rows if (one["arm"], one["split"], one["sampling"]) == (arm, "test", "greedy")][-1]
+    return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
+
+
+def main() -> int:
+    """Run, compare, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--recipe", default="taxi-demo")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--arm", default="reflect-rl", help="whose success is printed")
+    parser.add_argument("--folder", type=Path, help="where the runs are kept; a temporary folder if not given")
+    options, settings = parser.parse_known_args()
+    with TemporaryDirectory() as temporary:
+        place = options.folder or Path(temporary)
+        words = ["run", options.recipe, "--processes", "1", "--threads", "1", *settings]
+        for ranks in options.ranks:
+            told = run([*words, "--folder", str(place / f"run{ranks}")], ranks, place / f"notes{ranks}")
+            if any(code for code, _, _ in told):
+                print(*(stderr for _, _, stderr in told), sep="\n", file=sys.stderr)
+                return 1
+        base = options.ranks[0]
+        print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {base} process(es)\n")
+        print(
+            "| processes | same jobs | same episodes | first gradients | success | sft s | rl s | eval s | efficiency |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        for ranks in options.ranks:
+            notes, spent = (place / f"notes{base}", place / f"notes{ranks}"), seconds(place / f"run{ranks}")
+            of_base = seconds(place / f"run{base}")
+            share = base * sum(of_base.values()) / (ranks * sum(spent.values()))
+            print(
+                f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} | {difference(*notes):.1e} "
+                f"| {success(place / f'run{ranks}', options.arm)} "
+                f"| {spent['sft']:.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} | {share:.0%} |"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    if "--child" in sys.argv:
+        sys.exit(noting(sys.argv[2:], Path(os.environ[NOTES]), int(os.environ["RANK"])))
+    sys.exit(main())
