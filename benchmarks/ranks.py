@@ -2,19 +2,22 @@
 
     python -m benchmarks.ranks [--recipe taxi-demo] [--ranks 1 2 4] [--rl.updates 20 ...]
 
-Each run is launched as torchrun launches it, over gloo. Noted are the episodes of every update of online RL, the first
+Each run is launched as torchrun launches it, over gloo: first through SFT, then on from what one process has made by
+then, so that online RL begins with the same bits. Noted are the episodes of every update of online RL, the first
 gradient of every training, the results, and the seconds that each stage took. Printed per number of processes: whether
 the jobs (task and seed) of all updates are those of one process, the share of episodes with the same actions, the
 largest difference of a first gradient relative to its norm, success with its interval, and the scaling efficiency
-T(1) / (N T(N)). Efficiency means something only where there is a core per process and nothing else to do; how many
-cores there are is printed.
+T(1) / (N T(N)) of learning and evaluation. It means something only where there is a core per process and nothing else
+to do; how many cores there are is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -53,7 +56,9 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
             for p in g["params"]
             if p.grad is not None
         ]
-        gradients[f"{len(known)} {type(optimizer).__name__}"] = torch.cat(found)
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        start = hashlib.sha256(b"".join(w.float().cpu().numpy().tobytes() for w in weights)).hexdigest()[:12]
+        gradients[f"{len(known)} {start}"] = torch.cat(found)
 
     collect = EpisodeRollouts.collect
 
@@ -97,11 +102,15 @@ def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, 
     return [(process.wait(), *said) for process, said in [(one, one.communicate()) for one in processes]]
 
 
-def difference(one: Path, other: Path) -> float:
-    """The largest difference of a first gradient between two runs, relative to its norm."""
+def difference(one: Path, other: Path) -> tuple[float, int]:
+    """The largest difference of a first gradient between two runs, relative to its norm; and of how many trainings.
+
+    Only trainings that begin with the same bits are compared: after steps of AdamW, rounding is no longer small.
+    """
     first, second = load_file(one / "gradients-0.safetensors"), load_file(other / "gradients-0.safetensors")
-    assert first.keys() == second.keys(), "the runs trained different things"
-    return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in first)
+    assert len(first) == len(second), "the runs trained different things"
+    shared = sorted(first.keys() & second.keys())
+    return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in shared), len(shared)
 
 
 def played(folder: Path) -> list[list[Any]]:
@@ -122,12 +131,12 @@ def same_episodes(one: Path, other: Path) -> float:
     return sum(first == second for first, second in pairs) / len(pairs)
 
 
-def seconds(folder: Path) -> dict[str, float]:
-    """How long the artifacts of each stage took."""
+def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
+    """How long the artifacts of some stages took."""
     spent: dict[str, float] = {}
     for line in (folder / "timings.jsonl").read_text(encoding="utf-8").splitlines():
         about = json.loads(line)
-        if "artifact" in about:
+        if "artifact" in about and about["stage"] in stages:
             spent[about["stage"]] = spent.get(about["stage"], 0.0) + about["seconds"]
     return spent
 
@@ -137,6 +146,34 @@ def success(folder: Path, arm: str) -> str:
     rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["summary"]
     row = [one for one in rows if (one["arm"], one["split"], one["sampling"]) == (arm, "test", "greedy")][-1]
     return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
+
+
+def compared_run(words: Sequence[str], ranks: int, place: Path, base: int) -> str:
+    """Run a recipe through SFT, and on from what `base` processes have made by then; what went wrong, or ""."""
+    sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
+    told = run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
+    if not any(code for code, _, _ in told):
+        shutil.copytree(place / f"sft{base}", rest)
+        told = run(["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
+    return "\n".join(error for code, _, error in told if code)
+
+
+def row(place: Path, ranks: int, base: int, arm: str) -> str:
+    """A line of the table."""
+    spent, known = (
+        seconds(place / f"sft{n}", ("sft",)) | seconds(place / f"run{n}", ("rl", "eval")) for n in (ranks, base)
+    )
+    notes = place / f"notes{base}", place / f"notes{ranks}"
+    (of_sft, first), (of_rl, second) = (
+        difference(place / f"notes-sft{base}", place / f"notes-sft{ranks}"),
+        difference(*notes),
+    )
+    share = base * sum(known.values()) / (ranks * sum(spent.values()))
+    return (
+        f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} | {max(of_sft, of_rl):.1e} of {first + second} "
+        f"| {success(place / f'run{ranks}', arm)} | {spent['sft']:.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} "
+        f"| {share:.0%} |"
+    )
 
 
 def main() -> int:
@@ -149,27 +186,18 @@ def main() -> int:
     options, settings = parser.parse_known_args()
     with TemporaryDirectory() as temporary:
         place = options.folder or Path(temporary)
-        words = ["run", options.recipe, "--processes", "1", "--threads", "1", *settings]
+        words = [options.recipe, "--processes", "1", "--threads", "1", *settings]
         for ranks in options.ranks:
-            told = run([*words, "--folder", str(place / f"run{ranks}")], ranks, place / f"notes{ranks}")
-            if any(code for code, _, _ in told):
-                print(*(stderr for _, _, stderr in told), sep="\n", file=sys.stderr)
+            if failed := compared_run(words, ranks, place, options.ranks[0]):
+                print(failed, file=sys.stderr)
                 return 1
-        base = options.ranks[0]
-        print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {base} process(es)\n")
+        print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {options.ranks[0]} process(es)\n")
         print(
             "| processes | same jobs | same episodes | first gradients | success | sft s | rl s | eval s | efficiency |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
         for ranks in options.ranks:
-            notes, spent = (place / f"notes{base}", place / f"notes{ranks}"), seconds(place / f"run{ranks}")
-            of_base = seconds(place / f"run{base}")
-            share = base * sum(of_base.values()) / (ranks * sum(spent.values()))
-            print(
-                f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} | {difference(*notes):.1e} "
-                f"| {success(place / f'run{ranks}', options.arm)} "
-                f"| {spent['sft']:.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} | {share:.0%} |"
-            )
+            print(row(place, ranks, options.ranks[0], options.arm))
     return 0
 
 

@@ -33,6 +33,8 @@ from reflectrl.plugins import one_line
 from reflectrl.terminal import printable_line
 from reflectrl.types import UserError
 
+ARRIVAL = 900.0
+"""Seconds within which all ranks have to be there: machines of a cluster start at different moments."""
 LOOK = 0.05
 """Seconds between two looks at whether the first rank has said what comes next."""
 
@@ -77,11 +79,13 @@ class Ranks:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         try:
-            store, rank, size = next(dist.rendezvous("env://", timeout=patience))
+            store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=ARRIVAL)))
+            self.store, self.team, self._made = dist.PrefixStore("reflectrl", store), Team(rank, size), 0
+            self.store.add("here", 1)
+            self._wait(lambda: self.store.add("here", 0) == size, ARRIVAL)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
-        self.store, self.team, self._made = dist.PrefixStore("reflectrl", store), Team(rank, size), 0
 
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
         """Make an artifact: all ranks together, if its builder is for that. Called by the first rank."""
@@ -151,8 +155,8 @@ class Ranks:
             sys.stderr.write(f"reflectrl: {printable_line(told or str(error) or type(error).__name__)}\n")
         raise SystemExit(2) from error
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
+    def _wait(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(LOOK)
 
