@@ -134,7 +134,8 @@ def same_episodes(one: Path, other: Path) -> float:
 def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
     """How long the artifacts of some stages took."""
     spent: dict[str, float] = {}
-    for line in (folder / "timings.jsonl").read_text(encoding="utf-8").splitlines():
+    path = folder / "timings.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         about = json.loads(line)
         if "artifact" in about and about["stage"] in stages:
             spent[about["stage"]] = spent.get(about["stage"], 0.0) + about["seconds"]
@@ -148,12 +149,16 @@ def success(folder: Path, arm: str) -> str:
     return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
 
 
-def compared_run(words: Sequence[str], ranks: int, place: Path, base: int) -> str:
-    """Run a recipe through SFT, and on from what `base` processes have made by then; what went wrong, or ""."""
+def compared_run(words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None) -> str:
+    """Run a recipe through SFT, and on from what `base` processes have made by then; what went wrong, or "".
+
+    Args:
+        taught: a run folder that is made through SFT: only what follows is run then.
+    """
     sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
-    told = run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
+    told = [] if taught else run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
     if not any(code for code, _, _ in told):
-        shutil.copytree(place / f"sft{base}", rest)
+        shutil.copytree(taught or place / f"sft{base}", rest)
         told = run(["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
     return "\n".join(error for code, _, error in told if code)
 
@@ -164,15 +169,14 @@ def row(place: Path, ranks: int, base: int, arm: str) -> str:
         seconds(place / f"sft{n}", ("sft",)) | seconds(place / f"run{n}", ("rl", "eval")) for n in (ranks, base)
     )
     notes = place / f"notes{base}", place / f"notes{ranks}"
-    (of_sft, first), (of_rl, second) = (
-        difference(place / f"notes-sft{base}", place / f"notes-sft{ranks}"),
-        difference(*notes),
-    )
+    pairs = [notes, (place / f"notes-sft{base}", place / f"notes-sft{ranks}")]
+    found = [difference(*pair) for pair in pairs if pair[1].exists()]
     share = base * sum(known.values()) / (ranks * sum(spent.values()))
     return (
-        f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} | {max(of_sft, of_rl):.1e} of {first + second} "
-        f"| {success(place / f'run{ranks}', arm)} | {spent['sft']:.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} "
-        f"| {share:.0%} |"
+        f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} "
+        f"| {max(one for one, _ in found):.1e} of {sum(count for _, count in found)} "
+        f"| {success(place / f'run{ranks}', arm)} "
+        f"| {spent.get('sft', 0):.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} | {share:.0%} |"
     )
 
 
@@ -182,13 +186,14 @@ def main() -> int:
     parser.add_argument("--recipe", default="taxi-demo")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--arm", default="reflect-rl", help="whose success is printed")
+    parser.add_argument("--taught", type=Path, help="a run folder made through SFT: only what follows is compared")
     parser.add_argument("--folder", type=Path, help="where the runs are kept; a temporary folder if not given")
     options, settings = parser.parse_known_args()
     with TemporaryDirectory() as temporary:
         place = options.folder or Path(temporary)
         words = [options.recipe, "--processes", "1", "--threads", "1", *settings]
         for ranks in options.ranks:
-            if failed := compared_run(words, ranks, place, options.ranks[0]):
+            if failed := compared_run(words, ranks, place, options.ranks[0], options.taught):
                 print(failed, file=sys.stderr)
                 return 1
         print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {options.ranks[0]} process(es)\n")

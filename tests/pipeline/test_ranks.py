@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ import pytest
 from reflectrl import pipeline
 
 Said = Callable[[Path], dict[str, str]]
-Launch = Callable[..., list[subprocess.Popen[str]]]
-LIMIT = 90
+LIMIT = 240
 
 TEAM = """
 import json, sys, torch, torch.distributed as dist
@@ -65,32 +65,70 @@ class Bad(CorridorEnv):
 """
 
 
+SERVER = """
+import json, os, sys, traceback
+import reflectrl.pipeline.runner  # what is slow to import is imported once
+from reflectrl.cli import main
+
+for line in sys.stdin:
+    asked, children = json.loads(line), []
+    for rank, env in enumerate(asked["envs"]):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(env)
+            for stream, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            code = 1
+            try:
+                code = main(asked["words"])
+            except SystemExit as error:
+                code = error.code
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+        children.append(child)
+    print(json.dumps(children), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+"""
+
+
+class Launcher:
+    """Starts the command line on several ranks, as torchrun does, in forks of one process, which begin at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        env = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # as the command line sets it, before torch is imported
+        self.server = subprocess.Popen([sys.executable, "-c", SERVER], cwd=folder, env=env, **pipes)
+
+    def begin(self, ranks: int, *words: str) -> list[int]:
+        """Start a command; returns the numbers of the processes."""
+        assert self.server.stdin is not None and self.server.stdout is not None
+        self.server.stdin.write(json.dumps({"words": words, "envs": envs_of(ranks)}) + "\n")
+        self.server.stdin.flush()
+        started: list[int] = json.loads(self.server.stdout.readline())
+        return started
+
+    def end(self) -> tuple[list[int], list[list[str]]]:
+        """Wait for the ranks: their exit codes, and the lines that each has said on stderr."""
+        assert self.server.stdout is not None
+        codes: list[int] = json.loads(self.server.stdout.readline())
+        return codes, [(self.folder / f"err{rank}").read_text().splitlines() for rank in range(len(codes))]
+
+
+def envs_of(ranks: int) -> list[dict[str, str]]:
+    """The environment variables of each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    """`launch(ranks, "-m", "reflectrl", ...)`: Python on several ranks, as torchrun starts it."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(ranks: int, *words: str) -> list[subprocess.Popen[str]]:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        for rank in range(ranks):
-            about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1"}
-            env = os.environ | {name: str(value) for name, value in (about | {"MASTER_PORT": port}).items()}
-            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            command = [sys.executable, *words]
-            started.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, **pipes))
-        return started[-ranks:]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each."""
-    said = [process.communicate(timeout=LIMIT) for process in processes]
-    return [(process.returncode, *both) for process, both in zip(processes, said, strict=True)]
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    one = Launcher(tmp_path)
+    yield one
+    one.server.communicate(timeout=LIMIT)
 
 
 def wait_for(path: Path) -> None:
@@ -100,10 +138,10 @@ def wait_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_what_ranks_bring_is_added_up_and_gathered_in_order(launch: Launch) -> None:
-    (code, first, error), (_, second, _) = ended(launch(2, "-c", TEAM))
-    assert code == 0, error
-    one, two = json.loads(first), json.loads(second)
+def test_what_ranks_bring_is_added_up_and_gathered_in_order() -> None:
+    command = [sys.executable, "-c", TEAM]
+    started = [subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True) for env in envs_of(2)]
+    one, two = (json.loads(process.communicate(timeout=LIMIT)[0]) for process in started)
     shared = [[3.0, 6.0, 9.0], [1.0, 1.0, 1.0], True, {"loss": 0.75, "kl": 1.0}, [5, 3, 4]]
     assert one == [*shared, [5, 4], [0, 1], 3.0, [0, True], [2, 1, 1]]
     assert two == [*shared, [3], [2, 3, 4], 3.0, [0, True], [2, 1, 1]]
@@ -115,24 +153,26 @@ def test_what_ranks_bring_is_added_up_and_gathered_in_order(launch: Launch) -> N
         (1, "policy.learner", signal.SIGKILL, [2, -9], "another process of this run ended"),
         (0, "rl-reflect-rl.learner", signal.SIGKILL, [-9, 2], "another process of this run ended"),
         (1, "reflector.learner", signal.SIGSTOP, [2, -9], "another process of this run did not answer in time"),
+        (0, "policy.learner", signal.SIGTERM, [130, 0], ""),
     ],
 )
 def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_goes_on(
-    launch: Launch, tmp_path: Path, recipe_file: Path, finished: Path, said: Said,
-    rank: int, there: str, how: signal.Signals, codes: list[int], line: str, like: Any,
+    launcher: Launcher, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, like: Any,
+    rank: int, there: str, how: signal.Signals, codes: list[int], line: str,
 ) -> None:  # fmt: skip
-    processes = launch(2, "-m", "reflectrl", "run", str(recipe_file), "--folder", "run", "--rank-timeout", "4")
-    wait_for(tmp_path / "run" / "checkpoints" / "seed0" / there)
-    processes[rank].send_signal(how)
-    if how == signal.SIGSTOP:
-        assert processes[0].wait(LIMIT) == codes[0]
-        processes[rank].kill()
-    found = ended(processes)
-    assert [code for code, _, _ in found] == codes
-    errors = "".join(error for _, _, error in found).splitlines()
-    assert len(errors) == 1 and errors[0].startswith(f"reflectrl: {line}") and "the same command goes on" in errors[0]
     folder = tmp_path / "run"
-    pipeline.run(like("rank_timeout=4"), folder)  # on one process, from what two have left
+    patience = ["--rank-timeout", "8"] if how == signal.SIGSTOP else []
+    processes = launcher.begin(2, "run", str(recipe_file), "--folder", str(folder), *patience)
+    wait_for(folder / "checkpoints" / "seed0" / there)
+    os.kill(processes[rank], how)
+    if how == signal.SIGSTOP:
+        wait_for_a_line(tmp_path / "err0")
+        os.kill(processes[rank], signal.SIGKILL)
+    found, errors = launcher.end()
+    assert found == codes or (how == signal.SIGTERM and found[0] in (130, 143))
+    [told] = [line for lines in errors for line in lines]
+    assert told.startswith(f"reflectrl: {line}") and told.endswith("the same command goes on")
+    pipeline.run(like(), folder)  # on one process, from what two have left
     rows, known = (json.loads((one / "results.json").read_text())["rows"] for one in (folder, finished))
     assert [row["episodes"] for row in rows] == [row["episodes"] for row in known]
     untouched = [name for name in said(finished) if "teach" in name or "random" in name]
@@ -140,25 +180,21 @@ def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_g
     assert not [*folder.rglob("*.learner"), *folder.rglob("*.writing")]
 
 
-def test_what_goes_wrong_on_one_rank_is_said_once_and_names_it(
-    launch: Launch, tmp_path: Path, recipe_file: Path
-) -> None:
+def wait_for_a_line(path: Path) -> None:
+    end = time.monotonic() + LIMIT
+    while not path.read_text().endswith("\n") and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_what_goes_wrong_is_said_once(launcher: Launcher, tmp_path: Path, recipe_file: Path) -> None:
     (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
-    words = ["rl", str(recipe_file), "--folder", "run", "--env.name", "bad:Bad", "--trust"]
-    (code, _, error), (other, _, silent) = ended(launch(2, "-m", "reflectrl", *words))
-    assert (code, other, silent) == (2, 2, "")
-    assert error.startswith("reflectrl: process 1: ") and "the door is stuck" in error and error.count("\n") == 1
-
-
-def test_a_mistake_is_said_by_the_first_rank_alone(launch: Launch, recipe_file: Path) -> None:
-    (code, _, error), (other, _, silent) = ended(
-        launch(2, "-m", "reflectrl", "run", str(recipe_file), "--rl.lr", "fast")
-    )
-    assert (code, other, silent) == (2, 2, "")
-    assert error.count("\n") == 1 and "rl.lr" in error
-
-
-def test_ranks_and_processes_side_by_side_exclude_each_other(launch: Launch, recipe_file: Path) -> None:
-    found = ended(launch(2, "-m", "reflectrl", "run", str(recipe_file), "--processes", "2"))
-    assert [code for code, _, _ in found] == [2, 2]
-    assert "set processes = 1" in found[0][2] and found[1][2] == ""
+    recipe = str(recipe_file)
+    cases = {
+        ("rl", recipe, "--folder", "run", "--env.name", "bad:Bad", "--trust"): "reflectrl: process 1: .*door is stuck",
+        ("run", recipe, "--rl.lr", "fast"): ".*rl.lr",
+        ("run", recipe, "--processes", "2"): ".*set processes = 1",
+    }
+    for words, line in cases.items():
+        launcher.begin(2, *words)
+        codes, (said, silent) = launcher.end()
+        assert (codes, silent) == ([2, 2], []) and len(said) == 1 and re.match(line, said[0]), said

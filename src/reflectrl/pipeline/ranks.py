@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -139,7 +140,11 @@ class Ranks:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending; launchers kill who takes too long
         try:
             if self.team.rank and not isinstance(error, LostRank | KeyboardInterrupt):
-                self.store.set("failed", f"process {self.team.rank}: {one_line(error)}")
+                if not isinstance(error, UserError):  # a bug keeps its traceback
+                    traceback.print_exception(error)
+                self.store.set(
+                    "failed", f"process {self.team.rank}: {error if isinstance(error, UserError) else one_line(error)}"
+                )
             self._close()
             if self.team.rank:
                 self._wait(lambda: self.store.add("said", 0) > 0)
@@ -152,7 +157,9 @@ class Ranks:
         if self.team.rank == 0 and is_first:
             raise UserError(told) if told else error
         if is_first:
-            sys.stderr.write(f"reflectrl: {printable_line(told or str(error) or type(error).__name__)}\n")
+            said = "interrupted; the same command goes on" if isinstance(error, KeyboardInterrupt) else one_line(error)
+            said = str(error) if isinstance(error, UserError) else said
+            sys.stderr.write(f"reflectrl: {printable_line(told or said)}\n")
         raise SystemExit(2) from error
 
     def _wait(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -165,13 +172,6 @@ class Ranks:
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-
-
-class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM), as launchers ask all ranks when one of them has died."""
-
-    def __str__(self) -> str:
-        return "interrupted; the same command goes on"
 
 
 @contextmanager
@@ -191,11 +191,14 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Within the block, SIGTERM interrupts as Ctrl-C does, unless somebody else takes care of it."""
+    """Within the block, SIGTERM, which launchers send to all ranks when one has died, interrupts as Ctrl-C does.
+
+    Where somebody else takes care of it already, it is left to them.
+    """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    def end(*_: object) -> NoReturn:
-        raise Terminated
+    def end(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, end) if ours else None
     try:
