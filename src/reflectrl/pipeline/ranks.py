@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -180,32 +179,12 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
     if launched()[1] == 1:
         yield None
         return
-    with _ended_by_signal():
-        ranks = Ranks(recipe)
-        try:
-            yield ranks
-        except BaseException as error:
-            ranks.fail(error)
-        ranks.part()
-
-
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Within the block, SIGTERM, which launchers send to all ranks when one has died, interrupts as Ctrl-C does.
-
-    Where somebody else takes care of it already, it is left to them.
-    """
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt(number)
-
-    before = signal.signal(signal.SIGTERM, end) if ours else None
+    ranks = Ranks(recipe)
     try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, before)
+        yield ranks
+    except BaseException as error:
+        ranks.fail(error)
+    ranks.part()
 
 
 @contextmanager
