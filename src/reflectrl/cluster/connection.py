@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import Any
 
 from reflectrl.plugins import one_line
@@ -25,9 +26,12 @@ def connected() -> Any:
     except ImportError as error:
         raise UserError("engine = 'ray' needs Ray: pip install 'reflectrl[ray]'") from error
     if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS", "")
+        host, _, port = address.rpartition(":")
         try:
+            if host and port.isdigit():  # Ray itself would go on trying for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            address = os.environ.get("RAY_ADDRESS", "this machine")
-            raise UserError(f"engine = 'ray': no cluster at {address}: {one_line(error)}") from error
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(f"engine = 'ray': no cluster at {address or 'this machine'}: {one_line(error)}") from error
     return ray
