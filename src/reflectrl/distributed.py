@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch is slow to import, and whoever uses a team has it alr
 T = TypeVar("T")
 Build = TypeVar("Build", bound=Callable[..., Any])
 
-PATIENCE = 3.0
+PATIENCE = 8.0
 """Seconds in which ranks that fail or end wait for each other's last word."""
 
 BUCKET = 2**23

@@ -170,8 +170,9 @@ def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_g
         os.kill(processes[rank], signal.SIGKILL)
     found, errors = launcher.end()
     assert found == codes or (how == signal.SIGTERM and found[0] == 143)
-    [told] = [line for lines in errors for line in lines]
-    assert told.startswith(f"reflectrl: {line}") and told.endswith("the same command goes on")
+    told = [line for lines in errors for line in lines]
+    assert len(told) == 1 and told[0].startswith(f"reflectrl: {line}"), told
+    assert told[0].endswith("the same command goes on")
     pipeline.run(like(), folder)  # on one process, from what two have left
     rows, known = (json.loads((one / "results.json").read_text())["rows"] for one in (folder, finished))
     assert [row["episodes"] for row in rows] == [row["episodes"] for row in known]
@@ -190,11 +191,12 @@ def test_what_goes_wrong_is_said_once(launcher: Launcher, tmp_path: Path, recipe
     (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
     recipe = str(recipe_file)
     cases = {
-        ("rl", recipe, "--folder", "run", "--env.name", "bad:Bad", "--trust"): "reflectrl: process 1: .*door is stuck",
+        ("rl", recipe, "--folder", "run", "--env.name", "bad:Bad", "--trust"): "reflectrl: .*the door is stuck",
         ("run", recipe, "--rl.lr", "fast"): ".*rl.lr",
         ("run", recipe, "--processes", "2"): ".*set processes = 1",
     }
     for words, line in cases.items():
         launcher.begin(2, *words)
-        codes, (said, silent) = launcher.end()
-        assert (codes, silent) == ([2, 2], []) and len(said) == 1 and re.match(line, said[0]), said
+        codes, (said, others) = launcher.end()
+        told = [*said, *others]  # by the first rank, or by another one where the first is slow to hear of it
+        assert codes == [2, 2] and len(told) == 1 and re.match(line, told[0]), told
