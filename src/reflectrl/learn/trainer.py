@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reflectrl import distributed
 from reflectrl.learn.checkpoint import load_state, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
 from reflectrl.types import UserError
@@ -52,6 +54,7 @@ class Trainer:
         best: the best score so far.
         stale: evaluations since it was first reached.
         resumed: what the loop added to the state that was loaded; None where the training is new.
+        rank, ranks: which of how many processes this is; each takes every `ranks`-th slice of a batch from `rank` on.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Trainer:
         self.best_weights = weights_of(model) if keep_best else None
         self.resumed: dict[str, Any] | None = None
         self._recent: list[Metrics] = []
-        saved = load_state(folder) if folder is not None else None
+        team = distributed.team
+        self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
+        saved = distributed.first(partial(load_state, folder)) if folder is not None else None
         if saved is not None:
             tensors, self.resumed = saved
             if missing := self.parts.keys() - tensors.keys():
@@ -90,12 +95,15 @@ class Trainer:
         The model and each part are clipped apart: a critic that is far off must not starve the policy.
 
         Args:
-            metrics: what is to be noted of this step.
+            metrics: what is to be noted of this step; where several processes train together, what they note is added
+                up, as their gradients are.
 
         Returns:
             The same with "grad_norm": the norm of the model's gradient before clipping, where it is clipped.
         """
         noted = dict(metrics)
+        if distributed.team is not None:
+            noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
             noted["grad_norm"] = float(norms[0])
