@@ -144,10 +144,11 @@ class Ranks:
                 self.store.set(
                     "failed", f"process {self.team.rank}: {error if isinstance(error, UserError) else one_line(error)}"
                 )
-            self._close()
             if self.team.rank:
+                self._close()
                 self._wait(lambda: self.store.add("said", 0) > 0)
             is_first = self.store.add("said", 1) == 1
+            self._close()  # the first rank has said that it will speak before the others learn that it is gone
             if isinstance(error, LostRank | KeyboardInterrupt) and self.store.check(["failed"]):
                 told = self.store.get("failed").decode()
         except RuntimeError:  # the store is gone, and the first rank with it
