@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
-	$(BIN)/reflectrl run taxi
+	$(BIN)/reflectrl run taxi-demo
 
 test: setup ## run the tests, in two processes where there are two cores
 	$(BIN)/python -m pytest -n auto --maxprocesses 2

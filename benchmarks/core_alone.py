@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+BESIDE = ("wings", "endpoints", "values", "offline", "reflecting", "distill", "pretrained")
+"""What stands beside the core."""
 WITH_WINGS = {
     ROOT / place
     for place in (
-        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in ("wings", "values", "offline")),
+        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in BESIDE),
         "tests/benchmarks",
     )
 }

@@ -8,6 +8,7 @@ Wilson's over all episodes, so that neither the spread between trainings nor tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import comb
 from typing import Any
 
 from reflectrl.envs.base import TextEnv
@@ -46,7 +47,11 @@ def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> lis
 
 
 def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Sequence[Episode], confidence: float) -> Row:
-    low, high = wilson(sum(won), len(won), confidence)
+    tasks: dict[str, list[bool]] = {}
+    for episode, win in zip(episodes, won, strict=True):
+        tasks.setdefault(episode.task.id, []).append(win)
+    share = len(tasks) / max(1, len(won))  # attempts at one task are no independent episodes
+    low, high = wilson(round(sum(won) * share), round(len(won) * share), confidence)
     return {
         **{key: shared[key] for key in ("arm", "env", "split")},
         "stage": stage,
@@ -59,7 +64,32 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
         "return": _mean(episode.total_reward for episode in episodes),
         "steps": _mean(len(episode.steps) for episode in episodes),
         "steps_to_success": _mean(len(episode.steps) for episode, w in zip(episodes, won, strict=True) if w),
+        **_attempts(list(tasks.values())),
+        **_illegal(episodes),
     }
+
+
+def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """pass@k for k = 2, 4, ... and all attempts, over the tasks; nothing where each was played once."""
+    most = min(map(len, tasks), default=1)
+    counts = sorted({*(2**i for i in range(1, most.bit_length()) if 2**i <= most), most} - {1})
+    found = {f"pass@{k}": sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks) for k in counts}
+    return {"tasks": len(tasks), **found} if found else {}
+
+
+def pass_at(k: int, attempts: int, wins: int) -> float:
+    """The chance that one of k attempts wins, estimated without bias from more of them (Chen et al. 2021, section 2.1).
+
+    It is 1 - C(attempts - wins, k) / C(attempts, k).
+    """
+    return 1.0 - comb(attempts - wins, k) / comb(attempts, k)
+
+
+def _illegal(episodes: Sequence[Episode]) -> dict[str, float]:
+    """The share of steps in which a player named no legal action, so that chance took one; nothing where none did."""
+    choices = [step.choice for episode in episodes for step in episode.steps]
+    illegal = sum(turn is not None and turn.player == "illegal" for turn in choices)
+    return {"illegal": illegal / len(choices)} if illegal else {}
 
 
 def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
@@ -72,13 +102,18 @@ def summarise(rows: Iterable[Row], confidence: float) -> list[Row]:
 
 def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
     episodes = sum(row["episodes"] for row in group)
-    low, high = wilson(round(sum(row["success"] * row["episodes"] for row in group)), episodes, confidence)
+    tasks = [int(row.get("tasks") or row["episodes"]) for row in group]  # attempts at one task are not independent
+    won = round(sum(row["success"] * count for row, count in zip(group, tasks, strict=True)))
+    low, high = wilson(won, sum(tasks), confidence)
     over_seeds = mean_interval([row["success"] for row in group], confidence)
     if over_seeds is not None:
         low, high = max(0.0, min(low, over_seeds[0])), min(1.0, max(high, over_seeds[1]))
     names = ("success", "return", "steps", "steps_to_success")
     means = {name: _mean(row[name] for row in group if row[name] is not None) for name in names}
     pooled = {**dict(zip(KEYS, key, strict=True)), "seeds": len(group), "episodes": episodes}
+    more = [name for name in group[0] if name.startswith("pass@")]
+    more += ["illegal"] if any("illegal" in row for row in group) else []
+    means |= {name: _mean(row.get(name, 0.0) for row in group) for name in more}
     return {**pooled, "success": means["success"], "low": low, "high": high, **means}
 
 

@@ -113,17 +113,17 @@ def test_a_row_does_not_depend_on_its_company(models: dict[str, LanguageModel], 
 
 @families
 def test_rows_stop_at_end_of_text_each_at_its_own(models: dict[str, LanguageModel], family: str) -> None:
-    lm, end = models[family], models[family].tokenizer.eos_token_id
+    lm, ends = models[family], models[family].backend.ends
     prompts = prompts_of([5, 20, 2, 9, 30, 12], seed=1)
     try:
-        lm.tokenizer.eos_token_id = 280  # not said by any row
+        lm.backend.ends = frozenset({280})  # not said by any row
         free = [ids for ids, _ in lm.backend.write(prompts, 10, sampler(Sampling()), generators(6))]
         assert not any(280 in ids for ids in free)
         said = max((ids[4] for ids in free), key=lambda token: sum(token in ids for ids in free))
-        lm.tokenizer.eos_token_id = said
+        lm.backend.ends = frozenset({said})
         stopped = [ids for ids, _ in lm.backend.write(prompts, 10, sampler(Sampling()), generators(6))]
     finally:
-        lm.tokenizer.eos_token_id = end
+        lm.backend.ends = ends
     assert stopped == [ids[: ids.index(said)] if said in ids else ids for ids in free]
     assert len({len(ids) for ids in stopped}) > 1, "the test needs rows of different lengths"
 

@@ -50,6 +50,7 @@ OFFLINE = shlex.split(
 VALUES = shlex.split("--values.critic_steps 2 --values.critic_batch 4 --values.actor_steps 1 --values.actor_batch 4")
 SMALL = {
     "run taxi": TINY,
+    "run taxi-demo": TINY,
     "run guess.toml": TINY,
     "run my_env": TINY,
     "play my_env": [],
@@ -173,7 +174,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
             require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
         case [program, *_]:
-            assert program in ("hf", "pre-commit", "source"), f"nothing is known of: {line}"
+            assert program in ("curl", "hf", "pre-commit", "source"), f"nothing is known of: {line}"
 
 
 def require_verb(words: Sequence[str], line: str) -> None:

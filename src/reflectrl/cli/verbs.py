@@ -129,7 +129,7 @@ def _listed(what: str) -> list[tuple[str, str]]:
     if what == "recipes":
         return [(name, summary(path) or str(path)) for name, path in recipes().items()]
     if what == "keys":
-        return [(key.dotted, f"= {key.default}  {key.description}") for key in keys()]
+        return [(key.dotted, f"= {key.default}  {' '.join(key.description.split())}") for key in keys()]
     return [(name, arm.about) for name, arm in all_arms().items()]
 
 

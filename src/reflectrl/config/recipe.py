@@ -34,7 +34,8 @@ class ModelConfig:
     """Which language model the players are."""
 
     source: str = "scratch"
-    """"scratch" (made here), or the name or folder of a Hugging Face causal language model."""
+    """"scratch" (made here); the folder or name of a Hugging Face causal language model; a GGUF file (.gguf); or
+    "smollm2-135m" and what else `reflectrl data model` gets ([hub-models.md](hub-models.md))."""
     family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
     """Architecture of a scratch model."""
     layers: Count = 4
@@ -62,6 +63,9 @@ class ModelConfig:
     backend: Literal["auto", "packed", "plain"] = "auto"
     """"plain" runs Hugging Face's own forward pass, one sequence at a time, "packed" the fast engine; "auto" takes the
     engine where it gives the same numbers."""
+    chat: Literal["auto", "on", "off"] = "auto"
+    """Speak to the model through its tokenizer's chat template, the environment's instructions in the system prompt;
+    "auto" does where there is a template."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
     """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
     mixed_play: Literal["auto", "on", "off"] = "off"
@@ -84,9 +88,9 @@ class ModelConfig:
 class TeachConfig:
     """Where teaching episodes come from, and how they are made from the training tasks."""
 
-    by: Literal["teacher", "log"] = "teacher"
-    """Who teaches: the environment's own teacher, or demonstrations that were recorded
-    ([demonstrations.md](demonstrations.md))."""
+    by: Literal["teacher", "log", "endpoint"] = "teacher"
+    """Who teaches: the environment's own teacher, demonstrations that were recorded
+    ([demonstrations.md](demonstrations.md)), or a language model behind an address ([endpoints.md](endpoints.md))."""
     log: tuple[str, ...] = ()
     """Files of demonstrations: what `play --record`, `RecordEpisodes` and `import-episodes` write."""
     check_log: bool = True
@@ -117,7 +121,7 @@ class TeachConfig:
         """What is wrong between the keys, in one line, or None."""
         if self.by == "log" and not self.log:
             return "'by' is 'log', and 'log' names no file; record one with `reflectrl play ENV --record FILE`"
-        if self.log and self.by != "log":
+        if self.log and self.by == "teacher":
             return f"'log' is given, and 'by' is {self.by!r}; set by = \"log\" to learn from it"
         return None
 
@@ -337,6 +341,8 @@ class EvalConfig:
     """"greedy", "sampled", or both."""
     episodes: Natural = 0
     """Tasks per split; 0 means all of them."""
+    repeats: Count = 1
+    """How often each task is played; above 1, results show pass@k as well: whether one of k attempts wins."""
     batch: Count = 64
     """Environments in lock-step."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95

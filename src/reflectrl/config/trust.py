@@ -34,7 +34,7 @@ def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
     Names within reflectrl are no foreign code.
     """
     model = recipe.get("model", {})
-    free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection))]  # they name plug-ins
+    free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection) and kind.names_code)]
     found = {key: name for section in free for key, name in _named(recipe.get(section, {}), section)}
     if model.get("trust_remote_code") and not isinstance(model["trust_remote_code"], Word):
         found[REMOTE_CODE] = f"true (the own code of model {str(model.get('source', 'scratch'))!r})"

@@ -38,7 +38,13 @@ class Word(str):
 
 
 class FreeSection(dict[str, Any]):
-    """A section whose keys are free, such as [rewards]: names of plug-ins, each with a number or arguments."""
+    """A section whose keys are free, such as [rewards]: names of plug-ins, each with a number or arguments.
+
+    Attributes:
+        names_code: whether its values name plug-ins, which a file has to be trusted with.
+    """
+
+    names_code = True
 
 
 def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:

@@ -69,6 +69,7 @@ class TextEnv(gym.Env[str, int], ABC):
             success is reported.
         milestones: event → stage name, for stages whose success can be read off an episode of the last stage.
         teacher: who demonstrates and explains here; the default knows nothing.
+        instructions: the rules in a few sentences, for the system prompt of models that have a chat template.
 
     Attributes:
         elapsed: steps taken in this episode.
@@ -85,6 +86,7 @@ class TextEnv(gym.Env[str, int], ABC):
     stages: ClassVar[tuple[str, ...]] = ("full",)
     milestones: ClassVar[dict[str, str]] = {}
     teacher: Teacher = Teacher()
+    instructions: ClassVar[str] = ""
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon

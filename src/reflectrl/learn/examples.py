@@ -53,10 +53,11 @@ class Examples(Sequence[Example]):
 
 
 def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Examples:
-    """Rows of the reflector as tokens; the completion ends with end-of-text."""
+    """Rows of the reflector as tokens; the completion ends with end-of-text, or as the turns of a chat do."""
 
     def encode(index: int) -> Example:
-        completion = [*lm.encode(rows[index].completion), lm.tokenizer.eos_token_id]
+        text = rows[index].completion
+        completion = [*lm.encode(text if lm.chat is None else text.lstrip()), lm.end]
         prompt = tokenize(lm, rows[index].prompt, reserve=len(completion))
         return Example((*prompt, *completion), len(prompt))
 

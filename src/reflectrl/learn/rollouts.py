@@ -73,6 +73,7 @@ class EpisodeRollouts(Rollouts):
         self.pay = Pay(config, self.env)
         self.paid = self.pay if config.milestone_coef or config.count_coef else None
         self.fresh: list[Episode] = []
+        self.learned: list[Episode] = []  # those of them that are learned from
         self.played = {"episodes": 0, "env_steps": 0}
         self.rates = SuccessRates() if config.draw == "by-success" else None
 
@@ -107,7 +108,7 @@ class EpisodeRollouts(Rollouts):
                 break
         if config.count_coef:
             self.pay.counts.add(self.fresh)
-        learned = learned or self.fresh  # no group has a signal: all advantages are zero
+        self.learned = learned = learned or self.fresh  # no group has a signal: all advantages are zero
         steps = flatten(self.policy, learned, config.gamma, self.paid)
         self.baseline = {False: float(steps.returns_N.mean())}
         if config.reverse:

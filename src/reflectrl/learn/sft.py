@@ -51,7 +51,8 @@ def train_sft(
     """
     if not train or not validation:
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
-    groups, share = row_groups(train, config.by_episode), pack if config.by_episode else apart
+    groups = row_groups(train, config.by_episode)
+    share = apart if not config.by_episode and lm.chat is None else pack  # the prompts of a chat all begin alike
     validation = [validation[i] for i in spread(row_groups(validation, config.by_episode), config.eval_rows)]
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)

@@ -33,8 +33,8 @@ class Labels:
     gap: str
 
 
-_of: WeakKeyDictionary[Any, Labels] = WeakKeyDictionary()
-"""Found once for each tokenizer."""
+_of: WeakKeyDictionary[Any, dict[str, Labels]] = WeakKeyDictionary()
+"""Found once for each tokenizer, and for what stands before a label."""
 
 
 def candidates() -> Iterator[str]:
@@ -45,7 +45,7 @@ def candidates() -> Iterator[str]:
     yield from (a + b for a in string.ascii_uppercase for b in string.ascii_uppercase)
 
 
-def find_labels(tokenizer: Any, count: int | None = None) -> Labels:
+def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> Labels:
     """The labels of a tokenizer, best first: the candidates that are single, distinct tokens after the policy's prompt.
 
     The gap is the one under which there are more labels; where there are enough under both, none.
@@ -53,17 +53,19 @@ def find_labels(tokenizer: Any, count: int | None = None) -> Labels:
     Args:
         count: how many are asked for; None for all. Those for few actions are the first of those for many, so prompts
             of either kind can share a batch.
+        opening: what stands directly before a label in the place of the prompt's last word: a chat's `after`.
 
     Raises:
         UserError: the tokenizer has fewer.
     """
-    if tokenizer not in _of:
-        merged, apart = _single_tokens(tokenizer, ""), dict[str, int]()
-        if len(merged) < ENOUGH:
-            apart = _single_tokens(tokenizer, " ")
+    known = _of.setdefault(tokenizer, {})
+    if opening not in known:
+        merged, apart = _single_tokens(tokenizer, opening, ""), dict[str, int]()
+        if len(merged) < ENOUGH and not opening:
+            apart = _single_tokens(tokenizer, opening, " ")
         gap, found = ("", merged) if len(merged) >= min(len(apart), ENOUGH) else (" ", apart)
-        _of[tokenizer] = Labels(tuple(found), tuple(found.values()), gap)
-    every = _of[tokenizer]
+        known[opening] = Labels(tuple(found), tuple(found.values()), gap)
+    every = known[opening]
     if count is not None and len(every.texts) < count:
         raise UserError(
             f"the tokenizer has {len(every.texts)} single-token choice labels, but {count} actions are to be listed;"
@@ -72,12 +74,12 @@ def find_labels(tokenizer: Any, count: int | None = None) -> Labels:
     return Labels(every.texts[:count], every.token_ids[:count], every.gap)
 
 
-def _single_tokens(tokenizer: Any, gap: str) -> dict[str, int]:
-    """Label → token of the candidates that add exactly one token to `STEM + gap`."""
-    stem = list(tokenizer.encode(STEM + gap, add_special_tokens=False))
+def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
+    """Label → token of the candidates that add exactly one token to `STEM + gap`, or to an opening."""
+    stem = list(tokenizer.encode(opening or STEM + gap, add_special_tokens=False))
     found: dict[int, str] = {}
     for label in candidates():
-        ids = list(tokenizer.encode(f"{STEM} {label}", add_special_tokens=False))
+        ids = list(tokenizer.encode(f"{opening or f'{STEM} '}{label}", add_special_tokens=False))
         if len(ids) == len(stem) + 1 and ids[: len(stem)] == stem:
             found.setdefault(ids[-1], label)
     return {label: token for token, label in found.items()}

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
 from reflectrl.plugins import one_line
+from reflectrl.prompts.chat import Chat
 from reflectrl.types import UserError, named_seed
 
 CARD, HEADS = "reflectrl.json", "heads.safetensors"
@@ -81,6 +82,7 @@ class LanguageModel:
         mixed_play: the same for `playing`.
         shortcuts: which backend, and which of its parts.
         counters: what this player has computed.
+        chat: what a chat template puts around prompts; None where there is none, or none is used.
         heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
     """
 
@@ -94,6 +96,7 @@ class LanguageModel:
     shortcuts: Shortcuts = Shortcuts()
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
+    chat: Chat | None = None
 
     @cached_property
     def core(self) -> nn.Module:
@@ -185,6 +188,17 @@ class LanguageModel:
         """What reads, scores and writes with this model."""
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 
+    @property
+    def end(self) -> int:
+        """The token that ends what is written: the template's end of a turn, or end-of-text."""
+        return int(self.tokenizer.eos_token_id if self.chat is None else self.chat.end)
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """All tokens with which the model may end a text."""
+        found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
+        return frozenset(int(token) for token in found if token is not None)
+
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
@@ -205,6 +219,7 @@ class LanguageModel:
         if self.heads:
             save_file(self.heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
+        about |= {"chat": asdict(self.chat)} if self.chat else {}
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:

@@ -19,6 +19,7 @@ from reflectrl.digests import require_undamaged
 from reflectrl.models.fitting import available, refuse_unless_fitting
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.lm import (
+    CARD,
     HEADS,
     LanguageModel,
     Shortcuts,
@@ -30,7 +31,9 @@ from reflectrl.models.lm import (
 )
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.proof import prove
+from reflectrl.models.sources import find_model
 from reflectrl.plugins import one_line
+from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -53,7 +56,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None, seed: int = 0) -> LanguageModel:
-    """Load a causal language model by folder, or by the name of a hub model that is already on this machine.
+    """Load a causal language model: by folder, GGUF file, or the name of a model that is already on this machine.
 
     Nothing is downloaded. A folder that holds a saved adapter is loaded onto its backbone.
 
@@ -65,6 +68,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         UserError: nothing loadable is there, a file is not what was written there, or the weights and the tokenizer do
             not belong together.
     """
+    source = find_model(str(source))
     folder = Path(source)
     require_undamaged(folder)
     heads = load_file(folder / HEADS) if (folder / HEADS).is_file() else {}
@@ -78,10 +82,9 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         with _fitting(folder, owner.base):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
         adapted = prove(as_player(owner, peft, player), str(folder))
-        adapted.heads = heads
-        return adapted
-    owner = _load_backbone(str(source), config)
-    owner.heads = heads
+        return replace(adapted, heads=heads, chat=_chat(folder, adapted, config.chat))
+    owner = _load_backbone(source, config)
+    owner = replace(owner, heads=heads, chat=_chat(folder, owner, config.chat))
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
@@ -115,7 +118,29 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         _adapter_settings(folder)
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
-    return prove(as_player(first, first.model, adapter), str(folder))
+    player = prove(as_player(first, first.model, adapter), str(folder))
+    return replace(player, chat=_chat(folder, player, "auto"))
+
+
+def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
+    """How a loaded model is to be spoken to: as the players were that its card is about, or by its chat template.
+
+    Raises:
+        UserError: a template is asked for and there is none, or it cannot be used.
+    """
+    card = read_json(folder / CARD) if (folder / CARD).is_file() else None
+    if how == "off":
+        return None
+    if card is not None and "chat" in card:
+        try:
+            return Chat(**card["chat"])
+        except TypeError as error:
+            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' and 'end'") from error
+    if how == "auto" and (card is not None or not has_template(lm.tokenizer)):
+        return None  # trained without a template, or none is there
+    if not has_template(lm.tokenizer):
+        raise UserError(f"model {lm.base!r} has no chat template; set model.chat to auto or off")
+    return chat_of(lm.tokenizer, "", lm.base)
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:

@@ -61,7 +61,7 @@ class PackedBackend:
     """
 
     def __init__(self, lm: LanguageModel) -> None:
-        self.lm, self.core, self.device = lm, lm.core, lm.device
+        self.lm, self.core, self.device, self.ends = lm, lm.core, lm.device, lm.ends
         self.walk = walk_of(lm.core) if lm.shortcuts.blocks else None
         self.pass_tokens = lm.pass_tokens
 
@@ -210,7 +210,6 @@ class PackedBackend:
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
         """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
-        end = self.lm.tokenizer.eos_token_id
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         going, depth = list(range(len(rows))), 0
         while going:
@@ -221,7 +220,7 @@ class PackedBackend:
             for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
                 row = rows[slot]
                 row.kept += 1
-                ended = token == end
+                ended = token in self.ends
                 row.text += END if ended else chr(token)
                 if not ended:
                     row.ids.append(token)

@@ -71,7 +71,7 @@ class PlainBackend:
     """
 
     def __init__(self, lm: LanguageModel) -> None:
-        self.lm, self.core = lm, lm.core
+        self.lm, self.core, self.ends = lm, lm.core, lm.ends
         self.body = body_of(lm.core)
 
     def forward(self, ids: Sequence[int], **options: Any) -> tuple[Tensor, Tensor, Any]:
@@ -167,7 +167,7 @@ class PlainBackend:
                 else:
                     _, logits_TV, _ = self.forward((*prompt, *ids))
                 token_1, logprob_1 = draw(logits_TV[-1:].float(), [generator])
-                if int(token_1) == self.lm.tokenizer.eos_token_id:
+                if int(token_1) in self.ends:
                     break
                 ids.append(int(token_1))
                 logprobs.append(float(logprob_1))

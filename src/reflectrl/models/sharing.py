@@ -168,6 +168,10 @@ class KVCache:
         self.ids = self.ids[:shared] if shared >= least else ()
         return len(self.ids)
 
+    def copy(self, other: KVCache) -> None:
+        """Hold what another one holds, and neither knows of what the other reads next."""
+        self.ids, self.layers, self.nbytes = other.ids, [layer.clone() for layer in other.layers], other.nbytes
+
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
         """Put S new tokens' keys and values behind the first `start` ones of a layer.
 

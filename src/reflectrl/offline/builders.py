@@ -36,7 +36,7 @@ from reflectrl.pipeline.arms import BASE
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
-from reflectrl.pipeline.players import base_source, make_policy
+from reflectrl.pipeline.players import base_source, instructed, make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.pipeline.training import finished_lines, planned_demonstrations
 from reflectrl.players import Policy
@@ -117,7 +117,7 @@ def settings_of(recipe: Recipe, model: Offline) -> OfflineConfig:
 
 
 def _policy(recipe: Recipe, source: str | Path, seed: int) -> Policy:
-    lm = load_model(source, recipe.model, "policy", named_seed(seed, "policy"))
+    lm = instructed(recipe, load_model(source, recipe.model, "policy", named_seed(seed, "policy")), "policy")
     return make_policy(recipe, lm, Sampling(recipe.rl.temperature))
 
 

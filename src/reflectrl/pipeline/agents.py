@@ -72,7 +72,7 @@ def _travelling(recipe: Recipe, arm: str, seed: int) -> Recipe:
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:
-    chosen([arm])
+    chosen([arm], recipe)
     if arm not in recipe.arms:
         raise UserError(
             f"{run} has no arm {arm!r}{suggestion(arm, [name for name in recipe.arms if name in all_arms()])}"

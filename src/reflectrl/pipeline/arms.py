@@ -16,6 +16,7 @@ from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
+    from reflectrl.config import Recipe
     from reflectrl.pipeline.graph import Plan
 
 BASE = "base"
@@ -47,11 +48,13 @@ class SFT:
         player: what it becomes: "reflector", "policy", or "plain", a policy that reads no reflections.
         negatives: whether its data contain negative examples.
         reflector: from which reflector it starts where the recipe says `sft.policy_from = "reflector"`.
+        log: the log `episodes/LOG-seedN-train.jsonl` of the run from which it learns; "" for the teaching episodes.
     """
 
     player: Literal["reflector", "policy", "plain"]
     negatives: bool = True
     reflector: str = ""
+    log: str = ""
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
         start = self.reflector if plan.recipe.sft.policy_from == "reflector" else ""
@@ -84,6 +87,10 @@ class Arm:
         player: who plays where no model does.
         speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
         guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
+        players: who plays and who speaks, where that is not said above: a function of what a run is (`Context`), the
+            arm's name, the seed, the models and the temperature, as "module:function"; "" for those above.
+        shows: what the base model's system prompt shows of demonstrations: a function of the recipe, the teaching
+            episodes, the player's role and its model, which returns a text; "" for nothing.
         settings: further recipe keys that decide how it plays.
     """
 
@@ -91,15 +98,17 @@ class Arm:
     policy: str = ""
     reflector: str = ""
     rl: Mapping[str, Any] | None = None
-    player: Literal["policy", "random", "expert", "oracle", "baseline"] = "policy"
+    player: Literal["policy", "random", "expert", "oracle", "baseline", "endpoint"] = "policy"
     speaker: str = ""
     guide: str = ""
+    players: str = ""
+    shows: str = ""
     settings: tuple[str, ...] = ()
 
     @property
     def is_taught(self) -> bool:
         """Whether a teacher's episodes are needed: any model but the base model is trained on them."""
-        return self.policy not in ("", BASE) or bool(self.reflector)
+        return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
 
 
 ARMS: dict[str, Arm] = {
@@ -125,9 +134,15 @@ def brought() -> tuple[ModuleType, ...]:
     return tuple(resolve("arms", name) for name in names("arms"))
 
 
-def all_arms() -> dict[str, Arm]:
-    """Every arm by name: those of the core, then those that packages bring."""
-    return ARMS | {name: arm for module in brought() for name, arm in module.ARMS.items()}
+def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
+    """Every arm by name: those of the core, those that packages bring, and those that a recipe itself describes.
+
+    (Of the last kind are the players of [players.NAME], which a package's module gives as `arms_of(recipe)`.)
+    """
+    known = ARMS | {name: arm for module in brought() for name, arm in module.ARMS.items()}
+    for module in brought() if recipe is not None else ():
+        known |= module.arms_of(recipe) if hasattr(module, "arms_of") else {}
+    return known
 
 
 def model(name: str) -> TrainedModel:
@@ -136,18 +151,18 @@ def model(name: str) -> TrainedModel:
     return found
 
 
-def chosen(names: Iterable[str]) -> dict[str, Arm]:
-    """The arms of those names; UserError names one that does not exist."""
-    known = all_arms()
+def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]:
+    """The arms of those names, those of the recipe included; UserError names one that does not exist."""
+    known = all_arms(recipe)
     for name in names:
         if name not in known:
             raise UserError(f"unknown arm {name!r} in 'arms'{suggestion(name, known)}")
     return {name: known[name] for name in names}
 
 
-def played_model(name: str) -> str:
+def played_model(name: str, recipe: Recipe | None = None) -> str:
     """The model that acts for an arm in the end; "" where none does."""
-    arm = all_arms()[name]
+    arm = all_arms(recipe)[name]
     return arm.policy if arm.rl is None else f"rl-{name}"
 
 
@@ -162,3 +177,16 @@ def log_writer() -> Callable[[Plan], str]:
             found: Callable[[Plan], str] = module.log
             return found
     raise UserError("rl.replay_log: no installed package writes a log of episodes")
+
+
+def endpoint_teaching() -> Callable[[Plan, str], str]:
+    """What adds the teaching episodes of a split to a plan that an endpoint writes.
+
+    Raises:
+        UserError: no installed package asks endpoints.
+    """
+    for module in brought():
+        if hasattr(module, "teaching"):
+            found: Callable[[Plan, str], str] = module.teaching
+            return found
+    raise UserError("teach.by is 'endpoint': no installed package asks endpoints")

@@ -59,7 +59,7 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
     Raises:
         UserError: names the file and the line, or the arms.
     """
-    arms = {name: arm for name, arm in chosen(recipe.arms).items() if arm.is_taught}
+    arms = {name: arm for name, arm in chosen(recipe.arms, recipe).items() if arm.is_taught}
     if recipe.teach.by != "log" or not arms:
         return
     env, paths = make(recipe.env), [Path(name) for name in recipe.teach.log]

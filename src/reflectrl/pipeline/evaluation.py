@@ -21,7 +21,7 @@ from reflectrl.learn.exploration import Pay
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context, RunFolder
-from reflectrl.pipeline.players import Models, load_models, players_of
+from reflectrl.pipeline.players import Models, load_models, seated
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
 from reflectrl.plugins import suggestion
@@ -29,6 +29,8 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, UserError, named_seed
 
 Timings = list[dict[str, Any]]
+Attempt = tuple[str, int]
+"""A task's id, and how often the task was played before."""
 
 CHUNK = 256
 """Evaluation episodes between two fresh starts of the players' memories.
@@ -48,12 +50,22 @@ class EvaluationLog:
     stage: str
     sampling: str
     tasks: tuple[Task, ...]
+    repeats: int = 1
 
-    def left(self) -> set[str]:
-        """Ids of the tasks whose episodes are not in the log."""
+    def wanted(self) -> list[Attempt]:
+        """The episodes that belong in it: every task once, then every task again, and so on."""
+        return [(task.id, number) for number in range(self.repeats) for task in self.tasks]
+
+    def left(self) -> set[Attempt]:
+        """Those that are not in the log."""
         drop_half_line(self.path)
-        done = {episode.task.id for episode in read_episodes(self.path)} if self.path.exists() else set()
-        return {task.id for task in self.tasks} - done
+        done = {attempt_of(episode) for episode in read_episodes(self.path)} if self.path.exists() else set()
+        return set(self.wanted()) - done
+
+
+def attempt_of(episode: Episode) -> Attempt:
+    """Which attempt at which task an episode of an evaluation is."""
+    return episode.task.id, int(episode.provenance.get("repeat", 0))
 
 
 def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: str) -> Iterator[EvaluationLog]:
@@ -63,13 +75,13 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
             tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
             for sampling in recipe.eval.sampling:
                 path = run.evaluation(name, seed, split, stage, sampling)
-                yield EvaluationLog(path, split, stage, sampling, tasks)
+                yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
 
 
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
-    env, arm, timings = make(recipe.env), chosen([name])[name], []
+    env, timings = make(recipe.env), Timings()
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
@@ -79,7 +91,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
             start, count, work = time.perf_counter(), 0, Work(models)
 
             def players(temperature: float, work: Work = work) -> tuple[Player, Player | None]:
-                return work.watch(players_of(recipe, arm, models, temperature))
+                return work.watch(seated(context, name, seed, models, temperature))
 
             for _ in _play(recipe, log, about, envs, players):
                 count += 1
@@ -107,7 +119,9 @@ def check_env(recipe: Recipe) -> None:
     """
     env, rl = make(recipe.env), recipe.rl
     check_teacher(recipe, env)
-    if any(arm.rl is not None for arm in chosen(recipe.arms).values()):  # these refuse what RL would fail at later
+    if any(
+        arm.rl is not None for arm in chosen(recipe.arms, recipe).values()
+    ):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
         Pay(rl, env)
     for stage in recipe.eval.stages:
@@ -131,10 +145,10 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
-    for name, arm in chosen(recipe.arms).items():
+    for name, arm in chosen(recipe.arms, recipe).items():
         if arm.is_taught and teach.by == "teacher":
             needed["expert"].append(name)
-        if arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
+        if arm.is_taught and arm.reflector and (teach.by, teach.reflections) == ("teacher", "given"):
             needed["analyst"].append(name)
         if arm.player in ABILITIES:
             needed["expert" if arm.player == "oracle" and "oracle" not in has else arm.player].append(name)
@@ -150,7 +164,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
     """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
-    arm, played = chosen([name])[name], played_model(name)
+    arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played
@@ -169,16 +183,25 @@ def _play(
     log.path.parent.mkdir(parents=True, exist_ok=True)
     temperature = 0.0 if log.sampling == "greedy" else 1.0
     with EpisodeLog(log.path) as file:
-        for start in range(0, len(log.tasks), CHUNK):
-            tasks = log.tasks[start : start + CHUNK]
-            if left.isdisjoint(task.id for task in tasks):
+        tasks, wanted = {task.id: task for task in log.tasks}, log.wanted()
+        for start in range(0, len(wanted), CHUNK):
+            chunk = wanted[start : start + CHUNK]
+            if left.isdisjoint(chunk):
                 continue
-            jobs = [Job(task, named_seed(about["seed"], "eval", task.id, log.sampling), about) for task in tasks]
+            jobs = [_job(tasks[name], number, log, about) for name, number in chunk]
             batch = min(recipe.eval.batch, len(jobs))
             for episode in rollout(jobs, envs, *players(temperature), batch):
-                if episode.task.id in left:
+                if attempt_of(episode) in left:
                     file.append(episode)
                 yield episode
+
+
+def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> Job:
+    """An attempt at a task; the first is the one that there is without repeats."""
+    names = (about["seed"], "eval", task.id, log.sampling)
+    return Job(task, named_seed(*names, number), {**about, "repeat": number}) if number else Job(
+        task, named_seed(*names), about
+    )  # fmt: skip
 
 
 class Work:

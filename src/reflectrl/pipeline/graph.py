@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.config import Recipe
-from reflectrl.pipeline.arms import BASE, PLAYED, Arm, chosen, log_writer, model
+from reflectrl.pipeline.arms import BASE, PLAYED, Arm, chosen, endpoint_teaching, log_writer, model
 from reflectrl.pipeline.artifacts import STAGES, Artifact, Graph, Stage, graph_of
 from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
@@ -16,6 +16,11 @@ if TYPE_CHECKING:  # these bring torch, which a dry run does without
     from reflectrl.pipeline.folder import Context, RunFolder
 
 EXTENT = ("eval.splits", "eval.stages", "eval.sampling", "eval.episodes")
+
+
+def extent_of(recipe: Recipe) -> tuple[str, ...]:
+    """The recipe keys that say how much there is to be played."""
+    return (*EXTENT, "eval.repeats") if recipe.eval.repeats > 1 else EXTENT
 
 
 class Pipeline(Protocol):
@@ -55,7 +60,7 @@ class EnvironmentPipeline:
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
         """Teaching episodes, models, online RL and evaluations of the recipe's arms, for every seed."""
-        arms = chosen(recipe.arms)
+        arms = chosen(recipe.arms, recipe)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
             raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
         made = [artifact for seed in recipe.seeds for artifact in Plan(recipe, seed, arms).made.values()]
@@ -79,7 +84,7 @@ class EnvironmentPipeline:
         from reflectrl.terminal import console
 
         screen = console(120)
-        show_results(screen, context.run.path, chosen(context.recipe.arms))
+        show_results(screen, context.run.path, chosen(context.recipe.arms, context.recipe))
         show_episode(screen, context.run, context.recipe)
 
 
@@ -104,7 +109,7 @@ class Plan:
 
     def __init__(self, recipe: Recipe, seed: int, arms: Mapping[str, Arm]) -> None:
         self.recipe, self.seed, self.made = recipe, seed, dict[str, Artifact]()
-        trained = [arm for arm in arms.values() if arm.player == "policy"]
+        trained = [arm for arm in arms.values() if arm.player == "policy" or arm.reflector]
         self.is_taught = any(arm.is_taught for arm in trained)
         if self.is_taught:
             for split in ("train", "validation"):
@@ -114,19 +119,25 @@ class Plan:
         for name, arm in arms.items():
             self._arm(name, arm)
 
-    def _arm(self, name: str, arm: Arm) -> None:
+    def players(self, name: str, arm: Arm) -> list[str]:
+        """The artifacts that it takes to play an arm."""
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
+        inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
             inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
             if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
                 inputs.append(self.teaching("train"))  # wins from whose ends to begin
             build, output = "reflectrl.pipeline.training:online", self.checkpoint(f"rl-{name}")
             inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl")]
-        settings = (*PLAYED, *arm.settings) if arm.player == "policy" else ("env",)
+        return inputs
+
+    def _arm(self, name: str, arm: Arm) -> None:
+        inputs = self.players(name, arm)
+        settings = (*(PLAYED if arm.player == "policy" else ("env",)), *arm.settings)
         output = f"episodes/eval-{name}-seed{self.seed}-*.jsonl"
         key = self.add("eval", name, "eval", "reflectrl.pipeline.evaluation:evaluation", output, inputs, *settings)
         remaining = "reflectrl.pipeline.evaluation:remaining_tasks"
-        self.made[key] = replace(self.made[key], extent=EXTENT, remaining=remaining)
+        self.made[key] = replace(self.made[key], extent=extent_of(self.recipe), remaining=remaining)
 
     def add(self, kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str],
             *settings: str, remaining: str = "", files: Sequence[str] = ()) -> str:  # fmt: skip
@@ -154,6 +165,8 @@ class Plan:
 
     def teaching(self, split: str) -> str:
         """The teaching episodes of a split."""
+        if self.recipe.teach.by == "endpoint":
+            return endpoint_teaching()(self, split)
         output, room = f"episodes/teach-seed{self.seed}-{split}.jsonl", "reflectrl.pipeline.training"
         remaining = f"{room}:remaining_demonstrations"
         files = self.recipe.teach.log  # none, where a teacher plays

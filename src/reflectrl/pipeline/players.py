@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
+from reflectrl.envs.base import TextEnv
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
+from reflectrl.models.sources import find_model
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.players.simple import UNLEARNED
+from reflectrl.plugins import resolve_class
+from reflectrl.prompts.chat import Role, chat_of, system_prompt
 from reflectrl.types import Sampling, UserError, named_seed
 
 Models = tuple[LanguageModel, LanguageModel | None]
@@ -33,9 +38,14 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     if not path.is_file():
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
-    needed = {key: name for key, name in code_in(recipe.plain()).items() if key == REMOTE_CODE}
+    row = chosen([arm], recipe)[arm]
+    told = recipe.model.source != "scratch" and BASE in (
+        played_model(arm, recipe),
+        row.reflector,
+    )  # by the environment's class
+    wanted = (REMOTE_CODE, "env.name") if told else (REMOTE_CODE,)
+    needed = {key: name for key, name in code_in(recipe.plain()).items() if key in wanted}
     require(path, needed, trust, typed=False)
-    row = chosen([arm])[arm]
     run = RunFolder(folder)
     if (folder / CARD).is_file():
         if arm not in recipe.arms:
@@ -43,7 +53,18 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         return players_of(recipe, row, exported_models(recipe, folder), 0.0)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
-    return players_of(recipe, row, models, 0.0)
+    return seated(Context(recipe, run), arm, trained_seed, models, 0.0)
+
+
+def seated(
+    context: Context, name: str, seed: int, models: Models | None, temperature: float
+) -> tuple[Player, Player | None]:
+    """The players of an arm of a run, with empty memories."""
+    arm = chosen([name], context.recipe)[name]
+    if arm.players:
+        found: tuple[Player, Player | None] = function(arm.players)(context, name, seed, models, temperature)
+        return found
+    return players_of(context.recipe, arm, models, temperature)
 
 
 def exported_models(recipe: Recipe, folder: Path) -> Models:
@@ -58,8 +79,8 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
     """What an arm plays with; None for one that needs no model."""
-    arm = chosen([name])[name]
-    return load_pair(recipe, run, seed, arm, played_model(name)) if arm.player == "policy" else None
+    arm = chosen([name], recipe)[name]
+    return load_pair(recipe, run, seed, arm, played_model(name, recipe)) if arm.player == "policy" else None
 
 
 def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
@@ -96,21 +117,52 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
     Raises:
         UserError: one of them is not trained yet.
     """
-    source = base_source(recipe, run, seed) if policy == BASE else run.checkpoint(seed, policy)
     for name in (policy, arm.reflector):
         if name not in ("", BASE) and not run.is_trained(seed, name):
             raise UserError(f"{run.checkpoint(seed, name)} is not trained yet; run the recipe first")
-    policy_lm = load_model(source, recipe.model, "policy", named_seed(seed, "policy"))
+
+    def place(name: str) -> str | Path:
+        return base_source(recipe, run, seed) if name == BASE else run.checkpoint(seed, name)
+
+    def told(lm: LanguageModel, name: str, role: Role) -> LanguageModel:
+        return instructed(recipe, lm, role, arm, run.teach(seed, "train")) if name == BASE else lm
+
+    policy_lm = load_model(place(policy), recipe.model, "policy", named_seed(seed, "policy"))
     if not arm.reflector:
-        return policy_lm, None
-    folder = run.checkpoint(seed, arm.reflector)
+        return told(policy_lm, policy, "policy"), None
     if policy_lm.adapter is not None:
-        return policy_lm, second_player(policy_lm, "reflector", folder)
-    return policy_lm, load_model(folder, recipe.model, "reflector")
+        reflector_lm = second_player(
+            policy_lm, "reflector", None if arm.reflector == BASE else Path(place(arm.reflector))
+        )
+    else:
+        reflector_lm = load_model(place(arm.reflector), recipe.model, "reflector")
+    return told(policy_lm, policy, "policy"), told(reflector_lm, arm.reflector, "reflector")
+
+
+def instructed(
+    recipe: Recipe, lm: LanguageModel, role: Role, arm: Arm | None = None, episodes: Path | None = None
+) -> LanguageModel:
+    """The base model with the system prompt of a role: the environment's instructions, and what the arm shows.
+
+    A model without a chat template stays as it is.
+
+    Args:
+        episodes: the teaching episodes of which an arm shows some.
+
+    Raises:
+        UserError: the arm shows something, and there is no chat in which to do so.
+    """
+    if lm.chat is None:
+        if arm is not None and arm.shows:
+            raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
+        return lm
+    shown = function(arm.shows)(recipe, episodes, role, lm) if arm is not None and arm.shows else ""
+    rules = resolve_class("envs", str(recipe.env["name"]), TextEnv).instructions
+    return replace(lm, chat=chat_of(lm.tokenizer, system_prompt(rules, role, shown), lm.base))
 
 
 def base_source(recipe: Recipe, run: RunFolder, seed: int) -> str:
     """The model that players start from: a folder or a name. Adapters remember it, so they get the whole path."""
-    source = recipe.model.source
+    source = find_model(recipe.model.source)
     folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
     return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

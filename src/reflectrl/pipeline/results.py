@@ -26,7 +26,7 @@ from reflectrl.evaluation import Row, rows_of, summarise
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.evaluation import evaluations
+from reflectrl.pipeline.evaluation import attempt_of, evaluations
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.progress import Tick
 from reflectrl.report import write_report
@@ -67,11 +67,11 @@ def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
     for name in recipe.arms:
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
-                played = {episode.task.id: episode for episode in read_episodes(log.path)}
-                if missing := [task.id for task in log.tasks if task.id not in played]:
+                played = {attempt_of(episode): episode for episode in read_episodes(log.path)}
+                if missing := [task for task, number in log.wanted() if (task, number) not in played]:
                     about = "are the environment's tasks the same in every process?"
                     raise UserError(f"{log.path} lacks the episode of task {missing[0]!r}; {about}")
-                episodes = [played[task.id] for task in log.tasks]
+                episodes = [played[attempt] for attempt in log.wanted()]
                 for row in rows_of(episodes, env, recipe.eval.confidence):
                     if row["stage"] == log.stage or row["stage"] not in recipe.eval.stages:
                         yield row

@@ -43,9 +43,10 @@ from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.demonstrations import demonstrated, finished_lines, sample_outcomes
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
-from reflectrl.pipeline.players import base_source, load_pair, make_policy, make_reflector
+from reflectrl.pipeline.players import base_source, instructed, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
 from reflectrl.prompts import policy_prompt
+from reflectrl.prompts.chat import Role
 from reflectrl.teach import Demonstration, demonstrations, teach
 from reflectrl.types import Episode, UserError, named_seed
 
@@ -140,11 +141,11 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     row = model(name)
     assert isinstance(row, SFT)
-    adapter = "reflector" if row.player == "reflector" else "policy"
+    adapter: Role = "reflector" if row.player == "reflector" else "policy"
     source: str | Path = base_source(recipe, run, seed)
     if row.reflector and recipe.sft.policy_from == "reflector":
         source = run.checkpoint(seed, row.reflector)
-    lm = load_model(source, recipe.model, adapter, named_seed(seed, name))
+    lm = instructed(recipe, load_model(source, recipe.model, adapter, named_seed(seed, name)), adapter)
     negatives = recipe.sft.negatives and row.negatives
     train, validation = (
         _sft_examples(recipe, lm, row.player, taught_episodes(recipe, run, row, seed, split), negatives, seed)
@@ -173,6 +174,8 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
     """The log from which a player is fine-tuned; one that reads no reflections plays those that outcomes come from."""
+    if row.log and split == "train":
+        return run.path / "episodes" / f"{row.log}-seed{seed}-{split}.jsonl"
     reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
     return run.outcomes(seed, split) if reads else run.teach(seed, split)
 

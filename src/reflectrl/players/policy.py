@@ -23,7 +23,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
 from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
+from reflectrl.prompts import Prompt, encode_lines, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
 Actions = tuple[str, ...]
@@ -87,11 +87,13 @@ class LanguagePlayer(Generic[Key, Result]):
         self.lookups = self.hits = 0
         self._mixed = is_mixed(lm.device, lm.mixed_play)
         self._results: OrderedDict[Key, Result] = OrderedDict()
+        self._opened = KVCache()
 
     def clear_cache(self) -> None:
         """Drop all that was computed, because the weights have changed."""
         self._results.clear()
         self.pool.clear()
+        self._opened = KVCache()
 
     def recall(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int], remember: bool
@@ -112,10 +114,12 @@ class LanguagePlayer(Generic[Key, Result]):
         packed, results = self.lm.shortcuts.packed, list[Result]()
         growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
         with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
-            if not packed or (self.packs and not any(growing)):
+            if not packed or (self.packs and not any(growing) and self.lm.chat is None):
                 results = self._compute(new, playing, None) if new else []
             else:
                 for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
+                    if self.lm.chat is not None:
+                        self._open(caches)
                     results += self._compute(new[rows], playing[rows], caches)
         if not remember:
             return results
@@ -126,6 +130,16 @@ class LanguagePlayer(Generic[Key, Result]):
         while len(self._results) > self.memory:
             self._results.popitem(last=False)
         return [found[key] for key in keys]
+
+    def _open(self, caches: Sequence[KVCache]) -> None:
+        """Fill caches that hold nothing yet with what opens every prompt of a chat, which is read once."""
+        assert self.lm.chat is not None
+        if not self._opened.ids:
+            ids = tuple(encode_lines(self.lm.tokenizer, self.lm.chat.before))
+            self.backend.read([ids], caches=[self._opened])
+        for cache in caches:
+            if not cache.ids:
+                cache.copy(self._opened)
 
     def _compute(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
@@ -156,16 +170,17 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         super().__init__(lm, sampling, memory, cache)
         self.scoring, self.packs = scoring, scoring == "enumeration"
         self.shuffle_labels = shuffle_labels and self.packs
-        self._labels = find_labels(lm.tokenizer) if self.packs else Labels((), (), "")
+        self._opening = "" if lm.chat is None else lm.chat.after
+        self._labels = self.labels() if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """The same player with another way of drawing, and memories of its own."""
         return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
 
-    def labels(self, count: int) -> Labels:
-        """The tokenizer's choice labels for that many actions (UserError if it has too few)."""
-        return find_labels(self.lm.tokenizer, count)
+    def labels(self, count: int | None = None) -> Labels:
+        """The tokenizer's choice labels for that many actions, or all (UserError if it has too few)."""
+        return find_labels(self.lm.tokenizer, count, self._opening)
 
     def answers(self, actions: Actions) -> Answers:
         """The tokens that take each of the actions: their labels', in the order of listing, or their texts'."""
@@ -176,8 +191,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
                 labels = self._labels if enough else self.labels(len(actions))  # which says what is wrong
                 made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
             else:
-                end = self.lm.tokenizer.eos_token_id
-                ids = tuple((*self.lm.encode(f" {action}"), end) for action in actions)
+                space = "" if self._opening else " "
+                ids = tuple((*self.lm.encode(space + action), self.lm.end) for action in actions)
                 made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
             if len(self._answers) >= max(1, self.memory):
                 self._answers.clear()

@@ -42,7 +42,8 @@ class Prompt(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """One of the templates in this folder."""
     source = files("reflectrl.prompts").joinpath(name).read_text(encoding="utf-8")
     return Environment(undefined=StrictUndefined, keep_trailing_newline=False).from_string(source)
 
@@ -50,7 +51,7 @@ def _template(name: str) -> Template:
 @lru_cache(maxsize=8)
 def _parts(name: str) -> tuple[str, ...]:
     """A template's text cut at its variables, each rendered plainly: the fast path of the rollout's inner loop."""
-    return tuple(_template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
+    return tuple(template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
 
 
 def reflector_prompt(observation: Observation) -> Prompt:
@@ -98,6 +99,8 @@ class Reader(Protocol):
 
     tokenizer: Any
     context: int
+    chat: Any
+    """What a chat template puts around its prompts (`chat.Chat`), or None."""
 
 
 def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...]:
@@ -106,20 +109,24 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     The two parts are encoded apart, so that the history's tokens do not depend on what follows. A prompt that is too
     long loses the oldest part of its history, in pieces of a quarter of the context: were it cut to measure, every
     step would shift all that follows, and no KV cache could be used again. The state, the reflection and the actions
-    are never cut.
+    are never cut, nor is what a chat template puts around them.
 
     Raises:
         UserError: what may not be cut is already longer than the context.
     """
-    tokenizer, context = reader.tokenizer, reader.context
-    bos = getattr(tokenizer, "bos_token_id", None)
-    start = [bos] if bos is not None and bos != tokenizer.eos_token_id else []
+    tokenizer, context, chat = reader.tokenizer, reader.context, reader.chat
+    if chat is None:
+        bos = getattr(tokenizer, "bos_token_id", None)
+        start = [bos] if bos is not None and bos != tokenizer.eos_token_id else []
+    else:
+        start = encode_lines(tokenizer, chat.before)
     history = encode_lines(tokenizer, prompt.history) if prompt.history else []
-    rest = encode_lines(tokenizer, prompt.rest)
+    rest = encode_lines(tokenizer, prompt.rest if chat is None else prompt.rest + chat.after)
     room = context - reserve - len(start) - len(rest)
     if room < 0:
+        beside = f" beside {len(start)} of the system prompt" if chat is not None else ""
         raise UserError(
-            f"{len(rest)} tokens of observation and {reserve} to be written do not fit the model's context of"
+            f"{len(rest)} tokens of observation and {reserve} to be written do not fit{beside} the model's context of"
             f" {context} (raise model.context, or shorten the environment's state)"
         )
     piece = max(1, context // CUT)

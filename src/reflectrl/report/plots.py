@@ -41,6 +41,11 @@ NAMES = {
     "critic_eval_loss": "Critic loss on held-out tasks",
     "grad_norm": "Gradient norm",
     "length": "Tokens of a completion",
+    "reflection_length": "Tokens of a reflection",
+    "distinct_reflections": "Different reflections of an update",
+    "reflection_entropy": "Entropy of a reflection's token (nats)",
+    "reflection_kl": "KL divergence from the reflector before training (nats per token)",
+    "reflection_clip_fraction": "Share of clipped importance ratios of reflections",
     "scaled_reward_std": "Standard deviation of the scaled rewards",
 }
 SHARES = ("success", "eval_success", "accuracy", "eval_accuracy")

@@ -62,7 +62,7 @@ def passes(policy: Policy, questions: Sequence[Question]) -> Iterator[list[int]]
 def spoken(policy: Policy, actions: Actions, label: int) -> Ids:
     """The tokens that take the action listed under a label (numbered from 0), without end-of-text."""
     ids = policy.answers(actions).ids[label]
-    return ids[:-1] if len(ids) > 1 and ids[-1] == policy.lm.tokenizer.eos_token_id else ids
+    return ids[:-1] if len(ids) > 1 and ids[-1] == policy.lm.end else ids
 
 
 def choice_logp(policy: Policy, questions: Sequence[Question]) -> Tensor:

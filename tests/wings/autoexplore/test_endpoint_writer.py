@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.models.endpoint import Endpoint
+from reflectrl.endpoints.client import Endpoint
+from reflectrl.endpoints.config import EndpointConfig
+from reflectrl.endpoints.journal import Journal
 from reflectrl.types import UserError
-from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered, questions_in, questions_request
+from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, questions_in, questions_request
 from reflectrl.wings.autoexplore.repository import Repository
 from tests.wings.autoexplore.written import write_shop
 
@@ -56,8 +58,8 @@ def shop(tmp_path: Path) -> Repository:
     return Repository.open(write_shop(tmp_path / "shop"))
 
 
-def endpoint(server: Any) -> Endpoint:
-    return Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "scripted", max_retries=0)
+def endpoint(server: Any, path: Path | None = None, model: str = "scripted") -> Endpoint:
+    return Endpoint(EndpointConfig(f"http://127.0.0.1:{server.server_port}/v1", model, retries=0), Journal(path))
 
 
 def test_its_questions_are_judged_like_others(server: Any, shop: Repository) -> None:
@@ -90,16 +92,16 @@ def test_a_refusal_is_one_line(server: Any, shop: Repository) -> None:
 
 def test_answers_are_kept(server: Any, shop: Repository, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    first = EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "")
+    first = EndpointWriter(endpoint(server, path), 9, 0)("shop", shop, "")
     asked = len(server.prompts)
-    assert asked == path.read_text(encoding="utf-8").count("\n")
-    assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+    assert asked == path.read_text(encoding="utf-8").count('"answer"')
+    assert EndpointWriter(endpoint(server, path), 9, 0)("shop", shop, "") == first
     assert len(server.prompts) == asked
     path.write_bytes(path.read_bytes()[:-5])  # cut off in the middle of the last line
     for _ in range(2):
-        assert EndpointWriter(Remembered(endpoint(server), "scripted", path), 9, 0)("shop", shop, "") == first
+        assert EndpointWriter(endpoint(server, path), 9, 0)("shop", shop, "") == first
     assert len(server.prompts) == asked + 1
-    EndpointWriter(Remembered(endpoint(server), "another", path), 9, 0)("shop", shop, "")
+    EndpointWriter(endpoint(server, path, "another"), 9, 0)("shop", shop, "")
     assert len(server.prompts) == 2 * asked + 1
 
 

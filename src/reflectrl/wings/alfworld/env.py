@@ -79,6 +79,10 @@ class AlfworldEnv(TextEnv):
     """
 
     teacher = AlfworldTeacher()
+    instructions = (
+        "You are in a house and have a task, which is part of what you read. You go to one place at a time, open what"
+        " is closed to see what is in it, carry one thing at a time, and clean, heat or cool things where that is done."
+    )
 
     def __init__(
         self,

@@ -59,6 +59,10 @@ class AutoExploreEnv(TextEnv):
 
     stages = (*STAGES, "all")
     teacher = AutoExploreTeacher()
+    instructions = (
+        "You walk through the files of a repository to find the one that answers a question. Look around, and identify"
+        " a file once you have reason to; a wrong answer costs more than another look."
+    )
 
     def __init__(
         self,

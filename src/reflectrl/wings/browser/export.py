@@ -166,6 +166,8 @@ def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflecto
             raise UserError(
                 f"a model of {size / 1e6:.0f} million parameters is too large for a page (at most 50 million)"
             )
+        if lm.chat is not None:
+            raise UserError("the page knows no chat templates; train with --model.chat off for it")
         _require_plain(lm)
     if reflector and fingerprint(player.lm.tokenizer) != fingerprint(reflector.lm.tokenizer):
         raise UserError("policy and reflector have different tokenizers; the page has one")

@@ -59,6 +59,7 @@ class FrozenLakeEnv(TextEnv):
     """
 
     teacher = FrozenLakeTeacher()
+    instructions = RULES.format(slips="").strip()
 
     def __init__(
         self,

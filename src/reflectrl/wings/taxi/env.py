@@ -54,6 +54,7 @@ class TaxiEnv(TextEnv):
     stages: ClassVar[tuple[str, ...]] = ("pickup", "dropoff", "full")
     milestones: ClassVar[dict[str, str]] = {"pickup": "pickup"}
     teacher = TaxiTeacher()
+    instructions = RULES.strip()
 
     def __init__(
         self,

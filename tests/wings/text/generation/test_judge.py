@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from reflectrl.models.endpoint import Endpoint
+from reflectrl.endpoints.client import Endpoint
+from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.types import UserError
 from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
@@ -56,7 +57,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def endpoint(server):
-    return Endpoint(server.url, "judge", max_retries=0)
+    return Endpoint(EndpointConfig(server.url, "judge", retries=0))
 
 
 def written(*completions):
@@ -95,7 +96,8 @@ def test_what_was_asked_is_not_asked_again(server, endpoint, tmp_path):
     first = judge(written("long", "s"), written("s", "long"), endpoint, path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:3]) + lines[3][:10])
-    assert judge(written("long", "s"), written("s", "long"), endpoint, path) == first
+    later = Endpoint(EndpointConfig(server.url, "judge", retries=0))  # another process remembers what is in the file
+    assert judge(written("long", "s"), written("s", "long"), later, path) == first
     assert len(server.asked) == 5
     judge(written("long", "another"), written("s", "long"), endpoint, path)
     assert len(server.asked) == 7  # a text that changed
@@ -103,7 +105,7 @@ def test_what_was_asked_is_not_asked_again(server, endpoint, tmp_path):
 
 def test_another_model_is_another_judge(server, endpoint, tmp_path):
     judge(written("a"), written("b"), endpoint, tmp_path / "v.jsonl")
-    judge(written("a"), written("b"), Endpoint(server.url, "other", max_retries=0), tmp_path / "v.jsonl")
+    judge(written("a"), written("b"), Endpoint(EndpointConfig(server.url, "other", retries=0)), tmp_path / "v.jsonl")
     assert len(server.asked) == 4
 
 

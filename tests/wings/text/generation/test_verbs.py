@@ -72,5 +72,7 @@ def test_judge_names_what_is_missing(tmp_path, capsys):
     words = ["judge", str(folder(tmp_path / "run")), "--url", "http://127.0.0.1:9/v1", "--model", "m"]
     assert main(words) == 2
     assert "a_lol has not written anything there yet" in capsys.readouterr().err
-    assert main([*words, "--key-file", str(tmp_path / "none")]) == 2
-    assert "the key cannot be read" in capsys.readouterr().err
+    assert main([*words, "--key-env", "NO_SUCH_VARIABLE"]) == 2
+    assert "the environment has no variable NO_SUCH_VARIABLE" in capsys.readouterr().err
+    assert main([*words, "--key-env", "sk-pasted-by-mistake"]) == 2
+    assert "pasted" not in capsys.readouterr().err

@@ -47,6 +47,8 @@ class AutoExploreData(Data):
     """Of --writer endpoint: an OpenAI-compatible address, such as http://127.0.0.1:8000/v1."""
     model: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """Of --writer endpoint: the server's name for the model."""
+    key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """Of --writer endpoint: the environment variable that holds the server's key, if it asks for one."""
     per_repo: Annotated[int, tyro.conf.arg(metavar="N")] = 300
     """At most so many questions about a repository."""
     commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
@@ -134,11 +136,14 @@ class AutoExploreData(Data):
             from reflectrl.wings.autoexplore.making.tasks import write_questions_about
 
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
-        from reflectrl.models.endpoint import Endpoint
-        from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter, Remembered
+        from reflectrl.endpoints.client import Endpoint
+        from reflectrl.endpoints.config import EndpointConfig
+        from reflectrl.endpoints.journal import Journal
+        from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter
 
+        config = EndpointConfig(self.endpoint, self.model, self.key_env)
+        chat = Endpoint(config, Journal(store / ANSWERS))
         print(f"the files of the repositories are sent to {self.endpoint}", flush=True)
-        chat = Remembered(Endpoint(self.endpoint, self.model), self.model, store / ANSWERS)
         return EndpointWriter(chat, self.per_repo, self.seed)
 
     def _import(self, path: Path, store: Path) -> None:

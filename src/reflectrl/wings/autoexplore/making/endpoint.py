@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
-from typing import Protocol
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.models.endpoint import without_thinking
+from reflectrl.endpoints.client import Endpoint, without_thinking
 from reflectrl.types import named_seed
 from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question
@@ -51,50 +47,6 @@ LONGER_THAN = 200
 """Files with fewer bytes are not asked about."""
 
 
-class Chat(Protocol):
-    """What answers: `reflectrl.models.endpoint.Endpoint`, or a stand-in."""
-
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
-        """The answer to a conversation; UserError if there is none."""
-
-
-class Remembered:
-    """A model whose answers are kept in a file, so that the same command goes on where it was interrupted.
-
-    Args:
-        chat: the model.
-        model: its name; another model's answers are not taken for its own.
-        path: the file, a line of JSON per answer. A line that an interruption cut off counts for nothing.
-    """
-
-    def __init__(self, chat: Chat, model: str, path: Path) -> None:
-        self._chat, self._model, self._path = chat, model, path
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-        self._known = {row["request"]: row["answer"] for row in map(_row, lines) if row}
-
-    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int, temperature: float) -> str:
-        """As the model's: its answer to this conversation, from the file if it is there."""
-        request = json.dumps([self._model, list(messages), max_tokens, temperature])
-        key = hashlib.sha256(request.encode()).hexdigest()
-        if key not in self._known:
-            self._known[key] = self._chat.complete(messages, max_tokens, temperature)
-            with self._path.open("a", encoding="utf-8") as file:
-                written = self._path.read_bytes()
-                if written and not written.endswith(b"\n"):  # an interruption cut the last line off
-                    file.write("\n")
-                file.write(json.dumps({"request": key, "answer": self._known[key]}) + "\n")
-        return self._known[key]
-
-
-def _row(line: str) -> dict[str, str]:
-    """A line of the file; nothing if it is none."""
-    try:
-        row = json.loads(line)
-        return row if isinstance(row, dict) and {"request", "answer"} <= set(row) else {}
-    except ValueError:
-        return {}
-
-
 class EndpointWriter:
     """Writes questions about a repository with the help of a model.
 
@@ -104,7 +56,7 @@ class EndpointWriter:
         seed: decides which files are shown.
     """
 
-    def __init__(self, chat: Chat, per_repo: int, seed: int) -> None:
+    def __init__(self, chat: Endpoint, per_repo: int, seed: int) -> None:
         self.chat, self.per_repo, self.seed = chat, per_repo, seed
 
     def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], Counter[str]]:

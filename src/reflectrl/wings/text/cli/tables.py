@@ -62,19 +62,20 @@ class Judge:
     """Questions under way at a time."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N")] = 16
     """Longest answer; more for a judge that thinks aloud."""
-    key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """File that holds the server's key, if it asks for one."""
+    key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """The environment variable that holds the server's key, if it asks for one."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Ask what has not been asked yet, and print the win rate."""
         _refuse(settings)
-        from reflectrl.models.endpoint import Endpoint
+        from reflectrl.endpoints.client import Endpoint
+        from reflectrl.endpoints.config import EndpointConfig
         from reflectrl.wings.text.generation.judge import judge
 
         if self.threads < 1 or self.max_tokens < 1:
             raise UserError("judge: --threads and --max-tokens must be at least 1")
         refuse_links(self.run)  # verdicts are written there
-        endpoint = Endpoint(self.url, self.model, self._key())
+        endpoint = Endpoint(EndpointConfig(self.url, self.model, self.key_env, concurrency=self.threads))
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
         shared = [group for group in ours if group in theirs][: self.prompts or None]
         if not shared:
@@ -91,12 +92,6 @@ class Judge:
         low, high = wins.interval(0.95) or (0.0, 1.0)
         print(json.dumps({"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}))
         print(f"{self.arm} wins {wins.rate:.1%} [{low:.1%}, {high:.1%}] of {len(shared)} prompts, ties as half")
-
-    def _key(self) -> str:
-        try:
-            return self.key_file.read_text(encoding="utf-8").strip() if self.key_file else ""
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.key_file}: the key cannot be read") from error
 
     def _written(self, arm: str) -> list[Sample]:
         """What an arm's best checkpoint has written, or the completions of the data."""

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
+from reflectrl.endpoints.client import Endpoint, without_thinking
 from reflectrl.episodes.log import drop_half_line
-from reflectrl.models.endpoint import Endpoint, without_thinking
 from reflectrl.statistics import mean_interval
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample
@@ -138,7 +138,7 @@ def judge(
         questions.append(Question(sample.id, ORDERS[0], compare_request(sample.prompt, *texts)))
         questions.append(Question(sample.id, ORDERS[1], compare_request(sample.prompt, *reversed(texts))))
     verdicts = _read(path)
-    left = [question for question in questions if question.key(endpoint.model) not in verdicts]
+    left = [question for question in questions if question.key(endpoint.config.model) not in verdicts]
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def ask(question: Question) -> Verdict:
@@ -149,13 +149,13 @@ def judge(
         for start in range(0, len(left), threads):
             part = left[start : start + threads]
             for question, verdict in zip(part, pool.map(ask, part), strict=True):
-                key = question.key(endpoint.model)
+                key = question.key(endpoint.config.model)
                 verdicts[key] = verdict
                 row = {"key": key, "id": question.id, "order": question.order, "verdict": verdict}
                 file.write(json.dumps(row) + "\n")
                 file.flush()
             tick(len(questions) - len(left) + start + len(part), len(questions))
-    return count({(q.id, q.order): verdicts[q.key(endpoint.model)] for q in questions})
+    return count({(q.id, q.order): verdicts[q.key(endpoint.config.model)] for q in questions})
 
 
 def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,8 @@ class _Context:
 
     @cached_property
     def lm(self) -> LanguageModel:
-        return load_model(self.source, self.model, "policy", named_seed(self.seed, "policy"))
+        config = replace(self.model, chat="off")  # prompts are the samples' own
+        return load_model(self.source, config, "policy", named_seed(self.seed, "policy"))
 
     @cached_property
     def data(self) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -89,7 +89,8 @@ class TextContext(Context):
         made = self.run.checkpoint(seed, name)
         scratch = self.recipe.model.source == "scratch"
         source = made if name != "base" or scratch else self.recipe.model.source
-        return load_model(source, self.recipe.model, "policy", named_seed(seed, "policy"))
+        config = replace(self.recipe.model, chat="off")  # prompts are the samples' own
+        return load_model(source, config, "policy", named_seed(seed, "policy"))
 
 
 def imitable(sample: Sample) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
 
 from reflectrl.wings.text.samples.sample import Sample
 
@@ -14,6 +16,11 @@ class Component(ABC):
     A plug-in is a subclass that a recipe names "package.module:Class", or any class with the same three: `fingerprint`,
     `prepare` and `score`. What the recipe sets is checked against the signature of its `__init__`.
     """
+
+    by_group: ClassVar[bool] = False
+    """Whether a number may depend on the other samples of the same prompt; such numbers are not remembered."""
+    folder: Path | None = None
+    """Where a component by group may keep what it finds out; set before it is asked."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
@@ -35,7 +42,7 @@ class Component(ABC):
         """One number per sample, in order.
 
         Only prompt, completion and meta of a sample may be looked at (a written completion has no reward yet), and a
-        number must not depend on the other samples.
+        number must not depend on the other samples (but see `by_group`).
         """
 
 

@@ -35,6 +35,8 @@ class Scores:
         self._known: dict[str, float] = {}
         self._fingerprint = ""
         self._path: Path | None = None
+        if getattr(component, "by_group", False):
+            component.folder = folder
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample, in order.
@@ -42,6 +44,8 @@ class Scores:
         Raises:
             UserError: the component gave another number of scores, or one that is not finite.
         """
+        if getattr(self.component, "by_group", False):  # it remembers what it may itself
+            return self._computed(samples)
         self._open()
         keys = [_key(sample) for sample in samples]
         fresh = {key: sample for key, sample in zip(keys, samples, strict=True) if key not in self._known}

@@ -1,0 +1,127 @@
+"""Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
+
+A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
+process asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question
+has to be answered exactly once, rightly, the budget kept, and the journal has to cover what the server received.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from reflectrl.endpoints.client import Ask, Endpoint
+from reflectrl.endpoints.config import EndpointConfig
+from reflectrl.endpoints.journal import Budget, Journal
+
+TIMEOUT = 1.0
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """Answers "N" to the question N; a fifth of the time something goes wrong."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        with server.lock:
+            server.received += 1
+            bad = server.rng.random() < server.share
+            fault = server.rng.choice(("429", "500", "slow", "drop", "garbage")) if bad else ""
+            server.faults[fault] += 1
+        if fault == "drop":
+            self.close_connection = True
+            return
+        if fault == "slow":
+            time.sleep(TIMEOUT * 1.5)
+        body = json.dumps({
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": asked}}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
+        }).encode()  # fmt: skip
+        body = b'{"choices": [{' if fault == "garbage" else b"{}" if fault.isdigit() else body
+        self.send_response(int(fault) if fault.isdigit() else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("retry-after-ms", "5")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+def serve(share: float, seed: int = 0) -> Any:
+    """A server with that share of faults, started."""
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
+    server.daemon_threads, server.lock, server.rng = True, threading.Lock(), random.Random(seed)
+    server.share, server.received, server.faults = share, 0, Counter()
+    server.handle_error = lambda *about: None
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    return server
+
+
+def ask_all(url: str, journal: Path, questions: int, budget: int) -> None:
+    """Ask every question and write the answers beside the journal: what the process does that is killed."""
+    config = EndpointConfig(url, "drill", timeout=TIMEOUT, retries=8, concurrency=16)
+    endpoint = Endpoint(config, Journal(journal, Budget(requests=budget)))
+    asks = [Ask([{"role": "user", "content": str(i)}], 8) for i in range(questions)]
+    answers = endpoint.complete_all(asks)
+    journal.with_suffix(".out").write_text(json.dumps(answers), encoding="utf-8")
+
+
+def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[str, Any]:
+    """Run the drill; returns what was counted. AssertionError says what did not hold."""
+    server, journal, budget = serve(share), folder / "journal.jsonl", 2 * questions + 16 * (kills + 1)
+    url, killed = f"http://127.0.0.1:{server.server_port}/v1", 0
+    words = [sys.executable, "-m", "benchmarks.endpoint_drill", url, str(journal), str(questions), str(budget)]
+    try:
+        for number in range(kills + 1):
+            process = subprocess.Popen(words)
+            goal = questions * (number + 1) // (kills + 1)
+            while process.poll() is None:
+                done = journal.read_bytes().count(b'"answer"') if journal.exists() else 0
+                if number < kills and done >= goal:
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed += 1
+                    break
+                time.sleep(0.05)
+            process.wait()
+        assert process.returncode == 0, f"the last process ended with {process.returncode}"
+    finally:
+        server.shutdown()
+        server.server_close()
+    kept, keys = Journal(journal), Counter[str]()
+    for line in journal.read_text(encoding="ascii").splitlines():
+        row = json.loads(line) if line.endswith("}") else {}
+        keys[row.get("key", "")] += "answer" in row
+    del keys[""]
+    answers = json.loads(journal.with_suffix(".out").read_text(encoding="utf-8"))
+    assert answers == [str(i) for i in range(questions)], "an answer is wrong or missing"
+    assert len(keys) == questions == len(kept) and set(keys.values()) == {1}, "a question was answered twice, or never"
+    assert server.received <= kept.spent.requests <= budget, "the journal does not cover what was sent, or the budget"
+    return {"questions": questions, "killed": killed, "received": server.received, "noted": kept.spent.requests,
+            "budget": budget, "faults": dict(server.faults)}  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """The drill; with words, one process of it."""
+    if words:
+        ask_all(words[0], Path(words[1]), int(words[2]), int(words[3]))
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        print(json.dumps(drill(Path(name), 1000, 5)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""How quickly a served agent answers: latency and requests per second, by how many ask at the same time.
+
+    python -m benchmarks.serving runs/taxi --arm reflect-rl --concurrent 1 8 50
+
+starts `reflectrl serve` for the run, as a process of its own on loopback, and asks it about states of the run's
+evaluation episodes by OpenAI's asynchronous client. No state is asked twice, so nothing is answered from memory; each
+number of askers gets states of its own. Prints median and 95th percentile of the seconds per request, and requests per
+second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from reflectrl.config import read_recipe
+from reflectrl.episodes import read_episodes
+from reflectrl.types import Observation, UserError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured."""
+
+    run: tyro.conf.Positional[Path]
+    """A finished run."""
+    arm: str = ""
+    """Its arm; the last one that is trained, if not given."""
+    concurrent: tuple[int, ...] = (1, 8, 50)
+    """Requests at the same time."""
+    requests: int = 200
+    """Requests for each."""
+    streaming: bool = False
+    """Whether answers are streamed; the time to the first token of the answer is then counted as well."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Where the figures go as JSON."""
+
+
+def states(run: Path, count: int) -> list[Observation]:
+    """Distinct observations of a run's evaluation episodes, in an order that mixes episodes.
+
+    Raises:
+        UserError: the episodes have too few.
+    """
+    logs = sorted((run / "episodes").glob("eval-*.jsonl"))
+    seen = dict.fromkeys(step.observation for log in logs for one in read_episodes(log) for step in one.steps)
+    if len(seen) < count:
+        raise UserError(f"{run} has {len(seen)} distinct states in its evaluation episodes; {count} are needed")
+    return [list(seen)[i] for i in np.random.default_rng(0).permutation(len(seen))[:count]]
+
+
+async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, streaming: bool) -> list[list[float]]:
+    """Ask about every state, `most` at a time; returns [seconds, seconds to the first token] of each."""
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
+    places, taken = asyncio.Semaphore(most), []
+
+    async def ask(one: Observation) -> None:
+        told = {"history": one.history, "state": one.state, "actions": list(one.actions)}
+        body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": ""}]}
+        async with places:
+            start = time.perf_counter()
+            answer = await client.chat.completions.create(**body, stream=streaming, extra_body={"reflectrl": told})
+            first = time.perf_counter() - start
+            if streaming:
+                async for _ in answer:
+                    pass
+            taken.append([time.perf_counter() - start, first])
+
+    async with client:
+        await asyncio.gather(*map(ask, seen))
+    return taken
+
+
+def measured(settings: Settings) -> list[dict[str, float]]:
+    """One row for each number of askers."""
+    warm = 20
+    seen = states(settings.run, warm + settings.requests * len(settings.concurrent))
+    words = ["serve", str(settings.run), "--arm", settings.arm, "--port", "0", "--timeout", "600"]
+    words += ["--concurrent", str(max(64, *settings.concurrent))]
+    with subprocess.Popen([sys.executable, "-m", "reflectrl", *words], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline().split()
+        if not line:
+            raise UserError("the server did not start")
+        model, url, rows = line[1], line[3], []
+        asyncio.run(ask_all(url, model, seen[:warm], 4, settings.streaming))
+        for i, most in enumerate(settings.concurrent):
+            part = seen[warm + i * settings.requests :][: settings.requests]
+            start = time.perf_counter()
+            taken = asyncio.run(ask_all(url, model, part, most, settings.streaming))
+            seconds = time.perf_counter() - start
+            whole, first = (np.array(column) for column in zip(*taken, strict=True))
+            row = {"concurrent": most, "p50": np.quantile(whole, 0.5), "p95": np.quantile(whole, 0.95)}
+            row |= {"first_p50": np.quantile(first, 0.5)} if settings.streaming else {}
+            rows.append({key: round(float(value), 4) for key, value in row.items()})
+            rows[-1]["per_second"] = round(len(part) / seconds, 1)
+        server.send_signal(signal.SIGINT)
+    return rows
+
+
+def main(settings: Settings) -> None:
+    """Measure, and print a table."""
+    rows = measured(settings)
+    recipe = read_recipe(settings.run / "recipe.toml")
+    print(f"{recipe.name}, {settings.requests} requests each; milliseconds per request")
+    for row in rows:
+        about = f"{row['concurrent']:3.0f} at once: p50 {1000 * row['p50']:7.1f}  p95 {1000 * row['p95']:7.1f}"
+        print(f"{about}  {row['per_second']:7.1f} requests/s")
+    if settings.out is not None:
+        settings.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Settings, description=__doc__))
+    except UserError as error:
+        sys.exit(f"benchmarks.serving: {error}")

@@ -1,0 +1,1 @@
+"""Reflection distilled away: a policy learns to choose alone what a pair chose with its reflector."""

@@ -1,0 +1,79 @@
+"""Endpoints in a run: the arms of [players.NAME], the arm "dagger", and the endpoint as teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reflectrl.endpoints.config import Style, teacher_settings
+from reflectrl.pipeline.arms import BASE, PLAYED, SFT, Arm, all_arms
+from reflectrl.pipeline.graph import Plan
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe
+
+BUILDERS = "reflectrl.endpoints.builders"
+ASKED = ("base_url", "model", "api", "api_version", "newer_parameters")
+"""Keys that decide who answers."""
+SHARED = tuple(f"endpoint.{key}" for key in ASKED)
+ABOUT: dict[Style, str] = {
+    "act": "a model behind an endpoint, which acts",
+    "reason": "a model behind an endpoint, which reasons, then acts",
+    "react": "a model behind an endpoint: one turn to reflect, one to act",
+    "pair": "a model behind an endpoint, which acts on our reflector's words",
+    "reflector": "our policy after SFT, with reflections of a model behind an endpoint",
+}
+
+
+@dataclass(frozen=True)
+class Aggregated(SFT):
+    """A model fine-tuned on the teaching episodes and on what the teacher said where the student went (DAgger)."""
+
+    def artifacts(self, plan: Plan, name: str) -> list[str]:
+        """The teaching episodes with those of the student, and the model itself."""
+        output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
+        asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)
+        inputs = [plan.reflected("train"), *plan.model("policy"), *plan.model("reflector")]
+        walked = plan.add("dagger", "train", "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks)
+        inputs = [*plan.model(BASE), walked, plan.reflected("validation")]
+        return [plan.add("sft", name, "sft", "reflectrl.pipeline.training:sft", plan.checkpoint(name), inputs, *PLAYED,
+                         "sft")]  # fmt: skip
+
+
+MODELS = {
+    "dagger-reflector": Aggregated("reflector", log="dagger"),
+    "dagger-policy": Aggregated("policy", log="dagger"),
+}
+ARMS = {"dagger": Arm("SFT, walks of its own labelled by the teacher, SFT again", "dagger-policy", "dagger-reflector")}
+
+
+def arms_of(recipe: Recipe) -> dict[str, Arm]:
+    """An arm for each [players.NAME].
+
+    Raises:
+        UserError: a name is already that of another arm.
+    """
+    taken = all_arms()  # not of this recipe: those would be asked for here
+    for name in recipe.sections["players"]:
+        if name in taken:
+            raise UserError(f"players.{name}: {name!r} is the name of another arm already; call the player otherwise")
+    return {name: _arm(name, table.get("style", "act")) for name, table in recipe.sections["players"].items()}
+
+
+def _arm(name: str, style: Style) -> Arm:
+    settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
+    players = "reflectrl.endpoints.contestants:players"
+    if style == "reflector":
+        return Arm(ABOUT[style], "policy", players=players, settings=settings)
+    reflector = "reflector" if style == "pair" else ""
+    settings = (*settings, "play", "model") if style == "pair" else settings
+    return Arm(ABOUT[style], reflector=reflector, player="endpoint", players=players, settings=settings)
+
+
+def teaching(plan: Plan, split: str) -> str:
+    """Add the teaching episodes of a split that an endpoint writes."""
+    output, config = f"episodes/teach-seed{plan.seed}-{split}.jsonl", teacher_settings(plan.recipe)
+    files = plan.recipe.teach.log if config.ask == "log" else ()
+    return plan.add("teach", split, "teach", f"{BUILDERS}:teaching", output, (), "env", "teach", "teacher", *SHARED,
+                    remaining=f"{BUILDERS}:remaining_teaching", files=files)  # fmt: skip

@@ -1,0 +1,190 @@
+"""The settings of endpoints: the sections [endpoint], [teacher] and [players.NAME] of a recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from reflectrl.config.rules import Count, Natural, NonNegative, Positive
+from reflectrl.config.values import FreeSection, from_dict
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe
+
+Style = Literal["act", "reason", "react", "pair", "reflector"]
+BUDGET = ("max_requests", "max_total_tokens", "max_cost")
+"""Keys of the budget, which is that of a whole run."""
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """A language model behind an OpenAI-compatible address, and what may be spent on it ([endpoints.md](endpoints.md)).
+    Nothing is sent anywhere unless `base_url` names an address.
+    """
+
+    base_url: str = ""
+    """Where the API begins, such as "http://127.0.0.1:8000/v1"; of Azure, the resource's address."""
+    model: str = ""
+    """The server's name for the model; of Azure, the deployment's."""
+    key_env: str = ""
+    """Name of the environment variable that holds the key; empty where the server asks for none."""
+    api: Literal["openai", "azure"] = "openai"
+    """Which client speaks to it: that for OpenAI and all servers compatible with it, or that for Azure."""
+    api_version: str = ""
+    """Of Azure: the version of the API, such as "2024-10-21"."""
+    newer_parameters: bool = False
+    """Send `max_completion_tokens` for `max_tokens`, and no temperature, as OpenAI's reasoning models want it."""
+    timeout: Positive = 120.0
+    """Seconds that one attempt may take in all, from connecting to the last byte."""
+    retries: Natural = 4
+    """Attempts after the first, where the server is busy or broken, or its answer cannot be read."""
+    concurrency: Count = 8
+    """Requests under way at a time."""
+    answer_kib: Count = 4096
+    """Largest answer that is read, in KiB."""
+    price_in: NonNegative = 0.0
+    """Price of a million tokens read, in any currency."""
+    price_out: NonNegative = 0.0
+    """Price of a million tokens written, in the same currency."""
+    max_requests: Natural = 0
+    """Budget of a run: most requests, retries included; 0 sets no limit."""
+    max_total_tokens: Natural = 0
+    """Budget of a run: most tokens, read and written; 0 sets no limit."""
+    max_cost: NonNegative = 0.0
+    """Budget of a run: most money, by the prices given; 0 sets no limit."""
+
+    def problem(self) -> str | None:
+        """What is wrong between the keys, in one line, or None. Never shows what might be a key or a password."""
+        if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
+            return "'key_env' must be the name of an environment variable that holds the key, never the key itself"
+        if self.base_url and not self.base_url.startswith(("http://", "https://")):
+            return "'base_url' must begin with http:// or https://"
+        if self.base_url and "@" in urlsplit(self.base_url).netloc:
+            return "'base_url' holds a user or a password; name a variable with a key in 'key_env' instead"
+        if self.api == "azure" and not self.api_version:
+            return "'api' is 'azure', which needs 'api_version'"
+        if self.max_cost and not (self.price_in or self.price_out):
+            return "'max_cost' needs prices: set 'price_in' and 'price_out'"
+        return None
+
+    def key(self) -> str:
+        """The key, from the environment; "" if none is named.
+
+        Raises:
+            UserError: the variable is not set.
+        """
+        if self.key_env and not os.environ.get(self.key_env):
+            raise UserError(f"key_env: the environment has no variable {self.key_env}; export it before the run")
+        return os.environ.get(self.key_env, "") if self.key_env else ""
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    """What an endpoint is asked as a teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
+
+    ask: Literal["walks", "explain", "log"] = "walks"
+    """"walks": it plays whole episodes with reflections; "explain": the environment's expert plays, and it reflects on
+    each step, knowing the best action; "log": it adds reflections to the demonstrations of `teach.log`."""
+    walks: Count = 1
+    """Walks per task."""
+    leak: Literal["source", "action"] = "source"
+    """What a reflection must not give away: that the best action was known to its author, or the action's name too."""
+    attempts: Count = 3
+    """How often it is asked for one thing: what is malformed or leaks is asked for again, then kept aside in a file."""
+    longest: Count = 400
+    """Longest reflection in characters."""
+    max_tokens: Count = 300
+    """Longest answer in the server's tokens."""
+    temperature: NonNegative = 0.7
+    """Of its first answer; repeated questions are answered anew where it is above 0."""
+    history: Count = 12_000
+    """Most characters of an observation's history that it is shown: the end of it."""
+    dagger_episodes: Count = 1
+    """Of the arm "dagger": episodes that the student plays per training task, in whose states it is taught."""
+    dagger_states: Natural = 0
+    """Of the arm "dagger": most states that are labelled, spread over all; 0 labels every one."""
+
+
+@dataclass(frozen=True)
+class PlayerConfig(EndpointConfig):
+    """A player behind an endpoint: [players.NAME].
+
+    Attributes:
+        style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
+            and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
+            "reflector" writes reflections for our trained policy.
+        max_tokens: longest answer, in the server's tokens.
+        history: most characters of an observation's history that it is shown: the end of it.
+    """
+
+    style: Style = "act"
+    max_tokens: Count = 300
+    history: Count = 12_000
+
+
+class Players(FreeSection):
+    """Language models behind endpoints that play: a table [players.NAME] each, with the keys of [endpoint] (what it
+    lacks is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm
+    ([endpoints.md](endpoints.md)).
+    """
+
+    names_code = False  # "llama3:8b" is a model, not an import path
+
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        super().__init__(given or {})
+        for name, table in self.items():
+            if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
+                raise UserError(f"players: {name!r} must consist of letters, digits, '-' and '_'")
+            if not isinstance(table, Mapping):
+                raise UserError(f"players.{name} is a table with keys of its own: write [players.{name}]")
+            if budget := [key for key in BUDGET if key in table]:
+                raise UserError(
+                    f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}"
+                )
+            from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
+
+
+WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "price_in", "price_out")
+"""What belongs to an address: a player that has another one takes none of this from [endpoint]."""
+
+
+def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
+    """The section [players.NAME], filled up from [endpoint]. A key meant for one server is not sent to another.
+
+    Raises:
+        UserError: no address or no model is named.
+    """
+    table, shared = recipe.sections["players"][name], endpoint_settings(recipe)
+    elsewhere = "base_url" in table
+    inherited = {
+        field.name: getattr(shared, field.name)
+        for field in fields(shared)
+        if field.name not in table and not (elsewhere and field.name in WHERE)
+    }
+    made = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
+    return require_address(replace(made, **inherited), f"players.{name}")
+
+
+def require_address(config: Any, section: str) -> Any:
+    """The settings, which name an address and a model; UserError names the key that is missing."""
+    for key in ("base_url", "model"):
+        if not getattr(config, key):
+            raise UserError(f"{section}.{key} is missing; name the server and its model (docs/endpoints.md)")
+    return config
+
+
+def endpoint_settings(recipe: Recipe) -> EndpointConfig:
+    """The section [endpoint] of a recipe."""
+    found: EndpointConfig = recipe.sections["endpoint"]
+    return found
+
+
+def teacher_settings(recipe: Recipe) -> TeacherConfig:
+    """The section [teacher] of a recipe."""
+    found: TeacherConfig = recipe.sections["teacher"]
+    return found

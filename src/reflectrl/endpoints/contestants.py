@@ -1,0 +1,129 @@
+"""Players behind endpoints: contestants in four styles, and a reflector for our policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.endpoints.client import Ask, Endpoint, Message
+from reflectrl.endpoints.config import PlayerConfig, endpoint_settings, player_settings
+from reflectrl.endpoints.journal import Budget, Journal
+from reflectrl.endpoints.parsing import read_action, read_reflection
+from reflectrl.models.load import load_model
+from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.players import Models, make_policy, make_reflector
+from reflectrl.players import Player
+from reflectrl.players.base import LiveEpisode
+from reflectrl.prompts.messages import conversation, follow_up, said
+from reflectrl.types import Sampling, Turn, UserError, named_seed
+
+ILLEGAL = "illegal"
+"""Who takes the turn where an endpoint named no legal action twice: chance."""
+JOURNAL = Path("endpoints", "journal.jsonl")
+"""Where in a run folder the answers of all its endpoints are kept."""
+
+
+def journal_of(recipe: Recipe, folder: Path) -> Journal:
+    """The journal of a run, with the run's budget."""
+    config = endpoint_settings(recipe)
+    return Journal(folder / JOURNAL, Budget(config.max_requests, config.max_total_tokens, config.max_cost))
+
+
+def players(
+    context: Context, name: str, seed: int, models: Models | None, temperature: float
+) -> tuple[Player, Player | None]:
+    """Who plays and who speaks in the arm of [players.NAME]: what `Arm.players` names."""
+    recipe = context.recipe
+    config = player_settings(recipe, name)
+    endpoint = Endpoint(config, journal_of(recipe, context.run.path))
+    if config.style == "reflector":
+        assert models is not None, "the arm has a policy"
+        reflector = EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature)
+        return make_policy(recipe, models[0], Sampling(temperature)), reflector
+    player = EndpointPlayer(name, endpoint, config, temperature)
+    if config.style != "pair":
+        return player, None
+    folder = context.run.checkpoint(seed, "reflector")
+    if not context.run.is_trained(seed, "reflector"):
+        raise UserError(f"{folder} is not trained yet; run the recipe first")
+    return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
+
+
+class EndpointPlayer:
+    """Chooses actions by asking a model behind an endpoint; what it thinks aloud becomes a reflection in the episode.
+
+    An answer that names no legal action is asked about once more; after that a random action is taken, in a turn of the
+    player "illegal", so that results can say how often.
+
+    Args:
+        name: the player's, for its turns.
+        temperature: 0 asks for likeliest answers; equal questions are then asked once.
+    """
+
+    def __init__(self, name: str, endpoint: Endpoint, config: PlayerConfig, temperature: float) -> None:
+        self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """The actions, one per episode, all asked for side by side."""
+        talks = [self._begun(episode) for episode in episodes]
+        if self.config.style == "react":
+            for episode, talk, answer in zip(episodes, talks, self._asked(episodes, talks), strict=True):
+                episode.turns.append(Turn(self.name, read_reflection(answer)))
+                talk += [said("assistant", answer), follow_up("now_act")]
+        answers = self._asked(episodes, talks)
+        choices = [read_action(answer, e.observation.actions) for e, answer in zip(episodes, answers, strict=True)]
+        unclear = [i for i, choice in enumerate(choices) if choice is None]
+        for i in unclear:
+            talks[i] += [said("assistant", answers[i]), follow_up("repair", episodes[i].observation.actions)]
+        repaired = self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear])
+        for i, answer in zip(unclear, repaired, strict=True):
+            choices[i] = read_action(answer, episodes[i].observation.actions)
+        return [self._turn(*one) for one in zip(episodes, answers, choices, strict=True)]
+
+    def _begun(self, episode: LiveEpisode) -> list[Message]:
+        """What the model is asked first."""
+        kind = {"reason": "reason", "react": "reflect"}.get(self.config.style, "act")
+        more = (episode.reflection or "",) if kind == "act" else ()
+        return conversation("role", kind, episode.observation, self.config.history, *more)
+
+    def _asked(self, episodes: Sequence[LiveEpisode], talks: Sequence[Sequence[Message]]) -> list[str]:
+        asks = [
+            Ask(talk, self.config.max_tokens, self.temperature, sample_of(episode, self.temperature))
+            for episode, talk in zip(episodes, talks, strict=True)
+        ]
+        return self.endpoint.complete_all(asks)
+
+    def _turn(self, episode: LiveEpisode, answer: str, choice: int | None) -> Turn:
+        actions = episode.observation.actions
+        if self.config.style == "reason" and (thought := read_reflection(answer)):
+            episode.turns.append(Turn(self.name, thought))
+        if choice is None:
+            choice = int(episode.rng.integers(len(actions)))
+            return Turn(ILLEGAL, actions[choice], choice=choice)
+        return Turn(self.name, actions[choice], choice=choice, sampling=Sampling(self.temperature))
+
+
+class EndpointReflector:
+    """Writes reflections for a policy by asking a model behind an endpoint."""
+
+    def __init__(self, name: str, endpoint: Endpoint, config: PlayerConfig, temperature: float) -> None:
+        self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        """The reflections, one per episode."""
+        asks = [
+            Ask(
+                conversation("role", "reflect", episode.observation, self.config.history),
+                self.config.max_tokens,
+                self.temperature,
+                sample_of(episode, self.temperature),
+            )
+            for episode in episodes
+        ]
+        return [Turn(self.name, read_reflection(answer)) for answer in self.endpoint.complete_all(asks)]
+
+
+def sample_of(episode: LiveEpisode, temperature: float) -> int:
+    """Which of many answers to equal questions an episode gets: greedy ones are all the same."""
+    return named_seed("sample", episode.seed, len(episode.steps)) if temperature else 0

@@ -1,0 +1,91 @@
+"""From what chat models write to actions and reflections: lenient with the form, strict with the content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from reflectrl.endpoints.client import without_thinking
+
+MARKED = re.compile(r"(?im)^\W*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
+REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
+TOLD = re.compile(
+    r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
+    r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
+    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice) (is|was|would be)\b"
+    r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
+)
+"""Words by which a reflection gives away that its author knew the best action."""
+PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
+
+
+def plain(text: str) -> str:
+    """A text as actions are compared: small letters, single spaces, without quotes, markup and full stops around."""
+    return re.sub(r"\s+", " ", text).strip(" \t\n.,;:!\"'`*_<>[](){}").casefold()
+
+
+def read_action(answer: str, actions: Sequence[str]) -> int | None:
+    """The index of the action that an answer names; None if it names none, or leaves open which.
+
+    Understood are, in this order: what follows the last "Action:", or the whole answer, or its last line, being an
+    action; the one action that is mentioned there. What a model thought between <think> tags does not count.
+    """
+    said = without_thinking(answer)
+    lines = [line for line in said.splitlines() if line.strip()]
+    places = [*[found[1] for found in MARKED.finditer(said)][-1:], said, *lines[-1:]]
+    for place in places:
+        if place.strip() in actions:
+            return list(actions).index(place.strip())
+        same = [i for i, action in enumerate(actions) if plain(action) == plain(place)]
+        if len(same) == 1:
+            return same[0]
+    return next((found for place in places if (found := _mentioned(plain(place), actions)) is not None), None)
+
+
+def _mentioned(text: str, actions: Sequence[str]) -> int | None:
+    """The one action whose words occur in a text, where others that occur are parts of it."""
+    found = [i for i, action in enumerate(actions) if plain(action) and _occurs(plain(action), text)]
+    longest = max(found, key=lambda i: len(plain(actions[i])), default=None)
+    if longest is None:
+        return None
+    rest = text.replace(plain(actions[longest]), " ")
+    others = [
+        i
+        for i in found
+        if i != longest and (_occurs(plain(actions[i]), rest) or plain(actions[i]) == plain(actions[longest]))
+    ]
+    return None if others else longest
+
+
+def _occurs(words: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+
+
+def read_reflection(answer: str) -> str:
+    """The reflection of an answer on one line: what follows "Reflection:", or all but the action; "" if none."""
+    said = without_thinking(answer)
+    found = REFLECTED.search(said)
+    text = found[1] if found else MARKED.sub("", said)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def problem_of(reflection: str, longest: int, leak: Literal["source", "action"], best: str = "") -> str | None:
+    """Why a reflection cannot be taught, in words that its author can be told; None if it can.
+
+    Args:
+        longest: most characters.
+        leak: whether it may name the best action ("source") or not ("action").
+        best: the best action, where its author knew it.
+    """
+    if not reflection:
+        return "there is no reflection"
+    if len(reflection) > longest:
+        return f"the reflection is longer than {longest} characters"
+    if PROMPT_WORDS.search(reflection):
+        return "the reflection holds a list of actions or a choice"
+    if best and TOLD.search(reflection):
+        return "the reflection gives away that the best action was known"
+    if best and leak == "action" and _occurs(plain(best), plain(reflection)):
+        return "the reflection names the action"
+    return None

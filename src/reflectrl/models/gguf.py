@@ -1,0 +1,101 @@
+"""Models in GGUF files, as llama.cpp reads them: turned into an ordinary Hugging Face folder once, in the cache.
+
+The weights are dequantised by `transformers` with the package `gguf` (reflectrl[gguf]), and they stay as inexact as
+their quantisation left them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reflectrl.config.folders import data_folder, require_writable
+from reflectrl.digests import digest_of, require_undamaged, write_digests
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+MAGIC = b"GGUF"
+
+
+def converted(file: Path, half: bool = False) -> Path:
+    """The folder that was made of a GGUF file, which is made first where it is not there.
+
+    It is named by the file's content and lies in the cache, so a file may move, and is converted once.
+
+    Args:
+        half: keep the weights in bfloat16, half as large.
+
+    Raises:
+        UserError: there is no such file, it is not of a kind that can be read, or the folder cannot be written.
+    """
+    if not file.is_file():
+        raise UserError(f"model {str(file)!r}: there is no such GGUF file")
+    folder = data_folder("models") / f"gguf-{digest_of(file)[:16]}{'-half' if half else ''}"
+    if not (folder / "config.json").is_file():
+        convert(file, folder, half)
+    require_undamaged(folder)
+    return folder
+
+
+def convert(file: Path, folder: Path, half: bool = False) -> None:
+    """Write the model of a GGUF file as a Hugging Face folder with tokenizer and digests; whole, or not at all.
+
+    Raises:
+        UserError: as `converted`.
+    """
+    model, tokenizer = read_gguf(file, torch.bfloat16 if half else torch.float32)
+    require_writable(folder.parent, f"folder of models {folder.parent}")
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        write_digests(part)
+        for path in part.rglob("*"):
+            with path.open("rb") as written:
+                os.fsync(written.fileno())
+        part.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)  # without a config.json, it was no model
+        part.rename(folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Model and tokenizer of a GGUF file.
+
+    Raises:
+        UserError: it is none, of an architecture or a quantisation that `transformers` cannot read, or damaged.
+    """
+    with file.open("rb") as opened:
+        if opened.read(len(MAGIC)) != MAGIC:
+            raise UserError(f"model {str(file)!r} is no GGUF file (it does not begin with {MAGIC.decode()})")
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError("GGUF files need the package gguf: pip install 'reflectrl[gguf]'")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {
+        "pretrained_model_name_or_path": str(file.parent),
+        "gguf_file": file.name,
+        "local_files_only": True,
+    }
+    try:
+        read: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype)
+        about = {
+            key: value
+            for key, value in read.config.to_dict().items()
+            if key not in ("quantization_config", "_name_or_path", "_model_name_or_path")
+        }
+        model = type(read)(type(read.config).from_dict(about)).to(dtype)
+        model.load_state_dict(read.state_dict())  # the library does not save a model that it calls quantised
+        return model, AutoTokenizer.from_pretrained(**where)
+    except Exception as error:  # the loader raises many kinds; all mean "this is not a file that I can read"
+        raise UserError(f"model {str(file)!r}: this GGUF file cannot be read: {one_line(error)[:200]}") from error

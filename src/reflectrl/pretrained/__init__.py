@@ -1,0 +1,1 @@
+"""Pretrained models: getting one, and asking it before it has learned anything."""

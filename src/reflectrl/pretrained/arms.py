@@ -1,0 +1,32 @@
+"""Arms of a pretrained model that has learned nothing here: told the rules (zero-shot), or shown steps (few-shot)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reflectrl.config.rules import Count
+from reflectrl.pipeline.arms import BASE, Arm
+
+MODELS: dict[str, Any] = {}
+SHOTS = "reflectrl.pretrained.shots"
+SETTINGS = ("teach", "pretrained")
+
+ARMS: dict[str, Arm] = {
+    "zero-shot": Arm("the untrained model in both roles", BASE, BASE),
+    "zero-shot-no-reflection": Arm("the untrained model, without a reflector", BASE),
+    "few-shot": Arm(
+        "the untrained model in both roles, shown some steps", BASE, BASE, shows=f"{SHOTS}:steps", settings=SETTINGS
+    ),
+    "few-shot-no-reflection": Arm(
+        "the untrained model, shown some steps, without a reflector", BASE, shows=f"{SHOTS}:choices", settings=SETTINGS
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PretrainedConfig:
+    """How the arms `few-shot` and `few-shot-no-reflection` ask an untrained model."""
+
+    shots: Count = 4
+    """Demonstrated steps that the system prompt shows."""

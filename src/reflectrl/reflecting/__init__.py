@@ -1,0 +1,1 @@
+"""Learning of the reflector: reinforcement learning of what it writes, and rejection sampling."""

@@ -1,0 +1,79 @@
+"""Builders of the reflector's training: from a trained pair to a reflector that serves it better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from reflectrl.config import Recipe, RLConfig
+from reflectrl.envs import make
+from reflectrl.envs.pool import EnvPool
+from reflectrl.learn.checkpoint import drop_state, write_folder
+from reflectrl.pipeline.arms import chosen
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
+from reflectrl.pipeline.progress import Tick
+from reflectrl.reflecting.arms import MODELS, WRITER, Reflecting
+from reflectrl.reflecting.config import reflecting_settings
+from reflectrl.reflecting.online import train_reflector
+from reflectrl.reflecting.rollouts import ReflectionRollouts
+from reflectrl.types import named_seed
+
+Train = Callable[..., None]
+
+
+def rl(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Train a reflector, or a pair, by reinforcement learning."""
+    row = MODELS[artifact.name]
+    _train(context, artifact, tick, context.recipe.rl.updates, partial(train_reflector, both=row.trains == "both"))
+
+
+def rejection(context: Context, artifact: Artifact, tick: Tick) -> None:
+    """Let a reflector imitate the best of what it writes."""
+    from reflectrl.reflecting.rejection import train_rejection
+
+    train = partial(train_rejection, make_env=partial(make, context.recipe.env), batch=context.recipe.eval.batch)
+    _train(context, artifact, tick, reflecting_settings(context.recipe).rounds, train)
+
+
+def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: Train) -> None:
+    recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
+    row = MODELS[name]
+    config, settings = settings_of(recipe, row), reflecting_settings(recipe)
+    start = replace(chosen([name])[name], policy=row.policy, reflector=row.reflector)
+    policy_lm, reflector_lm = load_pair(recipe, run, seed, start, row.policy)
+    assert reflector_lm is not None
+    policy, speaker = make_policy(recipe, policy_lm), make_reflector(recipe, reflector_lm)
+    learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
+    with (
+        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
+    ):
+
+        def note(metrics: dict[str, Any]) -> None:
+            log.write(metrics)
+            success = metrics.get("eval_success")
+            tick(metrics["step"], last, "" if success is None else f"validation {success:.0%}")
+
+        rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed, row.trains == "both")
+        train(rollouts, config, settings, rl_seed, note, learner)
+    if row.trains == "both":  # the reflector first: the policy's checkpoint says that both are there
+        saved = partial(reflector_lm.save, artifact=name + WRITER, seed=seed)
+        write_folder(run.checkpoint(seed, name + WRITER), saved)
+    lm = policy_lm if row.trains == "both" else reflector_lm
+    write_folder(run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
+    drop_state(learner)
+
+
+def settings_of(recipe: Recipe, row: Reflecting) -> RLConfig:
+    """The recipe's [rl], without replay, whose reflections other weights wrote; and without what would train a policy
+    that stays as it is.
+    """
+    config = replace(recipe.rl, replay=0, replay_episodes=0, replay_log=0, self_imitation=False)
+    if row.trains == "both":
+        return config
+    return replace(config, kl_coef=0.0, temperature=reflecting_settings(recipe).policy_temperature)

@@ -1,0 +1,193 @@
+"""What the reflector learns from: an update's reflections as tokens, and what each is credited with.
+
+The policy and the environment together are the reflector's environment: its action is a whole reflection, which earns
+what the episode earns. So advantages are those of `learn/advantages.py`, with a critic that reads the reflector's
+prompt (never the reflection, which would take from it what it is credited with).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reflectrl.config import RLConfig
+from reflectrl.envs.base import TextEnv
+from reflectrl.learn.batch import Batch
+from reflectrl.learn.curriculum import replayed
+from reflectrl.learn.examples import Example
+from reflectrl.learn.rollouts import EpisodeRollouts, Steps, compute_advantages, flatten
+from reflectrl.learn.validation import evaluate_policy, evenly
+from reflectrl.learn.value import ValueHead
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.sharing import Ids
+from reflectrl.players.policy import Policy, Reflector
+from reflectrl.prompts import reflector_prompt, tokenize
+from reflectrl.reflecting.config import ReflectingConfig
+from reflectrl.reflecting.sampled import SampledReflector, forget
+from reflectrl.types import Observation, Step, Turn
+from reflectrl.values.features import choice_table
+
+
+@dataclass
+class Reflections:
+    """R reflections that were drawn in play.
+
+    Attributes:
+        rows: prompt and reflection of each as tokens, end-of-text included where it was drawn.
+        old_logp: log-probabilities of each one's tokens when it was drawn.
+        advantages_R: how much better each turned out than expected, not yet normalised.
+        returns_R: discounted reward-to-go from its step on: what the critic learns.
+        minibatches: for each optimiser step of an epoch, which of them go through the model together, slice by slice.
+        metrics: what else is to be reported of them.
+    """
+
+    rows: list[Example]
+    old_logp: list[tuple[float, ...]]
+    advantages_R: Tensor
+    returns_R: Tensor
+    minibatches: list[list[list[int]]]
+    metrics: dict[str, float]
+
+
+class ReflectionRollouts(EpisodeRollouts):
+    """Episodes in which the reflector draws its reflections, and what they teach it.
+
+    Args:
+        policy: reads the reflections; it draws at `config.temperature`.
+        speaker: the reflector that learns, as it speaks in evaluation. In play it draws at `settings.temperature`.
+        both: whether the policy learns as well; otherwise nothing is computed for it.
+
+    Attributes:
+        reflector_reference: a frozen copy from which the reflector is not to stray; None where that costs nothing.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        speaker: Reflector,
+        make_env: Callable[[], TextEnv],
+        config: RLConfig,
+        settings: ReflectingConfig,
+        seed: int,
+        both: bool = False,
+    ) -> None:
+        self.drawing = SampledReflector(speaker, settings.temperature)
+        own = config if both else replace(config, baseline="none")
+        super().__init__(policy, self.drawing, make_env, own, seed)
+        self.speaker, self.settings, self.baseline_config = speaker, settings, config
+        name = "reflector_reference"
+        self.reflector_reference = speaker.lm.frozen_copy(name) if settings.kl_coef else None
+
+    def evaluate(self) -> dict[str, float]:
+        forget(self.speaker)
+        tasks = evenly(self.env.tasks("validation"), self.config.eval_episodes)
+        return evaluate_policy(self.policy, self.speaker, self.make_env, tasks, self.config.eval_sampling, self.seed)
+
+    def collect(self, update: int, critic: ValueHead | None) -> Batch:
+        forget(self.drawing)
+        return super().collect(update, critic)
+
+    @torch.no_grad()
+    def reflections(self, critic: ValueHead | None) -> Reflections:
+        """The reflections of the episodes that were last played, with the present weights of critic and policy.
+
+        Args:
+            critic: of the reflector; None where `config.baseline` needs none.
+        """
+        config, lm = self.config, self.drawing.lm
+        steps = flatten(self.policy, self.learned, config.gamma, self.paid)
+        played = [step for episode in self.learned for step in episode.steps[replayed(episode) :]]
+        prompts = reflector_prompts(self.drawing, played)
+        values_N = critic_values(lm, critic, prompts, config.minibatch) if critic is not None else None
+        advantages_N = compute_advantages(steps, self.baseline_config, float(steps.returns_N.mean()), values_N)
+        if self.settings.signal == "choice":
+            advantages_N = choice_gains(self.policy, played, steps, advantages_N)
+        turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}
+        rows = [Example((*prompts[n], *turn.token_ids), len(prompts[n])) for n, turn in turns.items()]
+        texts, places = [turn.text for turn in turns.values()], torch.tensor(list(turns), dtype=torch.long)
+        metrics = {
+            "reflections": float(len(rows)),
+            "distinct_reflections": float(len(set(texts))),
+            "reflection_length": float(np.mean([len(row.ids) - row.start for row in rows])) if rows else 0.0,
+        }
+        old = [turn.logprobs for turn in turns.values()]
+        minibatches = dealt(rows, config, self.rng)
+        return Reflections(rows, old, advantages_N[places], steps.returns_N[places], minibatches, metrics)
+
+    def end_update(self) -> dict[str, float]:
+        self.drawing.clear_cache()
+        return super().end_update()
+
+
+def reflection_of(step: Step) -> Turn | None:
+    """The turn in which a reflection was drawn at a step, if one was."""
+    return next((turn for turn in step.turns if turn.choice is None and turn.token_ids), None)
+
+
+def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
+    """What the reflector read at each step."""
+    known = {
+        seen: tokenize(reflector.lm, reflector_prompt(seen), reserve=reflector.max_new_tokens)
+        for seen in dict.fromkeys(step.observation for step in steps)
+    }
+    return [known[step.observation] for step in steps]
+
+
+def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], most: int) -> Tensor:
+    """(N,) what a critic expects at the end of each prompt; `most` different ones go through the model together."""
+    distinct = sorted(set(prompts))
+    parts = [distinct[i : i + most] for i in range(0, len(distinct), most)]
+    values = torch.cat([critic(lm.backend.read(part)).cpu() for part in parts]).tolist()
+    of = dict(zip(distinct, values, strict=True))
+    return torch.tensor([of[ids] for ids in prompts])
+
+
+def dealt(rows: Sequence[Example], config: RLConfig, rng: np.random.Generator) -> list[list[list[int]]]:
+    """Reflections dealt out at random to `config.steps_per_epoch` minibatches, and each of these in slices of
+    `config.minibatch`, in which those of equal prompts are neighbours: what they share is read once.
+    """
+    count = max(1, min(config.steps_per_epoch, len(rows)))
+    parts = [
+        sorted(part.tolist(), key=lambda r: rows[r].ids) for part in np.array_split(rng.permutation(len(rows)), count)
+    ]
+    return [[part[i : i + config.minibatch] for i in range(0, len(part), config.minibatch)] for part in parts]
+
+
+def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantages_N: Tensor) -> Tensor:
+    """(N,) how much more than usual each reflection raised the log-probability of the better action of its state.
+
+    The gain of a reflection is log pi(a* | s, reflection) − log pi(a* | s), the policy as it is now; from it, the mean
+    of all gains is taken. The better action a* of a state is the one with the greatest mean advantage over all steps
+    with an equal observation, if that is above 0. Where no action turned out better than expected, the result is 0.
+    """
+    best = better_actions(played, advantages_N)
+    found = [n for n, step in enumerate(played) if step.observation in best and step.reflection is not None]
+    if not found:
+        return torch.zeros_like(advantages_N)
+    labels, questions = [], []
+    for n in found:
+        step, action = played[n], best[played[n].observation]
+        order = step.choice.order if step.choice is not None else ()
+        labels.append(order.index(action) if order else action)
+        questions.append((policy.prompt(step.observation, None, order), step.observation.actions))
+    width = max(len(actions) for _, actions in questions)
+    told = choice_table(policy, [(steps.prompts[n], steps.actions[n]) for n in found], width)
+    untold = choice_table(policy, questions, width)
+    gains = (told - untold).gather(1, torch.tensor(labels)[:, None])[:, 0]
+    result_N = torch.zeros_like(advantages_N)
+    result_N[found] = (gains - gains.mean()).to(result_N)
+    return result_N
+
+
+def better_actions(played: Sequence[Step], advantages_N: Tensor) -> dict[Observation, int]:
+    """Observation → the action that earned most more than expected there, where one earned more."""
+    earned: dict[Observation, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for step, advantage in zip(played, advantages_N.tolist(), strict=True):
+        earned[step.observation][step.action].append(advantage)
+    means = {seen: {a: sum(some) / len(some) for a, some in actions.items()} for seen, actions in earned.items()}
+    return {seen: max(found, key=lambda a: found[a]) for seen, found in means.items() if max(found.values()) > 0}

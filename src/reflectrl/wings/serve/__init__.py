@@ -1,0 +1,1 @@
+"""Serve trained agents over an HTTP API that OpenAI's clients speak."""

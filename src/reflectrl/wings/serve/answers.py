@@ -1,0 +1,114 @@
+"""What is said in answer to a request: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from reflectrl.terminal import printable
+from reflectrl.types import Turn, UserError, named_seed
+from reflectrl.wings.serve.batching import Asked
+from reflectrl.wings.serve.protocol import ChatRequest, Refusal
+
+
+class Answer:
+    """The reflection, and one of the listed actions.
+
+    Args:
+        request: what is answered.
+        asked: the same as it was put to the players.
+        turns: those so far.
+    """
+
+    def __init__(self, request: ChatRequest, asked: Asked, turns: list[Turn]) -> None:
+        self.request, self.asked, self.turns, self.actions = request, asked, turns, asked.live.observation.actions
+        self.about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+
+    @property
+    def reflection(self) -> str | None:
+        """What is shown of it holds no control characters."""
+        return next((printable(turn.text) for turn in self.turns if turn.choice is None), None)
+
+    def choice(self) -> dict[str, Any]:
+        """The chosen action and the probabilities; above temperature 0, drawn from them."""
+        [turn] = [turn for turn in self.turns if turn.choice is not None]
+        action, temperature = turn.choice, self.request.temperature or 0.0
+        if temperature > 0 and turn.probs:
+            seed = self.request.seed
+            rng = np.random.default_rng(None if seed is None else named_seed(seed, "temperature"))
+            logits = np.log(np.maximum(turn.probs, 1e-12)) / temperature
+            weights = np.exp(logits - logits.max())
+            action = int(rng.choice(len(weights), p=weights / weights.sum()))
+        return {"action": action, "probabilities": list(turn.probs)}
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens that the policy read, and that both wrote."""
+        read = self.asked.read
+        thought = sum(len(turn.token_ids) for turn in self.turns if turn.choice is None)
+        written = sum(len(turn.token_ids) for turn in self.turns)
+        details = {"reasoning_tokens": thought}
+        return {
+            "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+            "completion_tokens_details": details,
+        }  # fmt: skip
+
+    def whole(self) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        chosen = self.choice()
+        said = {"role": "assistant", "content": self.actions[chosen["action"]]}
+        message = {**said, "reasoning_content": self.reflection}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "reflectrl": chosen}
+        return {**self.about, "object": "chat.completion", "choices": [choice], "usage": self.usage()}
+
+    async def events(self, turns: AsyncIterator[Turn]) -> AsyncIterator[str]:
+        """The answer as server-sent events: the reflection as soon as it is written, then the action."""
+        try:
+            yield self._chunk({"role": "assistant"})
+            if self.reflection is not None:
+                yield self._chunk({"reasoning_content": self.reflection})
+            self.turns += [turn async for turn in turns]
+            chosen = self.choice()
+            yield self._chunk({"content": self.actions[chosen["action"]]}, reflectrl=chosen)
+            yield self._chunk({}, finish_reason="stop")
+            options = self.request.stream_options
+            if options is not None and options.include_usage:
+                yield _event({**self.about, "object": "chat.completion.chunk", "choices": [], "usage": self.usage()})
+        except (UserError, Refusal) as error:
+            yield _event(refusal_of(error).body())
+        yield "data: [DONE]\n\n"
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, **more}
+        return _event({**self.about, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events that hold a request's place until they end, however they do."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[str], held: ExitStack) -> None:
+        super().__init__(events, headers={"Cache-Control": "no-store"})
+        self.held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        with self.held:
+            await super().__call__(scope, receive, send)
+
+
+def refusal_of(error: UserError | Refusal) -> Refusal:
+    """What a player says of an observation that does not fit, as the answer to a request."""
+    return error if isinstance(error, Refusal) else Refusal(400, str(error), "context_length_exceeded", "messages")
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"

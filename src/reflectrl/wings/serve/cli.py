@@ -1,0 +1,142 @@
+"""`serve`: a trained agent behind an HTTP API that OpenAI's clients speak."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from reflectrl.plugins import suggestion
+from reflectrl.terminal import printable_line
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    from reflectrl.api import Agent
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Serve a trained agent over an OpenAI-compatible HTTP API, until Ctrl-C. The reflection goes out as reasoning
+    text, and the content of an answer is one of the actions that the request lists.
+    """
+
+    agent: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|AGENT")]
+    """A run folder, or an agent's as `export-agent` writes it."""
+    arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
+    """Which players of a run; the last one of the recipe that is trained, if not given."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Which training of a run."""
+    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
+    """Where to listen. Anything but this machine's loopback needs --token-env."""
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8000
+    """At which port; 0 takes a free one."""
+    token_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """Environment variable with the token that clients have to send (as their API key)."""
+    body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 1024
+    """Largest request, in KiB."""
+    concurrent: Annotated[int, tyro.conf.arg(metavar="N")] = 64
+    """Requests at the same time, waiting ones included; further ones are told to come again (429)."""
+    batch: Annotated[int, tyro.conf.arg(metavar="N")] = 32
+    """Most requests that the model computes together."""
+    timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 60.0
+    """Longest time for a request, from its first byte to the end of its answer."""
+    trust: bool = False
+    """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Load, listen, and serve until told to end."""
+        self._check(settings)
+        token = self._token()
+        try:
+            import uvicorn
+
+            from reflectrl.wings.serve.app import Limits, Server
+        except ImportError as error:
+            raise UserError("the server needs an extra: pip install reflectrl[serve]") from error
+        with bound(self.host, self.port, token is not None) as listening:
+            limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
+            name, about, agent = self._loaded()
+            app = Server(agent, name, about, limits, token).app()
+            config = uvicorn.Config(
+                app, log_config=None, access_log=False, server_header=False, ws="none", lifespan="on",
+                timeout_graceful_shutdown=math.ceil(self.timeout),
+            )  # fmt: skip
+            for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
+                signal.signal(number, lambda *_: None)
+            host, port = listening.getsockname()[:2]
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            print(f"serving {name} at http://{place}/v1 (Ctrl-C ends)", flush=True)
+            uvicorn.Server(config).run(sockets=[listening])
+        print("stopped")
+
+    def _check(self, settings: Sequence[str]) -> None:
+        from reflectrl.cli.run import flags
+
+        if settings:
+            option = settings[0].partition("=")[0]
+            raise UserError(
+                f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(type(self))])}"
+            )
+        if min(self.body_kib, self.concurrent, self.batch) < 1 or not 0 < self.timeout < float("inf"):
+            raise UserError("--body-kib, --concurrent and --batch are at least 1, --timeout is above 0")
+
+    def _loaded(self) -> tuple[str, dict[str, Any], Agent]:
+        """The agent, its name for clients, and what they may know of it."""
+        import transformers
+
+        from reflectrl.api import load_agent
+        from reflectrl.config import read_recipe
+        from reflectrl.pipeline.arms import chosen
+
+        transformers.utils.logging.disable_progress_bar()
+        agent = load_agent(self.agent, self.arm, self.seed, trust=self.trust)
+        if chosen([agent.name])[agent.name].player != "policy":
+            raise UserError(f"the arm {agent.name!r} plays without a model; there is nothing to serve")
+        recipe = read_recipe(self.agent / "recipe.toml")
+        about = {
+            "arm": agent.name,
+            "environment": printable_line(str(recipe.env["name"])),
+            "reflects": agent.reflector is not None,
+        }
+        return printable_line(f"{recipe.name}:{agent.name}"), about, agent
+
+    def _token(self) -> str | None:
+        if not self.token_env:
+            return None
+        token = os.environ.get(self.token_env, "").strip()
+        if len(token) < 8 or not token.isascii() or not token.isprintable():
+            raise UserError(f"--token-env {self.token_env}: it must hold a token of 8 or more ASCII characters")
+        return token
+
+
+def bound(host: str, port: int, has_token: bool) -> socket.socket:
+    """A socket that listens; UserError where the address cannot be used, or would open the agent to others."""
+    if not 0 <= port < 2**16:
+        raise UserError(f"--port must be from 0 to 65535, not {port}")
+    if not (has_token or is_loopback(host)):
+        raise UserError(f"--host {host}: others could reach it; say which variable holds a token: --token-env NAME")
+    try:
+        [(family, _, _, _, address), *_] = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
+        listening = socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = (
+            os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
+        )
+        raise UserError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine's loopback, by its name alone: nothing is looked up."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,69 @@
+"""The published description of the API (OpenAPI 3.1), made of the models that read the requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+import reflectrl
+from reflectrl.wings.serve.protocol import ChatCompletion, ChatRequest, Error, Health, ModelInfo, ModelList
+
+REFUSED = {
+    400: "The request cannot be read, or does not fit the model; `param` names the field.",
+    401: "The token is missing or wrong.",
+    403: "The request was meant for another host.",
+    404: "There is no such model.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is not `application/json`.",
+    429: "Too many requests at the same time; `Retry-After` says when to come again.",
+    503: "No answer in time, or the server is ending; `Retry-After` says when to come again.",
+}
+
+
+def document(needs_token: bool) -> dict[str, Any]:
+    """The document that GET /openapi.json returns."""
+    published = (ChatRequest, ChatCompletion, ModelList, ModelInfo, Health, Error)
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in published], ref_template="#/components/schemas/{model}"
+    )
+    schemas["$defs"]["TextEventStream"] = {
+        "type": "string",
+        "description": "Server-sent events: chunks as `data: {...}`, in the end `data: [DONE]`.",
+    }
+    chat = _operation("createChatCompletion", "Choose one of the listed actions.", "ChatCompletion", *REFUSED)
+    chat["responses"]["200"]["content"]["text/event-stream"] = {"schema": _ref("TextEventStream")}
+    chat["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref("ChatRequest")}}}
+    model = _operation("retrieveModel", "What is known of the agent.", "ModelInfo", 401, 403, 404)
+    model["parameters"] = [
+        {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    ]
+    paths: dict[str, Any] = {
+        "/v1/chat/completions": {"post": chat},
+        "/v1/models": {"get": _operation("listModels", "The agent that is served.", "ModelList", 401, 403)},
+        "/v1/models/{model}": {"get": model},
+        "/health": {"get": _operation("health", "Whether the server is up; needs no token.", "Health", 403)},
+    }
+    components: dict[str, Any] = {"schemas": schemas["$defs"]}
+    if needs_token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in paths.items():
+            for operation in operations.values():
+                operation["security"] = [] if path == "/health" else [{"token": []}]
+    info = {"title": "A reflectrl agent", "version": reflectrl.__version__, "license": {"name": "Apache-2.0"}}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
+
+
+def _operation(name: str, about: str, answer: str, *refused: int) -> dict[str, Any]:
+    responses = {"200": _response("The answer.", answer)}
+    responses |= {str(status): _response(REFUSED[status], "Error") for status in refused}
+    return {"operationId": name, "summary": about, "responses": responses}
+
+
+def _response(about: str, schema: str) -> dict[str, Any]:
+    return {"description": about, "content": {"application/json": {"schema": _ref(schema)}}}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
