@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reflectrl.config import ModelConfig, Recipe
 from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = 2**30
 
@@ -52,6 +55,8 @@ class Need:
     def update(self) -> float:
         """Both players, gradients and the optimiser's state of the one that learns, and activations."""
         return self.weights + self.adapters + self.learner + self.activations
+
+    sft = rl = update
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part.name} {getattr(self, part.name) / GIB:.2f}" for part in fields(self))
@@ -130,6 +135,15 @@ def available() -> float:
         if found == float("inf") and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
             return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         return found
+
+
+def free_bytes(device: torch.device) -> float:
+    """Bytes of memory that a device can give now; those of the machine for a CPU."""
+    if device.type != "cuda":
+        return available()
+    import torch
+
+    return float(torch.cuda.mem_get_info(device)[0])
 
 
 def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
-from reflectrl.models.fitting import available, refuse_unless_fitting
+from reflectrl.models.fitting import free_bytes, refuse_unless_fitting
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.lm import (
     CARD,
@@ -146,9 +146,7 @@ def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     device = pick_device(config.device)
     if device.type in ("cpu", "cuda"):
-        refuse_unless_fitting(
-            source, config, torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available()
-        )
+        refuse_unless_fitting(source, config, free_bytes(device))
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     quantised = _quantised(config, device)
     try:

@@ -4,12 +4,16 @@ There are many families of models, and some do between their layers or behind th
 of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing caches,
 speculative decoding, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
 not taken with this model, and a line says so.
+
+A model in 16 bits is tried in float32, where there is memory for that: rounding alone moves the logits of a deep model
+in bfloat16 by more than a unit, in which a mistake would not show.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +22,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.backend import Answers, Counters
+from reflectrl.models.fitting import free_bytes
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
@@ -28,7 +33,7 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
-"""The largest difference that counts as rounding, in float32 and in fewer bits: of hidden states relative to their
+"""The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states relative to their
 length, of logits and log-probabilities (nats) relative to 1 + their size."""
 
 SPREADS = (1.0, 10.0, 50.0)
@@ -66,17 +71,38 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
-    trial = _Trial(replace(lm, counters=Counters()), name)
     heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "choices take the whole of its own head")]
-    with torch.inference_mode():
-        tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
-        tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
+    with _in_float32(lm):
+        trial = _Trial(replace(lm, counters=Counters()), name)
+        with torch.inference_mode():
+            tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
+            tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
     if trial.said:
         doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
         if doubts not in told:  # a run loads a family's models again and again
             told.add(doubts)
             logger.warning("reflectrl: model %s %s", name, doubts)
     return replace(lm, shortcuts=tried.shortcuts)
+
+
+@contextmanager
+def _in_float32(lm: LanguageModel) -> Iterator[None]:
+    """Within the block a model in 16 bits has its weights in float32, and afterwards the same bits as before.
+
+    Models that are quantised, and those for which there is no memory, stay as they are.
+    """
+    half = [p for p in lm.model.parameters() if p.dtype in (torch.bfloat16, torch.float16)]
+    quantised = getattr(lm.core.config, "quantization_config", None) is not None
+    if quantised or 4 * sum(p.numel() for p in half) > free_bytes(lm.device):
+        half = []
+    dtypes = [p.dtype for p in half]
+    try:
+        for parameter in half:
+            parameter.data = parameter.data.float()
+        yield
+    finally:
+        for parameter, dtype in zip(half, dtypes, strict=True):
+            parameter.data = parameter.data.to(dtype)
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:
