@@ -150,9 +150,7 @@ def sft(recipe: Recipe) -> None:
 
 def rl(recipe: Recipe) -> None:
     """One update of the policy beside the reflector."""
-    policy, second = (
-        make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True)
-    )
+    policy, second = (make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True))
     rollouts = EpisodeRollouts(cast(Any, policy), cast(Any, second), filling, recipe.rl, 0)
     with tempfile.TemporaryDirectory() as place:
         train_online(rollouts, recipe.rl, 0, lambda metrics: None, Path(place) / "learner")

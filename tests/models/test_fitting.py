@@ -36,7 +36,9 @@ def test_weights_and_adapters_are_counted_as_they_are_loaded(
 
 
 def recipe(source: Path, **model: object) -> Recipe:
-    return from_dict(Recipe, {"name": "r", "env": {"name": "taxi"}, "model": {"source": str(source), **model}}, "a test")
+    return from_dict(
+        Recipe, {"name": "r", "env": {"name": "taxi"}, "model": {"source": str(source), **model}}, "a test"
+    )
 
 
 def test_lora_and_bfloat16_need_less_than_full_training(tiny_folder: Callable[[str], Path]) -> None:

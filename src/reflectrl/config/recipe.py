@@ -36,6 +36,10 @@ class ModelConfig:
     source: str = "scratch"
     """"scratch" (made here); the folder or name of a Hugging Face causal language model; a GGUF file (.gguf); or
     "smollm2-135m" and what else `reflectrl data model` gets ([hub-models.md](hub-models.md))."""
+    policy: str = ""
+    """Another source for the policy alone, such as the checkpoint of another run; "" takes `source`."""
+    reflector: str = ""
+    """The same for the reflector."""
     family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
     """Architecture of a scratch model."""
     layers: Count = 4
@@ -71,9 +75,21 @@ class ModelConfig:
     mixed_play: Literal["auto", "on", "off"] = "off"
     """The same for play and for online RL of agents: 1.2 to 1.7 times as fast; PPO's ratios are off by half a percent
     or so where it is unsure."""
+    gradient_checkpointing: bool = False
+    """Keep only what enters each layer for the gradient, and compute the layers again on the way back: a fraction of
+    the memory for about a third more time."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
+
+    def source_of(self, role: str) -> str:
+        """Where the model of a role ("policy", "reflector") comes from, before it has learned anything."""
+        return {"policy": self.policy, "reflector": self.reflector}[role] or self.source
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the players come from: one source, or two."""
+        return tuple(dict.fromkeys((self.source_of("policy"), self.source_of("reflector"))))
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""

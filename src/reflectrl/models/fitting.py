@@ -1,7 +1,7 @@
-"""How much memory a model needs, told from its files before it is loaded.
+"""How much memory a run with pretrained models needs, told from their files before they are loaded.
 
 Nothing is loaded for it, not even torch: the headers of safetensors files list every tensor with its shape, and
-`config.json` says the rest. So a dry run can show the estimate.
+`config.json` says the rest. So a dry run can show the estimate. `benchmarks/fitting.py` compares it with what is used.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,41 +26,111 @@ GIB = 2**30
 BITS = {"nf4": 4.5, "int8": 8.0, "float32": 32.0, "bfloat16": 16.0}
 """Bits per number; NF4 holds a constant per 64 numbers beside them, which is quantised again (Dettmers et al. 2023)."""
 
-VECTORS = 20
-"""Vectors of the model's width that a layer keeps of each token for the gradient (`LanguageModel.activation_bytes`)."""
+KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", False): 2.2, ("bfloat16", True): 3.0}
+"""Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
+hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32)."""
+
+PIECES = 2.2
+"""How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
+freed again, since tensors are aligned (measured 2.0 to 2.7, glibc 2.36)."""
 
 PASS = 4 * GIB
 """Activations to which SFT cuts its passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
 
+WORKING = 2 * GIB
+"""Most bytes of keys and values that a call takes beside what is kept (`sharing.WORKING`)."""
+
 TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
 """What the names of embedding tables and heads contain: never quantised, and given no adapter."""
+
+ROLES = ("policy", "reflector")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model's files say of it.
+
+    Attributes:
+        tensors: name → shape of every weight.
+        stored: bytes of the files with weights.
+        inner: width within the layers' MLPs.
+        kv: width of a token's keys in one layer, and of its values.
+    """
+
+    tensors: Mapping[str, tuple[int, ...]]
+    stored: float
+    layers: int
+    width: int
+    inner: int
+    kv: int
+    vocab: int
+
+    @property
+    def activations(self) -> float:
+        """Numbers that a layer keeps of a token for its gradient (counted in `forward.py`, for GPT-2's kind of layers
+        and for Llama's with a gated MLP).
+        """
+        gated = any("gate" in name for name in self.tensors)
+        return 8 * self.width + 5 * self.kv + 4 * self.inner if gated else 9 * self.width + 2 * self.inner
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a run needs at its peak, by what they are for."""
+    """Bytes that a process needs.
 
-    weights: float
-    adapters: float
-    learner: float
+    Attributes:
+        weights: of each player's model; a second one is 0 where both are adapters on one backbone.
+        loading: what loading a model takes for a moment beside what is there already.
+        adapter: one player's adapter; 0 without.
+        trained: the weights of one player that learn.
+        references: copies of them from which RL is not to stray: 0 or 1.
+        caches: keys and values of the episodes that are played, where prompts fill the context.
+        rows: activations and logits of a pass of SFT, and of RL, where they do.
+    """
+
+    weights: tuple[float, float]
+    loading: float
+    adapter: float
+    trained: float
+    references: int
     caches: float
-    activations: float
+    rows: tuple[float, float]
+
+    @property
+    def load(self) -> float:
+        """While the last model is loaded."""
+        return sum(self.weights) + self.adapter + self.loading
 
     @property
     def play(self) -> float:
         """Both players and what they keep of their episodes."""
-        return self.weights + self.adapters + self.caches
+        return max(self.load, sum(self.weights) + 2 * self.adapter + self.caches)
 
     @property
-    def update(self) -> float:
-        """Both players, gradients and the optimiser's state of the one that learns, and activations."""
-        return self.weights + self.adapters + self.learner + self.activations
+    def sft(self) -> float:
+        """One player, its gradient, the optimiser's two averages, the best weights so far, and activations."""
+        return max(self.load, max(self.weights) + self.adapter + 4 * self.trained + self.rows[0])
 
-    sft = rl = update
+    @property
+    def rl(self) -> float:
+        """Both players, what learning keeps of one, its reference, and activations."""
+        learner = (4 + self.references) * self.trained
+        return max(self.play, sum(self.weights) + 2 * self.adapter + learner + self.rows[1])
+
+    @property
+    def peak(self) -> float:
+        """The most of all stages."""
+        return max(self.play, self.sft, self.rl)
+
+    @property
+    def least(self) -> Need:
+        """The same, however short the texts are."""
+        return replace(self, caches=0.0, rows=(0.0, 0.0))
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{part.name} {getattr(self, part.name) / GIB:.2f}" for part in fields(self))
-        return f"about {max(self.play, self.update) / GIB:.2f} GiB ({parts})"
+        stages = ", ".join(f"{name} {getattr(self, name) / GIB:.2f}" for name in ("play", "sft", "rl"))
+        filled = f"about {self.peak / GIB:.2f} GiB where prompts fill the context ({stages})"
+        return f"{filled}, {self.least.peak / GIB:.2f} before any text"
 
 
 def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -79,6 +149,27 @@ def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def shape_of(source: str) -> Shape | None:
+    """What the files of a model say of it, of a saved adapter those of its backbone; None where none are at hand."""
+    folder = Path(source)
+    if (folder / "adapter_config.json").is_file():
+        folder = Path(str(_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    if not (tensors := shapes_of(folder)):
+        return None
+    about = _json(folder / "config.json")
+    size = about.get("text_config") or about
+
+    def number(*names: str) -> int:
+        return int(next((size[name] for name in names if isinstance(size.get(name), int)), 0))
+
+    width, heads = number("hidden_size", "n_embd"), max(1, number("num_attention_heads", "n_head"))
+    kv = (number("num_key_value_heads") or heads) * (number("head_dim") or width // heads)
+    stored = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+    inner = number("intermediate_size", "n_inner", "ffn_dim") or 4 * width
+    layers = number("num_hidden_layers", "n_layer")
+    return Shape(tensors, stored, layers, width, inner, kv, number("vocab_size"))
+
+
 def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
     """Bytes of one copy of the weights as `model` wants them loaded."""
     linear = BITS.get(model.quantisation, BITS[model.dtype])
@@ -92,34 +183,68 @@ def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> 
 
 
 def estimate(recipe: Recipe) -> Need | None:
-    """What a recipe needs at its peak; None where the model is made from scratch or its files are not at hand."""
-    model, folder = recipe.model, Path(recipe.model.source)
-    if model.source == "scratch" or not (shapes := shapes_of(folder)):
+    """What a run's process needs; None where a player is made from scratch or its files are not at hand."""
+    from reflectrl.models.sources import find_model
+
+    model = recipe.model
+    if "scratch" in model.sources:
         return None
-    size = _text_config(folder)
-    layers, width, heads = (
-        int(next((size[name] for name in names if size.get(name)), 0))
-        for names in (
-            ("num_hidden_layers", "n_layer"),
-            ("hidden_size", "n_embd"),
-            ("num_attention_heads", "n_head"),
-        )
-    )
-    weights, adapter = weight_bytes(shapes, model), adapter_bytes(shapes, model)
-    number = BITS[model.dtype] / 8
-    kept = size.get("num_key_value_heads") or heads
-    token = 2 * layers * kept * (size.get("head_dim") or width // max(1, heads)) * number
-    live = max(recipe.rl.episodes, recipe.eval.batch) * 2 * model.context * token
-    row = model.context * VECTORS * width * layers * number
-    learner = 3 * (adapter if model.lora_rank else weights)
-    copies = 1 if model.lora_rank else 2
+    try:
+        found = [shape_of(find_model(model.source_of(role))) for role in ROLES]
+    except UserError:  # which the run itself will say
+        return None
+    if not all(found):
+        return None
+    shapes = [shape for shape in found if shape is not None]
+    weights = [weight_bytes(shape.tensors, model) for shape in shapes]
+    shared = model.lora_rank > 0 and len(model.sources) == 1
+    adapter = adapter_bytes(shapes[0].tensors, model)
+    half = model.dtype == "bfloat16" and model.quantisation == "none"
+    loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
+    rows = (_sft_rows(shapes[0], recipe), recipe.rl.minibatch * row_bytes(shapes[0], model, 1))
+    played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
-        weights * copies,
-        2 * adapter,
-        learner,
-        min(live, 2 * recipe.play.kv_cache_mib * 2**20),
-        max(row, min(PASS, recipe.sft.batch_size * row)),
+        (weights[0], 0.0 if shared else weights[1]),
+        loading,
+        adapter,
+        adapter or weights[0],
+        int(recipe.rl.kl_coef > 0),
+        sum(_cache_bytes(shape, recipe, played) for shape in shapes)
+        + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
+        rows,
     )
+
+
+def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
+    """Bytes by which a pass grows with each row that fills the context and of which some tokens are scored."""
+    kept = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
+    size = BITS[model.dtype] / 8
+    layers = shape.layers * kept
+    if model.gradient_checkpointing:
+        layers = shape.layers * shape.width * size + kept
+    pieces = PIECES if model.device in ("auto", "cpu") else 1.0
+    return pieces * model.context * layers + scored * shape.vocab * 12.0
+
+
+def _sft_rows(shape: Shape, recipe: Recipe) -> float:
+    """Bytes of a pass of SFT: as many rows of a batch as `micro_batches` lets through together."""
+    sft, model = recipe.sft, recipe.model
+    scored = min(recipe.play.reflection_tokens, model.context)
+    counted = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context + scored * shape.vocab * 12.0
+    rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else max(1, min(sft.batch_size, int(PASS // counted)))
+    return rows * row_bytes(shape, model, scored)
+
+
+def _token_bytes(shape: Shape, model: ModelConfig) -> float:
+    return 2 * shape.layers * shape.kv * BITS[model.dtype] / 8
+
+
+def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
+    """Bytes of the KV caches that a player keeps of its episodes."""
+    return min(recipe.play.kv_cache_mib * 2.0**20, episodes * recipe.model.context * _token_bytes(shape, recipe.model))
+
+
+# ---- what there is, and what would fit -------------------------------------------------------------------------------
 
 
 def available() -> float:
@@ -160,13 +285,45 @@ def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
         raise UserError(f"model {source!r} does not fit: {about}; try {' or '.join([*advice, 'a smaller model'])}")
 
 
+def require_memory(recipe: Recipe, free: float) -> None:
+    """Refuse a run that cannot fit, however short its texts are.
+
+    Args:
+        free: bytes that the device has to give.
+
+    Raises:
+        UserError: says what is needed and there, and which settings would fit.
+    """
+    need = estimate(recipe)
+    if need is None or need.least.peak <= free:
+        return
+    fitting = [(words, least) for words, least in _thriftier(recipe) if least <= free]
+    ways = "; ".join(f"with {words} it needs {least / GIB:.2f}" for words, least in fitting[:3])
+    about = f"needs about {need.least.peak / GIB:.2f} GiB before any text, and {max(0.0, free) / GIB:.2f} are free"
+    raise UserError(f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {ways or 'take a smaller model'}")
+
+
+def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float]]:
+    """Settings that need less memory, in words, and how much at least; those that change least come first."""
+    model, lora = recipe.model, {} if recipe.model.lora_rank else {"lora_rank": 16}
+    half = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
+    quantised = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
+    tried = [lora, half, {**lora, **half}, {**lora, **quantised}, {**lora, **half, **quantised}]
+    seen: list[dict[str, Any]] = [{}]
+    for settings in tried:
+        if settings not in seen:
+            seen.append(settings)
+            need = estimate(replace(recipe, model=replace(model, **settings)))  # type: ignore[arg-type]
+            if need is not None:
+                yield " and ".join(f"model.{key}={value}" for key, value in settings.items()), need.least.peak
+
+
 def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and not any(table in name for table in TABLES)
 
 
-def _text_config(folder: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return dict(found.get("text_config") or found)
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read: {error}") from error
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error

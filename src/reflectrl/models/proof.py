@@ -33,8 +33,8 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
-"""The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states relative to their
-length, of logits and log-probabilities (nats) relative to 1 + their size."""
+"""The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states
+relative to their length, of logits and log-probabilities (nats) relative to 1 + their size."""
 
 SPREADS = (1.0, 10.0, 50.0)
 """Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
@@ -218,7 +218,8 @@ class _Trial:
     def try_body(self, lm: LanguageModel) -> None:
         """Everything that play and learning do."""
         self._try_packed(lm)
-        if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
+        apart = drops(self.core) or getattr(self.core, "recomputes", False)  # learning goes another way than play
+        if lm.shortcuts.packed and lm.shortcuts.blocks and apart:
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]
         caches = [KVCache() for _ in prompts]

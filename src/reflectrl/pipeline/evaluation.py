@@ -165,7 +165,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
     """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
-    model = recipe.model.source if arm.player == "policy" else None
+    model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played
     return {"model": model, "policy": policy, "reflector": arm.reflector or None, "versions": versions}
