@@ -26,6 +26,7 @@ from reflectrl.models.fitting import free_bytes
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.machine import release_memory
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
@@ -103,6 +104,8 @@ def _in_float32(lm: LanguageModel) -> Iterator[None]:
     finally:
         for parameter, dtype in zip(half, dtypes, strict=True):
             parameter.data = parameter.data.to(dtype)
+        if half:
+            release_memory()
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:

@@ -53,7 +53,7 @@ def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
 
     recipe, run = read_recipe(folder / "recipe.toml"), RunFolder(folder)
     seed = recipe.seeds[0]
-    for name, row in chosen([arm] if arm else reversed(recipe.arms), recipe).items():
+    for name, row in chosen([arm] if arm else recipe.arms[::-1], recipe).items():
         policy = played_model(name, recipe) if row.player == "policy" else ""
         if policy not in ("", BASE) and run.is_trained(seed, policy):
             has_reflector = row.reflector not in ("", BASE) and run.is_trained(seed, row.reflector)
