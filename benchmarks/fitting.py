@@ -2,19 +2,19 @@
 
     python -m benchmarks.fitting --model ~/.cache/reflectrl/models/smollm2-135m
 
-Every figure comes from a process of its own, with one thread. What it held when torch, transformers, peft and this
-package were loaded, and no model yet, is not counted. Prompts are random words that fill the context and share nothing,
+Every figure comes from a process of its own, with one thread, forked from one that has loaded torch, transformers, peft
+and this package but no model: what it holds by then is not counted. Prompts are random words that fill the context and share nothing,
 as the estimate assumes. The second model is of GPT-2 small's shape, with random weights.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -37,7 +37,7 @@ from reflectrl.pipeline.players import make_policy, make_reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Task
 
-from .measure import peak_memory, report
+from .measure import CLEAR, growth, report
 from .settings import note
 
 Stage = Literal["play", "sft", "rl"]
@@ -159,7 +159,27 @@ def rl(recipe: Recipe) -> None:
 RUNS = {"play": play, "sft": sft, "rl": rl}
 
 
-def ready(recipe: Recipe) -> Recipe:
+def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
+    """Bytes by which a forked process grows while a stage runs, at the peak; None where the system does not tell."""
+    if not CLEAR.exists():
+        return None
+    here, there = Pipe(duplex=False)
+    child = get_context("fork").Process(target=_send_growth, args=(there, run, recipe))
+    child.start()
+    there.close()
+    try:
+        found: int = here.recv()
+    except EOFError:
+        raise RuntimeError(f"the process that measured {run.__name__} has ended") from None
+    child.join()
+    return found
+
+
+def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> None:
+    there.send(growth(lambda: run(recipe)))
+
+
+def ready() -> None:
     """All modules are loaded, and torch has computed something."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -167,8 +187,6 @@ def ready(recipe: Recipe) -> Recipe:
         importlib.import_module(module)
     torch.set_num_threads(1)
     (torch.randn(64, 64, requires_grad=True) @ torch.randn(64, 64)).sum().backward()
-    gc.collect()
-    return recipe
 
 
 def make_gpt2(folder: Path) -> None:
@@ -189,6 +207,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 process.submit(make_gpt2, Path(place)).result()
             models["GPT-2 small"] = place
+        ready()
         for name, source in models.items():
             for dtype in ("float32", "bfloat16"):
                 for rank in (16, 0):
@@ -196,7 +215,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
                     need = estimate(recipe)
                     assert need is not None
                     for stage in settings.stages:
-                        peak = peak_memory(RUNS[stage], recipe, prepare=ready)
+                        peak = peak_of(RUNS[stage], recipe)
                         told = getattr(need, stage)
                         row = {"model": name, "training": "LoRA" if rank else "full", "dtype": dtype, "stage": stage}
                         measured = {"measured GiB": peak / GIB, "ratio": told / peak} if peak else {}

@@ -18,6 +18,7 @@ from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.fitting import free_bytes, refuse_unless_fitting
 from reflectrl.models.forward import fuse_activations
+from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
     CARD,
     HEADS,
@@ -221,7 +222,7 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             parameter.data = parameter.data.clone()
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     shortcuts = Shortcuts(packed=config.backend != "plain")
-    lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
+    lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
     if config.backend == "packed" and not lm.shortcuts.packed:
         raise UserError(
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"

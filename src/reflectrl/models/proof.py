@@ -72,18 +72,32 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
+    shortcuts, said = find_shortcuts(lm, name)
+    tell(lm, name, said)
+    return replace(lm, shortcuts=shortcuts)
+
+
+def find_shortcuts(lm: LanguageModel, name: str) -> tuple[Shortcuts, list[str]]:
+    """What `prove` finds, and what is to be said of it.
+
+    Raises:
+        UserError: as `prove`.
+    """
     heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "choices take the whole of its own head")]
     with _in_float32(lm):
         trial = _Trial(replace(lm, counters=Counters()), name)
         with torch.inference_mode():
             tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
             tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
-    if trial.said:
-        doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
-        if doubts not in told:  # a run loads a family's models again and again
-            told.add(doubts)
-            logger.warning("reflectrl: model %s %s", name, doubts)
-    return replace(lm, shortcuts=tried.shortcuts)
+    return tried.shortcuts, trial.said
+
+
+def tell(lm: LanguageModel, name: str, said: Sequence[str]) -> None:
+    """One line about what runs another way; once in a process, for a run loads a family's models again and again."""
+    doubts = f"({lm.core.config.model_type}): {'; '.join(said)}"  # type: ignore[union-attr]
+    if said and doubts not in told:
+        told.add(doubts)
+        logger.warning("reflectrl: model %s %s", name, doubts)
 
 
 @contextmanager
