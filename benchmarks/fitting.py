@@ -3,8 +3,8 @@
     python -m benchmarks.fitting --model ~/.cache/reflectrl/models/smollm2-135m
 
 Every figure comes from a process of its own, with one thread, forked from one that has loaded torch, transformers, peft
-and this package but no model: what it holds by then is not counted. Prompts are random words that fill the context and share nothing,
-as the estimate assumes. The second model is of GPT-2 small's shape, with random weights.
+and this package but no model: what it holds by then is not counted. Prompts are random words that fill the context and
+share nothing, as the estimate assumes. The second model is of GPT-2 small's shape, with random weights.
 """
 
 from __future__ import annotations

@@ -29,6 +29,10 @@ else:
     PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
 
 
+LORA_RANK = 16
+"""`model.lora_rank` of pretrained models where a recipe says nothing of it."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Which language model the players are."""
@@ -53,7 +57,8 @@ class ModelConfig:
     context: Count = 512
     """Longest sequence in tokens; longer prompts lose the oldest part of their history."""
     lora_rank: Natural = 0
-    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone."""
+    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone. Left out, it
+    is 16 where `source` is not "scratch"."""
     lora_alpha: Count = 16
     """LoRA scaling numerator (the scale is alpha / rank)."""
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
@@ -81,6 +86,13 @@ class ModelConfig:
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
+
+    @staticmethod
+    def completed(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given values, with LoRA for pretrained models where nothing is said of it: two players, one backbone."""
+        if "lora_rank" in data or str(data.get("source", "scratch")) == "scratch":
+            return data
+        return {**data, "lora_rank": LORA_RANK}
 
     def source_of(self, role: str) -> str:
         """Where the model of a role ("policy", "reflector") comes from, before it has learned anything."""

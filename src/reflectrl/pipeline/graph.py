@@ -62,7 +62,8 @@ class EnvironmentPipeline:
         """Teaching episodes, models, online RL and evaluations of the recipe's arms, for every seed."""
         arms = chosen(recipe.arms, recipe)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
-            raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
+            about = "sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'"
+            raise UserError(f"{about} (or model.lora_rank 0)")
         if recipe.sft.policy_from == "reflector" and len(recipe.model.sources) > 1:
             raise UserError("sft.policy_from is 'reflector'; with a model.policy of its own it must be 'base'")
         made = [artifact for seed in recipe.seeds for artifact in Plan(recipe, seed, arms).made.values()]
