@@ -1,6 +1,7 @@
 """What a model needs is told from its files, and what cannot fit is refused before it is loaded."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from reflectrl.models.fitting import (
     available,
     estimate,
     refuse_unless_fitting,
+    require_memory,
     shapes_of,
     weight_bytes,
 )
@@ -36,9 +38,8 @@ def test_weights_and_adapters_are_counted_as_they_are_loaded(
 
 
 def recipe(source: Path, **model: object) -> Recipe:
-    return from_dict(
-        Recipe, {"name": "r", "env": {"name": "taxi"}, "model": {"source": str(source), **model}}, "a test"
-    )
+    about = {"source": str(source), "lora_rank": 0, **model}
+    return from_dict(Recipe, {"name": "r", "env": {"name": "taxi"}, "model": about}, "a test")
 
 
 def test_lora_and_bfloat16_need_less_than_full_training(tiny_folder: Callable[[str], Path]) -> None:
@@ -46,9 +47,39 @@ def test_lora_and_bfloat16_need_less_than_full_training(tiny_folder: Callable[[s
     full, lora = estimate(recipe(source)), estimate(recipe(source, lora_rank=2))
     half = estimate(recipe(source, lora_rank=2, dtype="bfloat16"))
     assert full is not None and lora is not None and half is not None
-    assert full.weights == 2 * lora.weights == 4 * half.weights
-    assert full.learner == 1.5 * full.weights and lora.learner < full.learner
-    assert half.caches * 2 == lora.caches
+    assert full.weights == (lora.weights[0],) * 2 and lora.weights[1] == 0
+    assert half.weights[0] * 2 == lora.weights[0] and half.caches * 2 == lora.caches
+    assert full.trained == full.weights[0] and lora.trained == lora.adapter < full.trained
+    assert lora.least.sft < full.least.sft < full.least.rl
+
+
+def test_what_is_set_for_learning_changes_what_it_needs(tiny_folder: Callable[[str], Path]) -> None:
+    made = recipe(tiny_folder("llama"))
+    fewer = estimate(replace(made, rl=replace(made.rl, minibatch=made.rl.minibatch // 2)))
+    unbound = estimate(replace(made, rl=replace(made.rl, kl_coef=0.0)))
+    usual, thrifty = estimate(made), estimate(recipe(tiny_folder("llama"), gradient_checkpointing=True))
+    assert usual is not None and thrifty is not None and fewer is not None and unbound is not None
+    assert thrifty.rows[1] < usual.rows[1] and thrifty.least == usual.least
+    assert fewer.rows[1] * 2 == usual.rows[1] and fewer.rows[0] == usual.rows[0]
+    assert unbound.rl == usual.rl - usual.trained
+
+
+def test_two_models_need_room_for_both(tiny_folder: Callable[[str], Path]) -> None:
+    both = estimate(recipe(tiny_folder("llama"), lora_rank=2, reflector=str(tiny_folder("gpt2"))))
+    assert both is not None and all(both.weights) and both.weights[0] != both.weights[1]
+
+
+def test_what_cannot_fit_is_refused_with_what_each_setting_would_need(tiny_folder: Callable[[str], Path]) -> None:
+    made = recipe(tiny_folder("llama"))
+    need = estimate(made)
+    assert need is not None
+    require_memory(made, need.least.peak)
+    with pytest.raises(
+        UserError, match=r"needs about .* GiB before any text, and .* are free; with model\.lora_rank=16 "
+    ):
+        require_memory(made, need.least.peak - 1)
+    with pytest.raises(UserError, match="take a smaller model"):
+        require_memory(made, 1.0)
 
 
 def test_nothing_is_said_of_models_made_from_scratch_or_not_at_hand(tmp_path: Path) -> None:

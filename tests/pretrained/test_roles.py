@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reflectrl.cli import main
-from reflectrl.config import Recipe, from_dict
+from reflectrl.config import Recipe, from_dict, read_recipe
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.folder import RunFolder
@@ -103,3 +103,15 @@ def test_a_policy_of_its_own_cannot_start_from_the_reflector(instruct: Path, tmp
     made = from_dict(Recipe, {**data, "arms": ["sft"], "model": {"policy": str(instruct)}}, "test")
     with pytest.raises(UserError, match=r"sft\.policy_from is 'reflector'; with a model\.policy of its own"):
         run_recipe(made, tmp_path, "teach")
+
+
+def test_pretrained_players_are_adapters_on_one_backbone_where_nothing_else_is_said(
+    instruct: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "r.toml").write_text(f'[env]\nname = "corridor"\n[model]\nsource = "{instruct}"\n', encoding="utf-8")
+    said = read_recipe(tmp_path / "r.toml")
+    assert said.model.lora_rank == 16
+    policy, reflector = pair(said, tmp_path, "zero-shot")
+    assert policy.core is reflector.core and (policy.adapter, reflector.adapter) == ("policy", "reflector")
+    assert read_recipe(tmp_path / "r.toml", ["--model.lora-rank", "0"]).model.lora_rank == 0
+    assert read_recipe(tmp_path / "r.toml", ["--model.source", "scratch"]).model.lora_rank == 0

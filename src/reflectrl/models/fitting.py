@@ -30,9 +30,9 @@ KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", Fals
 """Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
 hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32)."""
 
-PIECES = 2.2
+PIECES = 2.35
 """How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
-freed again, since tensors are aligned (measured 2.0 to 2.7, glibc 2.36)."""
+freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
 PASS = 4 * GIB
 """Activations to which SFT cuts its passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
