@@ -1,15 +1,20 @@
-"""Runs that are killed at random moments, and runs whose files are damaged: do they go on to the same end?
+"""Runs that are killed, whose disk is full, or whose files are damaged: do they go on to the same end?
 
-    python -m benchmarks.drills --kills 40 --corruptions 20
+    python -m benchmarks.drills --kills 100 --terms 30 --newest 20 --corruptions 20
+    mount -t tmpfs -o size=16m tmpfs /mnt/small
+    python -m benchmarks.drills --kills 0 --terms 0 --newest 0 --corruptions 0 --full 20 --small /mnt/small
 
-A small run (taxi: teaching, SFT, online RL, an offline arm, evaluation) is made once without trouble. Then it is begun
-in fresh folders, killed at a random moment, and continued by the same command. Then a random file of a copy of such an
-unfinished folder is damaged in a random way, and the run is continued. Every end is compared with that of the
-undisturbed run byte by byte: results, episodes, metrics and checkpoints.
+A small run (taxi: teaching, SFT, online RL with most of its tools, an offline arm, evaluation) is made once without
+trouble. Then it is begun in fresh folders, ended by SIGKILL or SIGTERM at a random moment, and continued by the same
+command. In others the disk, a small one of its own, is filled at a random moment, until the run has ended. Then a copy
+of such an unfinished folder is damaged, in the newest state of a learner (`--newest`: cut, or one bit flipped) or
+anywhere (`--corruptions`), and the run is continued. Every end is compared with that of the undisturbed run byte by
+byte: results, episodes, metrics and checkpoints.
 
 What may happen: the same end, perhaps with the damaged file in it, which nothing had to read, and which is refused by
 whoever does; the same end, or one that lacks metrics, after a line that says what was damaged; or one line that says
-what to do, and exit code 2. What may not: a traceback, and another end without a word. Exit code 1 if either did.
+what to do, and exit code 2. What may not: a traceback, and another end without a word. After damage to nothing but the
+newest state, and after a full disk, only the same end will do. Exit code 1 if anything else happened.
 Seconds matter to nothing but the moments of the kills. Needs fork.
 """
 
@@ -27,7 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +49,10 @@ model = {layers = 1, width = 16, heads = 2, mixed_precision = "off"}
 play.reflection_tokens = 8
 teach = {negatives = 1, tasks = 5}
 sft = {steps = 6, batch_size = 8, eval_every = 1, eval_rows = 8}
-rl = {updates = 4, episodes = 4, eval_every = 1, eval_episodes = 2, replay_episodes = 2}
+rl = {algorithm = "ppo", baseline = "critic", critic_warmup = 1, updates = 6, episodes = 4, update_epochs = 2, \
+steps_per_epoch = 2, curriculum = "equal", rehearsal = 0.4, deal = "prompts", draw = "by-success", \
+self_imitation = true, count_coef = 0.1, entropy_coef = 0.01, target_kl = 0.02, schedule = "cosine", eval_every = 1, \
+eval_episodes = 2, replay_episodes = 2}
 offline = {steps = 4, reference_steps = 3, batch_size = 8, eval_every = 1, eval_episodes = 2, log_episodes = 1, \
 value_episodes = 1, value_epochs = 1}
 eval = {sampling = ["greedy", "sampled"], batch = 3}
@@ -56,11 +64,11 @@ import reflectrl.pipeline.runner  # what is slow to import is imported once
 from reflectrl.cli import main
 
 for line in sys.stdin:
-    folder, words = json.loads(line)
+    folder, words, said = json.loads(line)
     child = os.fork()
     if child == 0:
         os.chdir(folder)
-        log = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2)
         try:
             code = main(words)
@@ -109,6 +117,32 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
 
 
+FILLER = "filler"
+"""The file that takes the last byte of a disk."""
+
+
+class Asked(NamedTuple):
+    """How many runs are disturbed in which way.
+
+    Attributes:
+        kills: ended by SIGKILL.
+        terms: ended by SIGTERM.
+        full: their disk, `small`, is filled.
+        newest: the newest state of a learner is damaged.
+        corruptions: any file is damaged.
+        seed: of moments, files and damages.
+        small: a folder on a small disk of its own; None if no disk is to be filled.
+    """
+
+    kills: int = 40
+    terms: int = 10
+    full: int = 0
+    newest: int = 10
+    corruptions: int = 20
+    seed: int = 0
+    small: Path | None = None
+
+
 class Drill(NamedTuple):
     """What was done to a run, and how it ended."""
 
@@ -118,23 +152,36 @@ class Drill(NamedTuple):
 
 
 class Server:
-    """Carries out commands in forks of a process that has everything imported."""
+    """Carries out commands in forks of a process that has everything imported.
 
-    def __init__(self) -> None:
+    Attributes:
+        said: the file to which commands print; it must not be on the disk that is filled.
+    """
+
+    def __init__(self, said: Path) -> None:
+        self.said = said
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([sys.executable, "-c", SERVER], stdin=pipe, stdout=pipe, text=True)
 
-    def run(self, folder: Path, after: float | None = None) -> int:
-        """Run the recipe in `folder/run`, killed `after` so many seconds; returns the exit code (-9: it was killed)."""
+    def run(self, folder: Path, after: float | None = None, disturb: Callable[[int], None] | None = None) -> int:
+        """Run the recipe in `folder/run`.
+
+        Args:
+            after: seconds after which `disturb` is called with the number of the process.
+
+        Returns:
+            The exit code; -9 if it was killed.
+        """
         words = ["eval", "../drill.toml", "--folder", "run"]
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(folder), words]) + "\n")
+        self.said.unlink(missing_ok=True)
+        self._process.stdin.write(json.dumps([str(folder), words, str(self.said)]) + "\n")
         self._process.stdin.flush()
         child = int(self._process.stdout.readline())
-        if after is not None:
+        if after is not None and disturb is not None:
             time.sleep(after)
             if Path(f"/proc/{child}").exists():  # the server waits for it before it answers
-                os.kill(child, signal.SIGKILL)
+                disturb(child)
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
@@ -146,9 +193,9 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving(said: Path) -> Iterator[Server]:
     """A server that ends with the block."""
-    server = Server()
+    server = Server(said)
     try:
         yield server
     finally:
@@ -168,9 +215,8 @@ def ending(run: Path) -> dict[str, bytes]:
 
 def judged(server: Server, folder: Path, what: str, wanted: dict[str, bytes]) -> Drill:
     """Continue a run whose process was killed, or whose files were damaged."""
-    (folder / "said").unlink(missing_ok=True)
     code = server.run(folder)
-    said = (folder / "said").read_text(encoding="utf-8", errors="replace")
+    said = server.said.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
     about = " | ".join(lines)
     if "Traceback" in said or code not in (0, 2):
@@ -196,18 +242,63 @@ def noticed(path: Path) -> bool:
         return True
 
 
-def killed(server: Server, place: Path, rng: random.Random, seconds: float, name: str) -> tuple[Path, float]:
-    """A fresh folder in which a run was killed, and after how many seconds."""
-    folder = place / name
+def kill(child: int) -> None:
+    """End a process as the system does when memory is short."""
+    os.kill(child, signal.SIGKILL)
+
+
+def terminate(child: int) -> None:
+    """End a process as clusters do that want their machine back."""
+    os.kill(child, signal.SIGTERM)
+
+
+def fill(disk: Path, size: int = 1 << 16) -> None:
+    """Write a file until the disk that it is on has no byte left."""
+    with (disk / FILLER).open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(size))
+
+
+def ended(
+    server: Server, folder: Path, rng: random.Random, seconds: float, disturb: Callable[[int], None]
+) -> tuple[float, int]:
+    """Begin a run in a fresh folder and disturb it at a random moment.
+
+    Returns:
+        After how many seconds it was disturbed, and its exit code.
+    """
     while True:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         after = rng.uniform(0.02, 1.0) * seconds
-        code = server.run(folder, after)
+        code = server.run(folder, after, disturb)
+        (folder.parent / FILLER).unlink(missing_ok=True)
         if code == 0:  # it had ended: the machine is not as busy as it was
             seconds = after
         elif (folder / "run" / "recipe.toml").is_file():
-            return folder, after
+            return after, code
+
+
+def complaint(server: Server, code: int, wanted: int) -> str:
+    """How a disturbed run ended, if not with this exit code and one line; "" if it did."""
+    said = server.said.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
+    if code == wanted and len(lines) == (wanted > 0) and "Traceback" not in said:
+        return ""
+    return f"exit code {code}, said {said[-1000:]!r}"
+
+
+def newest_damaged(run: Path, rng: random.Random) -> str | None:
+    """Cut the newest state of a learner, or flip one bit of it; returns what was done, None where there is no state."""
+    states = [path for path in run.glob("checkpoints/*/*.learner/*") if path.name == "state.safetensors"]
+    if not states:
+        return None
+    path = max(states, key=lambda path: path.stat().st_mtime_ns)
+    how = rng.choice(("truncated", "a bit flipped"))
+    data = DAMAGES[how](rng, path.read_bytes())
+    path.unlink()
+    path.write_bytes(data or b"")
+    return f"newest state {path.relative_to(run)} {how}"
 
 
 def damaged(run: Path, rng: random.Random) -> str:
@@ -223,60 +314,107 @@ def damaged(run: Path, rng: random.Random) -> str:
     return f"{path.relative_to(run)} {how}"
 
 
-def drills(kills: int, corruptions: int, seed: int, place: Path) -> Iterator[Drill]:
+def drills(asked: Asked, place: Path) -> Iterator[Drill]:
     """Each drill as soon as it is done; the folders of those that went wrong are kept."""
     (place / "drill.toml").write_text(RECIPE, encoding="utf-8")
-    with serving() as server:
+    with serving(place / "said") as server:
         whole = place / "whole"
         whole.mkdir()
         start = time.perf_counter()
         if server.run(whole) != 0:
-            raise SystemExit((whole / "said").read_text(encoding="utf-8"))
+            raise SystemExit(server.said.read_text(encoding="utf-8"))
         seconds, wanted = time.perf_counter() - start, ending(whole / "run")
-        for number in range(max(kills, min(corruptions, 1))):
-            rng = random.Random(f"{seed} kill {number}")
-            folder, after = killed(server, place, rng, seconds, f"kill-{number}")
-            shutil.copytree(folder, place / f"unfinished-{number}")
-            yield tidied(judged(server, folder, f"killed after {after:.2f} s", wanted), folder)
+        yield from interrupted(server, asked, place, seconds, wanted)
+        if asked.small is not None:
+            yield from crowded(server, asked, seconds, wanted)
         unfinished = sorted(place.glob("unfinished-*"))
-        for number in range(corruptions):
-            rng = random.Random(f"{seed} corruption {number}")
-            folder = Path(shutil.copytree(rng.choice(unfinished), place / f"corruption-{number}"))
-            yield tidied(judged(server, folder, damaged(folder / "run", rng), wanted), folder)
+        for number in range(asked.newest + asked.corruptions):
+            rng = random.Random(f"{asked.seed} corruption {number}")
+            folder = place / f"corruption-{number}"
+            harm = newest_damaged if number < asked.newest else damaged
+            while True:
+                shutil.copytree(rng.choice(unfinished), folder)
+                if (what := harm(folder / "run", rng)) is not None:
+                    break
+                shutil.rmtree(folder)
+            yield tidied(judged(server, folder, what, wanted), folder)
+
+
+def interrupted(server: Server, asked: Asked, place: Path, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:
+    """Runs that are ended by a signal at a random moment; copies of the unfinished folders are kept for later."""
+    least = 1 if asked.newest or asked.corruptions else 0
+    for number in range(max(asked.kills + asked.terms, least)):
+        by_term = number >= max(asked.kills, least if not asked.terms else 0)
+        rng = random.Random(f"{asked.seed} kill {number}")
+        folder = place / f"kill-{number}"
+        after, code = ended(server, folder, rng, seconds, terminate if by_term else kill)
+        what = f"{'terminated' if by_term else 'killed'} after {after:.2f} s"
+        why = complaint(server, code, 143) if by_term and code != -signal.SIGTERM else ""  # else: before it was ready
+        shutil.copytree(folder, place / f"unfinished-{number}")
+        yield tidied(Drill(what, TRACEBACK, why) if why else judged(server, folder, what, wanted), folder)
+
+
+def crowded(server: Server, asked: Asked, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:
+    """Runs whose disk is filled at a random moment; they are continued once there is room again."""
+    assert asked.small is not None
+    (asked.small / "drill.toml").write_text(RECIPE, encoding="utf-8")
+    for number in range(asked.full):
+        rng = random.Random(f"{asked.seed} full {number}")
+        folder = asked.small / f"full-{number}"
+        after, code = ended(server, folder, rng, seconds, lambda child: fill(asked.small))
+        what = f"disk full after {after:.2f} s"
+        why = complaint(server, code, 2)
+        yield tidied(Drill(what, TRACEBACK, why) if why else judged(server, folder, what, wanted), folder)
 
 
 def tidied(drill: Drill, folder: Path) -> Drill:
     """Remove the folder of a drill that went well."""
-    if drill.outcome not in BAD:
+    if not is_bad(drill):
         shutil.rmtree(folder)
     return drill
 
 
 def table(found: Sequence[Drill]) -> str:
-    """How often what happened, for kills and for damaged files."""
-    groups = {"kills": [one for one in found if one.what.startswith("killed")]}
-    groups["damaged files"] = [one for one in found if one not in groups["kills"]]
+    """How often what happened, by how runs were disturbed."""
+    kinds = {"killed": "SIGKILL", "terminated": "SIGTERM", "disk": "disk full", "newest": "newest state"}
+    groups: dict[str, Counter[str]] = {name: Counter() for name in (*kinds.values(), "damaged files")}
+    for one in found:
+        groups[kinds.get(one.what.partition(" ")[0], "damaged files")][one.outcome] += 1
     text = f"{'':28}" + "".join(f"{name:>16}" for name in groups) + "\n"
-    counts = {name: Counter(one.outcome for one in group) for name, group in groups.items()}
     for outcome in OUTCOMES:
-        text += f"{outcome:28}" + "".join(f"{counts[name][outcome]:16}" for name in groups) + "\n"
+        text += f"{outcome:28}" + "".join(f"{counts[outcome]:16}" for counts in groups.values()) + "\n"
     return text
 
 
+def is_bad(one: Drill) -> bool:
+    """Whether this must not happen: of a run whose newest state was damaged, any end but the same."""
+    strict = one.what.startswith(("killed", "terminated", "disk", "newest"))
+    return one.outcome in BAD or (strict and one.outcome != SAME and "[the same end]" not in one.said)
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the drills; 1 if there was a traceback, or another end without a word."""
+    """Run the drills; 1 if anything happened that must not."""
     parser: Any = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--kills", type=int, default=40, metavar="N", help="how many runs are killed")
-    parser.add_argument("--corruptions", type=int, default=20, metavar="N", help="how many runs have a file damaged")
+    whole = Asked()
+    parser.add_argument("--kills", type=int, default=whole.kills, metavar="N", help="runs that are ended by SIGKILL")
+    parser.add_argument("--terms", type=int, default=whole.terms, metavar="N", help="runs that are ended by SIGTERM")
+    parser.add_argument("--full", type=int, default=whole.full, metavar="N", help="runs whose disk is filled")
+    parser.add_argument("--newest", type=int, default=whole.newest, metavar="N", help="newest states that are damaged")
+    parser.add_argument(
+        "--corruptions", type=int, default=whole.corruptions, metavar="N", help="files that are damaged"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of moments, files and damages")
-    asked = parser.parse_args(words)
+    parser.add_argument("--small", type=Path, help="a folder on a small disk of its own, needed for --full")
+    asked = Asked(**vars(parser.parse_args(words)))
+    if asked.full and asked.small is None:
+        parser.error("--full needs --small")
     place = Path(tempfile.mkdtemp(prefix="drills-"))
     found = []
-    for drill in drills(asked.kills, asked.corruptions, asked.seed, place):
+    for drill in drills(asked, place):
         found.append(drill)
         print(": ".join(filter(None, drill)), flush=True)
     print(f"\n{table(found)}", end="")
-    bad = any(drill.outcome in BAD for drill in found)
+    bad = any(map(is_bad, found))
     if bad:
         print(f"the folders of those that went wrong are in {place}")
     else:

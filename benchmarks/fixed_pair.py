@@ -45,7 +45,7 @@ class Settings:
     """Of RL."""
     pair: int = 0
     """Seed of the pair."""
-    demonstrations: int = 36
+    demonstrations: int = 72
     """Starts that the pair was taught."""
     recipe: str = "taxi-demo"
     """Recipe, by name or file."""

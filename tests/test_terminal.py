@@ -179,9 +179,9 @@ class TestOtherOutput:
             board.tick(f"part {NASTY}", 2, 2, f"note {NASTY}")
         assert f"part {SHOWN}: 2/2 note {SHOWN}" in capsys.readouterr().out
 
-    def test_a_url_is_no_player_yet(self, capsys: Any) -> None:
-        assert main(["play", "corridor", "--player", "http://127.0.0.1:8000/v1"]) == 2
-        assert "a URL cannot be a player of `play` yet" in capsys.readouterr().err
+    def test_an_address_that_nobody_reads_is_no_player(self, capsys: Any) -> None:
+        assert main(["play", "corridor", "--player", "ftp://127.0.0.1/v1"]) == 2
+        assert "no installed package has players at ftp:// addresses" in capsys.readouterr().err
 
 
 def test_text_that_no_file_can_hold_is_refused_by_its_key(tmp_path: Path, capsys: Any) -> None:

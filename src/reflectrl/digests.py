@@ -35,7 +35,7 @@ def write_digests(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the first file that is not as it was written, in a few words that begin with its path.
+    """Describe the first damaged file of a folder in a few words that begin with its path.
 
     None where all files are, and for a folder without digests, about which nothing is known. Files that were added
     since do not matter. A file is read once per process, unless it is written again.
@@ -104,10 +104,10 @@ def seal(line: str) -> str:
 
 
 def unseal(line: str) -> str:
-    """What was sealed; a line without a seal is returned as it is.
+    """Remove the seal from a line; a line without one is returned unchanged.
 
     Raises:
-        ValueError: the line is not what was sealed.
+        ValueError: the line has changed since it was sealed.
     """
     start = len(line) - len(SEAL.format(0))
     text = f"{line[:start]}}}"

@@ -124,7 +124,7 @@ def rollout(
 
 
 class TimeStep(NamedTuple):
-    """Where an episode stands after its reset or a step."""
+    """An environment's answer to a reset or a step."""
 
     observation: Observation
     reward: float

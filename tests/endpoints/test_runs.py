@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reflectrl import pipeline
+from reflectrl.cli import main
 from reflectrl.config import load_recipe
 from reflectrl.episodes import read_episodes
 from tests.endpoints.scripted import ChatServer, completion
@@ -110,3 +111,27 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
         assert KEY.encode() not in data, path
         assert b"Legal actions:" not in data and b"You act in a text" not in data, path
     assert KEY not in shown.out + shown.err and "Legal actions" not in shown.out + shown.err
+
+
+def test_play_watches_a_model_behind_an_address(server: ChatServer, capsys: Any) -> None:
+    server.reply = expert
+    assert main(["play", "corridor", "--player", f"{server.url}?model=llama3:8b&style=react&key_env=TEST_KEY"]) == 0
+    out, error = capsys.readouterr()
+    assert "won after" in out and "The goal lies" in out and KEY not in out + error
+    assert {request["model"] for request in server.requests} == {"llama3:8b"}
+    assert {request["temperature"] for request in server.requests} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("", "name the model"),
+        ("?model=m&styl=act", "unknown key 'styl' (did you mean 'style'?)"),
+        ("?model=m&style=loud", "'style'"),
+        ("?model=m&style=pair", "is for arms of a run only"),
+        ("?model=m&key_env=NO_SUCH_KEY", "no variable NO_SUCH_KEY"),
+    ],
+)
+def test_an_address_that_cannot_be_a_player(server: ChatServer, capsys: Any, query: str, said: str) -> None:
+    assert main(["play", "corridor", "--player", server.url + query]) == 2
+    assert said in capsys.readouterr().err and not server.requests

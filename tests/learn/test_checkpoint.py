@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +131,24 @@ def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> No
     assert (tmp_path / "state.old").is_dir()
     loaded = load_state(tmp_path / "state")
     assert loaded is not None and loaded[1] == {"step": 2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files")
+def test_a_state_that_the_disk_does_not_take_leaves_the_one_before(tmp_path: Path) -> None:
+    import resource
+
+    small, large = {"weights": {"w": torch.ones(2)}}, {"weights": {"w": torch.ones(100_000)}}
+    save_state(tmp_path / "state", small, {"step": 1})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match="state: .*os error"):
+            save_state(tmp_path / "state", large, {"step": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {path.name for path in tmp_path.iterdir()} == {"state"}
+    found = load_state(tmp_path / "state")
+    assert found is not None and found[1]["step"] == 1
 
 
 def test_no_state_is_none(tmp_path: Path) -> None:

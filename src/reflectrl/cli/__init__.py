@@ -1,10 +1,17 @@
-"""The command line: `reflectrl VERB ...`. Exit codes: 0 done, 2 a mistake in the input, 130 interrupted, 1 a bug."""
+"""The command line: `reflectrl VERB ...`.
+
+Exit codes: 0 done, 2 a mistake in the input, 130 interrupted, 143 ended by SIGTERM, 1 a bug.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import reflectrl
 from reflectrl.terminal import harmless, print_traceback, printable_line
@@ -22,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
-    with harmless():
+    with harmless(), ending_in_order():
         try:
             if words and words[0] in ("--version", "-V"):
                 print(f"reflectrl {reflectrl.__version__}")
@@ -36,10 +43,29 @@ def main(words: Sequence[str] | None = None) -> int:
         except UserError as error:
             print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
-            print("reflectrl: interrupted; the same command goes on", file=sys.stderr)
-            return 130
+        except KeyboardInterrupt as error:
+            terminated = error.args == (signal.SIGTERM,)
+            how = "ended by SIGTERM" if terminated else "interrupted"
+            print(f"reflectrl: {how}; the same command goes on", file=sys.stderr)
+            return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
     return 0
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Treat SIGTERM, with which clusters and `kill` end a program, like Ctrl-C: workers are ended, one line is said."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,7 @@ from reflectrl.pipeline.card import CARD
 from reflectrl.players.base import Player
 from reflectrl.players.human import HELP, Watched
 from reflectrl.players.simple import UNLEARNED, AnalystPlayer
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import announced, resolve, suggestion
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Recorder
 from reflectrl.terminal import printable_line
@@ -37,7 +37,8 @@ def play(
 
     Args:
         section: the `env` section: name and arguments.
-        who: one of `PLAYERS`, or a run folder, optionally with ":arm".
+        who: one of `PLAYERS`, a run folder, optionally with ":arm", or the address of a model, as the entry points
+            "reflectrl.players" read it.
         take_over: the person chooses, the player advises.
         trust: the models of a run folder may bring code of their own.
         record: a log to which each finished episode is appended; tasks that it has are passed over.
@@ -134,7 +135,10 @@ def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | No
     if who in UNLEARNED:
         return UNLEARNED[who](), None
     if "://" in who:
-        raise UserError(f"--player {who}: a URL cannot be a player of `play` yet; name one of {', '.join(PLAYERS)}")
+        scheme = who.partition("://")[0]
+        if scheme not in announced("players"):
+            raise UserError(f"--player {who}: no installed package has players at {scheme}:// addresses")
+        return resolve("players", scheme)(who), None
     folder, _, arm = who.rpartition(":") if ":" in who and not Path(who).exists() else (who, "", "")
     if not arm and not (Path(folder) / CARD).is_file():
         arm = "reflect-rl"

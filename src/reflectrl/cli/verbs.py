@@ -32,8 +32,8 @@ class Play:
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
     player: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "human"
-    """human, expert, oracle, baseline, random, a run folder, optionally with an arm (runs/taxi:sft), or an
-    exported agent."""
+    """human, expert, oracle, baseline, random, a run folder, optionally with an arm (runs/taxi:sft), an exported
+    agent, or a model behind an address (http://127.0.0.1:8000/v1?model=NAME)."""
     take_over: bool = False
     """You choose; the player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from reflectrl.config import Recipe
+from reflectrl.config.values import Word, from_dict
 from reflectrl.endpoints.client import Ask, Endpoint, Message
 from reflectrl.endpoints.config import PlayerConfig, endpoint_settings, player_settings
 from reflectrl.endpoints.journal import Budget, Journal
@@ -48,6 +50,29 @@ def players(
     if not context.run.is_trained(seed, "reflector"):
         raise UserError(f"{folder} is not trained yet; run the recipe first")
     return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
+
+
+def player_at(url: str) -> EndpointPlayer:
+    """The player that `reflectrl play --player URL` means, which chooses what it thinks likeliest.
+
+    Args:
+        url: the address at which the API begins, with the model and further keys of [players.NAME] as its query:
+            http://127.0.0.1:8000/v1?model=llama3:8b&style=react
+
+    Raises:
+        UserError: no model is named, a key is unknown, or its value does not fit.
+    """
+    base_url, _, query = url.partition("?")
+    asked = {key: Word(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    config = from_dict(PlayerConfig, {"base_url": base_url, **asked}, "--player")
+    if not config.model:
+        raise UserError(f"--player {url}: name the model, as in {base_url}?model=llama3:8b")
+    if config.style in ("pair", "reflector"):
+        raise UserError(
+            f"--player: style {config.style!r} needs a trained player beside it, so it is for arms of a run only"
+        )
+    budget = Budget(config.max_requests, config.max_total_tokens, config.max_cost)
+    return EndpointPlayer(config.model, Endpoint(config, Journal(budget=budget)), config, temperature=0.0)
 
 
 class EndpointPlayer:

@@ -36,12 +36,19 @@ def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = Fa
 
     Args:
         keep_old: keep the old one beside the new one, under the same name with ".old".
+
+    Raises:
+        OSError: it cannot be written, for instance because the disk is full; the old folder stays as it was.
     """
     recover(folder, keep_old)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    fill(fresh)
+    try:
+        fill(fresh)
+    except SafetensorError as error:  # safetensors has an exception of its own for a full disk
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise OSError(f"{folder}: {error}") from error
     write_digests(fresh)
     _sync(fresh)
     if folder.exists():

@@ -115,7 +115,7 @@ def merged(lm: LanguageModel) -> LanguageModel:
 
 
 def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Recipe:
-    """What of a recipe an agent keeps: how it plays. What taught it, and where, stays behind with its paths."""
+    """The recipe of an exported agent: settings for playing, without those of teaching and training."""
     plain = Recipe()
     env = {"name": recipe.env["name"]}
     model = replace(recipe.model, source=plain.model.source, policy="", reflector="")

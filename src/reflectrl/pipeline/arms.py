@@ -167,7 +167,7 @@ def played_model(name: str, recipe: Recipe | None = None) -> str:
 
 
 def log_writer() -> Callable[[Plan], str]:
-    """What adds the artifact that writes a log of episodes to a plan; such a log is a package's own.
+    """Find the function with which a package adds the artifact of a log of episodes to a plan.
 
     Raises:
         UserError: no installed package writes one.
@@ -180,7 +180,7 @@ def log_writer() -> Callable[[Plan], str]:
 
 
 def endpoint_teaching() -> Callable[[Plan, str], str]:
-    """What adds the teaching episodes of a split to a plan that an endpoint writes.
+    """Find the function with which a package adds teaching episodes by an endpoint to a plan.
 
     Raises:
         UserError: no installed package asks endpoints.

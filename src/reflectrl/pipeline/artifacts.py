@@ -67,7 +67,7 @@ class Artifact:
 
     @property
     def key(self) -> str:
-        """What it is called in the graph, in state.json and on the screen."""
+        """Its name in the graph, in state.json and on the screen."""
         return f"{self.kind} {self.name}" if self.always else f"{self.kind} {self.name} (seed {self.seed})"
 
     def exists(self, folder: Path) -> bool:
@@ -121,7 +121,7 @@ def defaults() -> Mapping[str, Any]:
 
 
 def _changed(value: Any, default: Any) -> Any:
-    """What differs from the default: a key that a later version adds leaves what was made before as it is."""
+    """Only the values that differ from the default, so that a key added by a later version invalidates nothing."""
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return {key: item for key, item in value.items() if json.dumps(item) != json.dumps(default.get(key))}
     return None if json.dumps(value) == json.dumps(default) else value
@@ -155,7 +155,7 @@ def files_of(graph: Graph, key: str) -> Iterator[str]:
 
 @dataclass
 class State:
-    """What `state.json` says.
+    """The content of `state.json`.
 
     Attributes:
         complete: the stages that are complete: for people, since a run looks at what is there.
@@ -201,7 +201,7 @@ class State:
         self.made[artifact.key]["extent"] = extent(artifact, settings)
 
     def says(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-        """What is known of an artifact without looking into its files: "done", "begun", "outdated" or "missing"."""
+        """The status of an artifact, without reading its files: "done", "begun", "outdated" or "missing"."""
         artifact, record = graph[key], self.made.get(key, {})
         if not artifact.is_begun(self.path.parent):
             return "missing"

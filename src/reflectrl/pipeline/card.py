@@ -19,7 +19,7 @@ POLICY, REFLECTOR = "policy", "reflector"
 
 @dataclass(frozen=True)
 class PlaySettings:
-    """How the models are asked, as they were in training."""
+    """Settings of the prompts and of scoring, as they were in training."""
 
     scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
     reflection_tokens: int = 100
@@ -30,7 +30,7 @@ class PlaySettings:
 
 @dataclass(frozen=True)
 class Card:
-    """What an agent is, and where it comes from."""
+    """Description and provenance of a trained agent."""
 
     recipe: str = ""
     arm: str = ""
@@ -41,7 +41,7 @@ class Card:
     """The name of what it was trained in."""
     play: PlaySettings = field(default_factory=PlaySettings)
     env: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment says of itself (`TextEnv.card_settings`)."""
+    """Settings of the environment (`TextEnv.card_settings`)."""
     figures: tuple[Mapping[str, Any], ...] = ()
     """Rows of `results.json` about the arm: split, stage, sampling, success with its interval ..."""
 

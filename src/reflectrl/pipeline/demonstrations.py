@@ -26,7 +26,7 @@ SAMPLES = 500
 
 
 def finished_lines(path: Path) -> int:
-    """How many whole lines a log has; half a line at its end, which a kill left, is dropped."""
+    """Count the complete lines of a log, and cut off a half-written one that a kill left at the end."""
     drop_half_line(path)
     if not path.exists():
         return 0

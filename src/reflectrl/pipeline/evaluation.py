@@ -64,7 +64,7 @@ class EvaluationLog:
 
 
 def attempt_of(episode: Episode) -> Attempt:
-    """Which attempt at which task an episode of an evaluation is."""
+    """The task and the number of the attempt that an evaluation episode belongs to."""
     return episode.task.id, int(episode.provenance.get("repeat", 0))
 
 
@@ -163,7 +163,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
-    """Where an arm's episodes come from: the model, what was trained on it, and the versions at work."""
+    """The provenance of an arm's episodes: base model, trained players, and package versions."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
@@ -205,7 +205,7 @@ def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> 
 
 
 class Work:
-    """What the models of an arm have computed since this was made, and what their players did not need to."""
+    """Counts what the models of an arm compute from now on, and how much their players' caches save."""
 
     def __init__(self, models: Models | None) -> None:
         self.models = dict(zip(("policy", "reflector"), models or (), strict=False))

@@ -66,14 +66,14 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Context:
-    """What builders of artifacts get: the recipe, and the folder of its run."""
+    """The recipe and the run folder, as builders of artifacts get them."""
 
     recipe: Recipe
     run: RunFolder
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
-    """What the system says about a file of a run; libraries raise its errors with nothing but a message."""
+    """Turn an error of the operating system about a file of the run into one line."""
     about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
     return UserError(f"run folder {folder}: {about}")
 

@@ -24,7 +24,9 @@ def extent_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 class Pipeline(Protocol):
-    """What a run makes. One is for environments; packages bring others in the entry points "reflectrl.pipelines"."""
+    """Plans and runs one kind of recipe. The core has one for environments; packages add others as entry points
+    "reflectrl.pipelines".
+    """
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
@@ -32,11 +34,11 @@ class Pipeline(Protocol):
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
-        """What there is to make; UserError names an arm that does not exist. Must not import torch."""
+        """The artifacts of a recipe; UserError names an unknown arm. Must not import torch."""
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
-        """What builders need. Raises UserError for what a recipe alone does not show, before anything is made."""
+        """Prepare the context of the builders. Raises UserError for problems that the recipe alone does not show."""
 
     @staticmethod
     def show(context: Context) -> None:
@@ -107,7 +109,7 @@ def ends(recipe: Recipe, made: list[Artifact], room: str = "reflectrl.pipeline.r
 
 
 class Plan:
-    """What the arms of a run need for one seed.
+    """Collects the artifacts that the arms of a run need, for one seed.
 
     Attributes:
         made: artifacts by key, each after its inputs.
@@ -160,7 +162,7 @@ class Plan:
         return f"checkpoints/seed{self.seed}/{name}/reflectrl.json"
 
     def model(self, name: str) -> list[str]:
-        """What makes a model; nothing does where the base model is that of a hub or a folder."""
+        """The artifacts that make a model; none for a base model from a hub or a folder."""
         if name != BASE:
             return model(name).artifacts(self, name)
         if "scratch" not in self.recipe.model.sources:

@@ -96,7 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _before(path: Path, learner: Path) -> list[str]:
-    """What was logged before the learner's saved state."""
+    """The lines that were logged before the learner's state was saved."""
     meta = load_meta(learner)
     saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step that was not logged when it was saved
     lines = list(_lines(path))

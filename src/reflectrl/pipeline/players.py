@@ -78,7 +78,7 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
 
 
 def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models | None:
-    """What an arm plays with; None for one that needs no model."""
+    """Load the policy's and the reflector's model of an arm; None if the arm needs no model."""
     arm = chosen([name], recipe)[name]
     return load_pair(recipe, run, seed, arm, played_model(name, recipe)) if arm.player == "policy" else None
 

@@ -50,7 +50,7 @@ class Board:
         self._progress.stop()
 
     def tick(self, artifact: str, done: int, total: int, note: str) -> None:
-        """Of an artifact, `done` of `total` is made."""
+        """Show that `done` of `total` units of an artifact are finished."""
         name, note = printable_line(artifact), printable_line(note)
         if not self.console.is_terminal:
             self._plain(name, done, total, note)

@@ -77,7 +77,7 @@ def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
 
 
 def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
-    """What is taught of a split, in the order of its log: what the teacher is to play, or what was recorded."""
+    """The teaching episodes of a split, in order: those that the teacher is to play, or those that were recorded."""
     if recipe.teach.by == "log":
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)

@@ -28,7 +28,7 @@ Kind = Literal["act", "hand over", "quit", "undo", "reflect", "mistake", "commen
 
 @dataclass(frozen=True)
 class Word:
-    """What a typed line means.
+    """A line that a person typed, parsed.
 
     Attributes:
         number: of an action, of steps; 0 where none is given.
@@ -41,7 +41,7 @@ class Word:
 
 
 def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> Word:
-    """What a person means by a line.
+    """Parse a line that a person typed.
 
     Args:
         actions: the legal ones.
@@ -103,7 +103,7 @@ class Watched:
 
 
 def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
-    """What is new to a player: the last reward, the text, the reflection, and the actions with their probabilities."""
+    """The screen before a choice: last reward, new text, reflection, and the actions with their probabilities."""
     seen = len(episode.steps[-1].observation.history) if episode.steps else 0
     text = episode.observation.history[seen:] + episode.observation.state
     lines = [f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
@@ -119,6 +119,6 @@ def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
 
 
 def last_reward(episode: LiveEpisode) -> str:
-    """What the last step brought, in one line."""
+    """Reward and events of the last step, in one line."""
     last = episode.steps[-1]
     return f"    reward {last.reward:+.2f}{''.join(f', {printable_line(event)}' for event in last.events)}"

@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 def sampler(sampling: Sampling) -> Draw:
-    """How `backend.write` is to choose tokens: greedily at temperature 0, else from the nucleus."""
+    """A function for `backend.write` that draws tokens: greedily at temperature 0, else by nucleus sampling."""
     return partial(draw, sampling=sampling)
 
 
@@ -65,7 +65,7 @@ def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
 
 
 class LanguagePlayer(Generic[Key, Result]):
-    """What both share: equal prompts are computed once; results are kept, and so are KV caches of live episodes.
+    """Base of policy and reflector: equal prompts are computed once, results and KV caches of live episodes kept.
 
     Args:
         memory: how many results are kept (the least recently used go first); 0 computes even equal prompts of a batch
@@ -144,7 +144,7 @@ class LanguagePlayer(Generic[Key, Result]):
     def _compute(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Result]:
-        """What the model makes of some keys."""
+        """Run the model on prompts whose results are not in memory; one result per key."""
         raise NotImplementedError
 
 

@@ -17,7 +17,7 @@ def choose(player: str, episode: LiveEpisode, action: int) -> Turn:
 
 
 def _advice(episode: LiveEpisode, ability: str) -> Any:
-    """What the environment's teacher says; UserError where it cannot, or where it raises."""
+    """Ask the environment's teacher; UserError if it lacks this ability, or raises."""
     try:
         return ask(episode.env, episode.task, ability, len(episode.observation.actions))
     except NotImplementedError as error:

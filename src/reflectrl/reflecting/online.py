@@ -172,8 +172,11 @@ def policy_terms(
 
 
 def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the M tokens of some reflections, row behind row, what they were drawn from: log-probabilities (M, V) at the
-    temperature of drawing, with gradient; the hidden states (M, D) before them; and the tokens themselves (M,).
+    """The distributions that the tokens of these reflections were drawn from, with gradient.
+
+    Returns:
+        For the M tokens of all rows, one row after another: log-probabilities (M, V) at the sampling temperature, the
+        hidden states (M, D) that they were computed from, and the tokens themselves (M,).
     """
     with autocast(lm.device, lm.mixed_play):  # in the precision in which they were drawn
         logits_MV, hidden_MD, labels_M = completion_logits(lm, rows)
@@ -191,7 +194,7 @@ class Pair(nn.Module):
         self.players = {"reflector": reflector, "policy": policy}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """What either learner may change."""
+        """The parameters of both players."""
         return chain.from_iterable(lm.parameters() for lm in self.players.values())
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]

@@ -141,7 +141,7 @@ def try_actions(
     envs: Sequence[TextEnv],
     seed: int,
 ) -> dict[Place, list[Tried]]:
-    """What came of every action in some states, when reflector and policy played on as they are now."""
+    """Try every action at these places of episodes and play on from there with the present reflector and policy."""
     forget(rollouts.speaker)
     player = Together(rollouts.speaker, rollouts.policy)
     chosen: dict[int, list[int]] = defaultdict(list)
@@ -206,10 +206,15 @@ def keep_best(
 
 
 def judged(logp_A: Tensor, tried: Sequence[Tried], judge: str) -> float:
-    """How good a reflection is, after which the policy has these log-probabilities (A,), -inf beyond a state's own.
+    """The score of a reflection, from the policy's log-probabilities after reading it.
 
-    "value": the return to be expected, sum over actions of their probability times the mean return of their
-    continuations. "choice": the log-probability of the action whose continuations won most.
+    Args:
+        logp_A: over the state's actions; padding is -inf.
+        tried: the continuations that were played from this state.
+        judge: "value" or "choice".
+
+    "value": the expected return, sum over actions of their probability times the mean return of their continuations.
+    "choice": the log-probability of the action whose continuations won most.
     """
     if judge == "choice":
         return float(logp_A[best_of(tried)])

@@ -130,7 +130,7 @@ def reflection_of(step: Step) -> Turn | None:
 
 
 def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
-    """What the reflector read at each step."""
+    """The reflector's prompt at each step, as token ids."""
     known = {
         seen: tokenize(reflector.lm, reflector_prompt(seen), reserve=reflector.max_new_tokens)
         for seen in dict.fromkeys(step.observation for step in steps)

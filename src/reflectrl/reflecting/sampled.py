@@ -31,7 +31,7 @@ class SampledReflector(Reflector):
         self._ends: dict[int, float] = {}
 
     def _draw(self, logits_BV: Tensor, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
-        """As `players.policy.draw`; notes how probable end-of-text was where it was drawn, which no backend returns."""
+        """Like `players.policy.draw`, but also records the log-probability of each end-of-text that is drawn."""
         tokens_B, logp_B = draw(logits_BV, generators, self.sampling)
         for row in (tokens_B == self.lm.tokenizer.eos_token_id).nonzero()[:, 0].tolist():
             self._ends[id(generators[row])] = float(logp_B[row])

@@ -201,10 +201,10 @@ def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, fl
 
 
 def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """What `made` makes of the JSON object on each line; [] if there is no file. A torn last line is left out.
+    """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A torn last line is skipped.
 
     Raises:
-        UserError: any other line is no such object; names its number, and `what` it should be.
+        UserError: another line is not such an object; the message gives its number, and `what` was expected.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = []

@@ -83,7 +83,7 @@ def render(run: Run, sample: Sample, live: str = "") -> str:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What the header says: name → value, "not recorded" where nobody wrote it down."""
+    """The facts in the page's header: name → value, or "not recorded"."""
     results, recipe = run.results, run.recipe
     env: Mapping[str, Any] = (results and results.env) or recipe.get("env") or {}
     options = ", ".join(f"{key} = {_plain(value)}" for key, value in env.items() if key not in ("name", "horizon"))

@@ -52,7 +52,7 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn: the number of its colour, and its dashes."""
+    """Line style of an arm: its colour and dashes."""
 
     series: int
 

@@ -71,7 +71,7 @@ def _preference(episode: Episode) -> int:
 
 
 def to_json(episodes: Iterable[Episode]) -> dict[str, Any]:
-    """What the script of the page reads.
+    """The episodes in the form that the page's script reads.
 
     Lists of legal actions repeat from step to step, so each distinct one is written once under "actions" and steps name
     it by index. A history only grows, so an episode holds the longest and a step how much of it was there.

@@ -102,7 +102,7 @@ class TransitionBuffer(nn.Module):
         return Drawn(*(kept[rows] for kept in self.transitions()))
 
     def features(self, state_N: Tensor) -> StateFeatures:
-        """What the frozen model makes of some states; END gives those of another, which the caller leaves out."""
+        """Features of states (N,) under the frozen model. Rows of END are arbitrary; the caller must mask them."""
         kept, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device
         return StateFeatures(*(tensor[state_N.cpu()].to(device) for tensor in kept))
 

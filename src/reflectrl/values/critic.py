@@ -43,7 +43,7 @@ class UtteranceCritic(nn.Module):
         return flat.amin(0).view(-1, count)
 
     def values(self, states_ND: Tensor) -> Tensor:
-        """What follows the states, (N,)."""
+        """V(s) of the states (N, D); returns (N,), in reward units."""
         found: Tensor = self.v(states_ND.float())[:, 0]
         return found
 
@@ -74,7 +74,7 @@ def follow(target: nn.Module, critic: nn.Module, rate: float) -> None:
 
 
 def td_targets(rewards_N: Tensor, following_N: Tensor, ends_N: Tensor, gamma: float) -> Tensor:
-    """What Q(s, a) is to become: r + gamma · V(s'), and r alone where the episode ended; (N,) in reward units."""
+    """Targets of Q(s, a): r + gamma · V(s'), or r alone where the episode ended; (N,) in reward units."""
     return rewards_N + gamma * following_N.masked_fill(ends_N, 0.0)
 
 

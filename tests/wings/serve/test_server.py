@@ -234,6 +234,14 @@ def test_ctrl_c_waits_for_what_is_being_answered(serve: Serve) -> None:
     assert (server.process.returncode, out, error) == (0, "stopped\n", "")
 
 
+def test_the_published_example_of_a_request_is_answered(server: Served) -> None:
+    shown = ask(server, "/openapi.json")[2]["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    [example] = shown["content"]["application/json"]["examples"].values()
+    status, _, answer = ask(server, body=json.dumps(example["value"]).encode())
+    assert status == 200
+    assert answer["choices"][0]["message"]["content"] in ("take key", "go to kitchen")
+
+
 def test_a_fuzzer_finds_no_answer_that_the_schema_does_not_have(server: Served, tmp_path: Path) -> None:
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed")
@@ -244,6 +252,7 @@ def test_a_fuzzer_finds_no_answer_that_the_schema_does_not_have(server: Served, 
         cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert "✅ Examples" in done.stdout  # the example of a request, which is nearly all that a fuzzer cannot invent
     assert "createChatCompletion" in ask(server, "/openapi.json")[2]["paths"]["/v1/chat/completions"]["post"].values()
 
 

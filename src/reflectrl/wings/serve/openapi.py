@@ -7,8 +7,12 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 import reflectrl
+from reflectrl.types import Observation
+from reflectrl.wings.serve.observations import messages_of
 from reflectrl.wings.serve.protocol import ChatCompletion, ChatRequest, Error, Health, ModelInfo, ModelList
 
+EXAMPLE = Observation("> go to hall\n", "You are in the hall. There is a key.\n", ("take key", "go to kitchen"))
+"""What an observation looks like in a request; an agent answers to any text."""
 REFUSED = {
     400: "The request cannot be read, or does not fit the model; `param` names the field.",
     401: "The token is missing or wrong.",
@@ -33,13 +37,17 @@ def document(name: str, needs_token: bool) -> dict[str, Any]:
         [(model, "validation") for model in published], ref_template="#/components/schemas/{model}"
     )
     schemas["$defs"]["ChatRequest"]["properties"]["model"]["enum"] = [name]
-    schemas["$defs"]["TextEventStream"] = {
-        "type": "string",
-        "description": "Server-sent events: chunks as `data: {...}`, in the end `data: [DONE]`.",
+    schemas["$defs"]["ServerSentEvent"] = {  # OpenAPI describes a stream by one of its events
+        "type": "object",
+        "description": "`data` is a chunk of the answer as JSON; that of the last event is `[DONE]`.",
+        "properties": {"data": {"type": "string"}},
+        "required": ["data"],
     }
     chat = _operation("createChatCompletion", "Choose one of the listed actions.", "ChatCompletion", *REFUSED)
-    chat["responses"]["200"]["content"]["text/event-stream"] = {"schema": _ref("TextEventStream")}
-    chat["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref("ChatRequest")}}}
+    chat["responses"]["200"]["content"]["text/event-stream"] = {"schema": _ref("ServerSentEvent")}
+    shown = {"model": name, "messages": messages_of(EXAMPLE)}
+    asked = {"schema": _ref("ChatRequest"), "examples": {"an observation": {"value": shown}}}
+    chat["requestBody"] = {"required": True, "content": {"application/json": asked}}
     model = _operation("retrieveModel", "What is known of the agent.", "ModelInfo", 401, 403, 404)
     model["parameters"] = [
         {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "enum": [name]}}
