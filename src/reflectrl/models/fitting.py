@@ -305,15 +305,16 @@ def require_memory(recipe: Recipe, free: float) -> None:
 
 def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float]]:
     """Settings that need less memory, in words, and how much at least; those that change least come first."""
-    model, lora = recipe.model, {} if recipe.model.lora_rank else {"lora_rank": 16}
-    half = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
-    quantised = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
+    model = recipe.model
+    lora: dict[str, Any] = {} if model.lora_rank else {"lora_rank": 16}
+    half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
+    quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
     tried = [lora, half, {**lora, **half}, {**lora, **quantised}, {**lora, **half, **quantised}]
     seen: list[dict[str, Any]] = [{}]
     for settings in tried:
         if settings not in seen:
             seen.append(settings)
-            need = estimate(replace(recipe, model=replace(model, **settings)))  # type: ignore[arg-type]
+            need = estimate(replace(recipe, model=replace(model, **settings)))
             if need is not None:
                 yield " and ".join(f"model.{key}={value}" for key, value in settings.items()), need.least.peak
 
