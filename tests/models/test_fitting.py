@@ -10,17 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from reflectrl.cli import main
 from reflectrl.config import ModelConfig, Recipe, from_dict
-from reflectrl.models.fitting import (
-    GIB,
-    adapter_bytes,
-    available,
-    estimate,
-    refuse_unless_fitting,
-    require_memory,
-    shapes_of,
-    weight_bytes,
-)
+from reflectrl.models.fitting import GIB, adapter_bytes, estimate, shapes_of, weight_bytes
 from reflectrl.models.load import load_model
+from reflectrl.models.memory import available, refuse_unless_fitting, require_memory
 from reflectrl.types import UserError
 
 

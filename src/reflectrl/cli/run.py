@@ -15,7 +15,8 @@ from reflectrl.cli.projects import own_environment, project_recipe, recipes
 from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
-from reflectrl.models.fitting import GIB, available, estimate
+from reflectrl.models.fitting import GIB, estimate
+from reflectrl.models.memory import available
 from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 

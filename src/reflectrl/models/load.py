@@ -16,7 +16,6 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
-from reflectrl.models.fitting import free_bytes, refuse_unless_fitting
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -31,6 +30,7 @@ from reflectrl.models.lm import (
     read_json,
 )
 from reflectrl.models.machine import keep_memory
+from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove
 from reflectrl.models.sources import find_model
 from reflectrl.plugins import one_line

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from reflectrl.models.backend import Answers, Counters
-from reflectrl.models.fitting import free_bytes
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.machine import release_memory
+from reflectrl.models.memory import free_bytes
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack

@@ -5,8 +5,8 @@ from __future__ import annotations
 from reflectrl.config import Recipe
 from reflectrl.envs.base import TextEnv
 from reflectrl.models.checking import require_usable
-from reflectrl.models.fitting import free_bytes, require_memory
 from reflectrl.models.load import pick_device
+from reflectrl.models.memory import free_bytes, require_memory
 from reflectrl.plugins import resolve_class
 from reflectrl.prompts.chat import system_prompt
 
