@@ -176,9 +176,14 @@ def test_whoever_runs_step_by_step_plays_and_learns_like_the_others(
     rl_step(lm)
 
 
-def test_windows_bound_the_context_of_the_engine_alone(folder: Callable[..., Path]) -> None:
+def test_windows_bound_the_context_of_the_engine_alone(
+    folder: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
     config = ModelConfig(context=256)
+    told.clear()
     assert load_model(folder("mistral", sliding_window=24), config).context == 24
+    [line] = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
+    assert "it reads at most 24 tokens, its window; with model.backend=plain it reads 96" in line
     assert load_model(folder("llama4_text", attention_chunk_size=32), config).context == 32
     assert load_model(folder("gemma2", sliding_window=8), config).context == POSITIONS
     rope = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}

@@ -31,7 +31,7 @@ from reflectrl.models.lm import (
 )
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
-from reflectrl.models.proof import prove
+from reflectrl.models.proof import prove, tell
 from reflectrl.models.sources import find_model
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat, chat_of, has_template
@@ -227,7 +227,12 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         raise UserError(
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
-    return lm if lm.shortcuts.packed else replace(lm, context=_context(model.config, config, False))
+    whole = _context(model.config, config, False)
+    if not lm.shortcuts.packed:
+        return replace(lm, context=whole)
+    if context < whole:
+        tell(lm, source, [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {whole}"])
+    return lm
 
 
 def refuse_kernels(source: str, **options: Any) -> None:
