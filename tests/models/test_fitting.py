@@ -52,7 +52,7 @@ def test_what_is_set_for_learning_changes_what_it_needs(tiny_folder: Callable[[s
     usual, thrifty = estimate(made), estimate(recipe(tiny_folder("llama"), gradient_checkpointing=True))
     assert usual is not None and thrifty is not None and fewer is not None and unbound is not None
     assert thrifty.rows[1] < usual.rows[1] and thrifty.least == usual.least
-    assert fewer.rows[1] * 2 == usual.rows[1] and fewer.rows[0] == usual.rows[0]
+    assert fewer.rows[1] < usual.rows[1] and fewer.rows[0] == usual.rows[0]
     assert unbound.rl == usual.rl - usual.trained
 
 

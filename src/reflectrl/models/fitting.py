@@ -26,7 +26,7 @@ KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", Fals
 """Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
 hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32)."""
 
-PIECES = 2.35
+PIECES = {"float32": 2.4, "bfloat16": 2.1}
 """How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
 freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
@@ -197,7 +197,9 @@ def estimate(recipe: Recipe) -> Need | None:
     adapter = adapter_bytes(shapes[0].tensors, model)
     half = model.dtype == "bfloat16" and model.quantisation == "none"
     loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
-    rows = (_sft_rows(shapes[0], recipe), recipe.rl.minibatch * row_bytes(shapes[0], model, 1))
+    # Tables that embeddings and head share get a gradient from each before these are added.
+    table = 0.0 if adapter else shapes[0].vocab * shapes[0].width * BITS[model.dtype] / 8
+    rows = (table + _sft_rows(shapes[0], recipe), table + recipe.rl.minibatch * row_bytes(shapes[0], model, 1))
     played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
         (weights[0], 0.0 if shared else weights[1]),
@@ -218,7 +220,7 @@ def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
     layers = shape.layers * kept
     if model.gradient_checkpointing:
         layers = shape.layers * shape.width * size + kept
-    pieces = PIECES if model.device in ("auto", "cpu") else 1.0
+    pieces = PIECES[model.dtype] if model.device in ("auto", "cpu") else 1.0
     return pieces * model.context * layers + scored * shape.vocab * 12.0
 
 
