@@ -9,4 +9,4 @@ def test_each_family_has_a_row_with_its_way_and_its_difference() -> None:
     assert ways["llama"] == "engine" and ways["phi"] == "engine, layers of the library"
     assert ways["gemma2"] == "own forward pass" and ways["reformer"] in ("refused", "no tiny text model")
     assert all(row["difference"] < 1e-3 for name, row in found.items() if name != "reformer")
-    assert "attention of their own" in found["gemma2"]["why"] and found["llama"]["why"] == ""
+    assert "step by step" in found["gemma2"]["why"] and found["llama"]["why"] == ""

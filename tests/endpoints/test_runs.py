@@ -9,7 +9,7 @@ import pytest
 
 from reflectrl import pipeline
 from reflectrl.cli import main
-from reflectrl.config import load_recipe
+from reflectrl.config import load_recipe, read_recipe
 from reflectrl.episodes import read_episodes
 from tests.endpoints.scripted import ChatServer, completion
 
@@ -98,6 +98,12 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
         assert table[name]["success"] == 1.0 and table[name]["pass@2"] == 1.0 and table[name]["episodes"] == 6
     spoken = list(read_episodes(run / "episodes" / "eval-speaker-seed0-test-full-greedy.jsonl"))
     assert all(step.turns[0].text.startswith("The goal lies") for one in spoken for step in one.steps)
+    assert {one.provenance["endpoint"] for one in spoken} == {"llama3:8b at 127.0.0.1"}
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert '<th scope="col" class="n">pass@2</th>' in page and "whether one of k attempts" in page
+    assert main(["export-agent", str(run), "--arm", "sft", "--out", str(tmp_path / "agent")]) == 0
+    travelling = read_recipe(tmp_path / "agent" / "recipe.toml")
+    assert not travelling.sections["players"] and not travelling.sections["endpoint"].base_url
     walked = list(read_episodes(run / "episodes" / "dagger-seed0-train.jsonl"))[len(taught) :]
     assert [step.label for one in walked for step in one.steps].count("positive") == sum(
         len(one.steps) for one in walked

@@ -110,6 +110,18 @@ def test_ties_are_all_marked(tmp_path: Path) -> None:
     assert marked == {"sft": True, "rl-only": False, "reflect-rl": True}
 
 
+def test_shares_that_were_recorded_have_columns(tmp_path: Path) -> None:
+    common = {"split": "test", "stage": "full", "sampling": "sampled", "seed": 0, "success": 0.5}
+    rows = [{**common, "arm": "sft", "pass@2": 0.75}, {**common, "arm": "large", "pass@2": 1.0, "illegal": 0.125}]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    page = page_of(tmp_path)
+    assert re.findall(r'<th scope="col" class="n">(pass@2|illegal)</th>', page) == ["pass@2", "illegal"]
+    found = {
+        arm: re.findall(r'<td class="n">([^<]*)</td>', row)[:2] for arm, row in rows_of_table(page, "test").items()
+    }
+    assert found == {"sft": ["75.0", "–"], "large": ["100.0", "12.5"]}
+
+
 def test_rows_stand_in_for_a_missing_summary(tmp_path: Path) -> None:
     common = {"arm": "sft", "split": "test", "stage": "full", "sampling": "greedy"}
     rows = [{**common, "seed": seed, "success": share} for seed, share in ((0, 0.25), (1, 0.75))]

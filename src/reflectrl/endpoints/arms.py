@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from reflectrl.endpoints.config import Style, teacher_settings
 from reflectrl.pipeline.arms import BASE, PLAYED, SFT, Arm, all_arms
@@ -58,17 +59,21 @@ def arms_of(recipe: Recipe) -> dict[str, Arm]:
     for name in recipe.sections["players"]:
         if name in taken:
             raise UserError(f"players.{name}: {name!r} is the name of another arm already; call the player otherwise")
-    return {name: _arm(name, table.get("style", "act")) for name, table in recipe.sections["players"].items()}
+    return {name: _arm(recipe, name) for name in recipe.sections["players"]}
 
 
-def _arm(name: str, style: Style) -> Arm:
+def _arm(recipe: Recipe, name: str) -> Arm:
+    table, shared = recipe.sections["players"][name], recipe.sections["endpoint"]
+    style: Style = table.get("style", "act")
+    host = urlsplit(table.get("base_url", shared.base_url)).hostname  # never a key, which may stand in a query
+    asked = f"{table.get('model', shared.model)} at {host}"
     settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
     players = "reflectrl.endpoints.contestants:players"
     if style == "reflector":
-        return Arm(ABOUT[style], "policy", players=players, settings=settings)
+        return Arm(ABOUT[style], "policy", players=players, settings=settings, asked=asked)
     reflector = "reflector" if style == "pair" else ""
     settings = (*settings, "play", "model") if style == "pair" else settings
-    return Arm(ABOUT[style], reflector=reflector, player="endpoint", players=players, settings=settings)
+    return Arm(ABOUT[style], reflector=reflector, player="endpoint", players=players, settings=settings, asked=asked)
 
 
 def teaching(plan: Plan, split: str) -> str:

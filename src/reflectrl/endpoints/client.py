@@ -167,9 +167,16 @@ class Endpoint:
             return answer
 
         answers = await asyncio.gather(*(one(ask) for ask in asks))
+        await self._hang_up()
         if failures:
             raise failures[0]
         return answers
+
+    async def _hang_up(self) -> None:
+        """Close the connections, unless questions of others are under way: nobody says when an endpoint is done."""
+        if self._client is not None and all(task.done() for task in self._same.values()):
+            client, self._client = self._client, None
+            await client.close()
 
     async def _once(self, ask: Ask) -> str:
         """The answer to a question, which is asked once however many want to know it."""

@@ -27,6 +27,8 @@ class EndpointConfig:
     Nothing is sent anywhere unless `base_url` names an address.
     """
 
+    stays_behind = True  # an exported agent asks nobody
+
     base_url: str = ""
     """Where the API begins, such as "http://127.0.0.1:8000/v1"; of Azure, the resource's address."""
     model: str = ""
@@ -87,6 +89,7 @@ class EndpointConfig:
 class TeacherConfig:
     """What an endpoint is asked as a teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
 
+    stays_behind = True
     ask: Literal["walks", "explain", "log"] = "walks"
     """"walks": it plays whole episodes with reflections; "explain": the environment's expert plays, and it reflects on
     each step, knowing the best action; "log": it adds reflections to the demonstrations of `teach.log`."""
@@ -133,6 +136,7 @@ class Players(FreeSection):
     ([endpoints.md](endpoints.md)).
     """
 
+    stays_behind = True
     names_code = False  # "llama3:8b" is a model, not an import path
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:

@@ -121,7 +121,11 @@ def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Rec
     model = replace(recipe.model, source=plain.model.source, policy="", reflector="")
     if whole:
         model = replace(model, lora_rank=0, quantisation="none")
-    return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach)
+    sections = {
+        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
+        for name, section in recipe.sections.items()
+    }
+    return replace(recipe, arms=(arm,), seeds=(seed,), env=env, model=model, teach=plain.teach, sections=sections)
 
 
 def _card(recipe: Recipe, run: Path, arm: str, seed: int) -> Card:

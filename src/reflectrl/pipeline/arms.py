@@ -92,6 +92,7 @@ class Arm:
         shows: what the base model's system prompt shows of demonstrations: a function of the recipe, the teaching
             episodes, the player's role and its model, which returns a text; "" for nothing.
         settings: further recipe keys that decide how it plays.
+        asked: the model behind an endpoint that plays or speaks, and its host; "" for none.
     """
 
     about: str
@@ -104,6 +105,7 @@ class Arm:
     players: str = ""
     shows: str = ""
     settings: tuple[str, ...] = ()
+    asked: str = ""
 
     @property
     def is_taught(self) -> bool:

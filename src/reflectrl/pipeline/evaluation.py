@@ -163,12 +163,13 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
-    """The provenance of an arm's episodes: base model, trained players, and package versions."""
+    """The provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played
-    return {"model": model, "policy": policy, "reflector": arm.reflector or None, "versions": versions}
+    asked = {"endpoint": arm.asked} if arm.asked else {}
+    return {"model": model, "policy": policy, "reflector": arm.reflector or None, **asked, "versions": versions}
 
 
 def _play(

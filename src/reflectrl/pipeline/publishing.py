@@ -135,7 +135,13 @@ def _without_paths(recipe: Recipe) -> Recipe:
     env = {key: value for key, value in recipe.env.items() if not _is_path(value)}
     model = {key: "" for key in ("policy", "reflector") if _is_path(getattr(recipe.model, key))}
     model |= {"source": "scratch"} if _is_path(recipe.model.source) else {}
-    return replace(recipe, env=env, model=replace(recipe.model, **model), teach=replace(recipe.teach, log=()))  # type: ignore[arg-type]
+    plain = Recipe()
+    sections = {  # addresses of endpoints stay behind, as in an exported agent
+        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
+        for name, section in recipe.sections.items()
+    }
+    teach = replace(recipe.teach, log=())
+    return replace(recipe, env=env, model=replace(recipe.model, **model), teach=teach, sections=sections)
 
 
 def _is_path(value: Any) -> bool:

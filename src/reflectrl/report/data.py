@@ -12,7 +12,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ class Score:
     """One line of results: an arm on one split, stage and sampling; numbers that were not recorded are None.
 
     `success`, `low` and `high` are shares in [0, 1]; `seed` is set in the row of a single seed, `seeds` (how many) in
-    a line that is pooled over them.
+    a line that is pooled over them. `shares` holds further ones by name, where there are any: "pass@2", "illegal".
     """
 
     arm: str
@@ -49,6 +49,7 @@ class Score:
     episodes: int | None = None
     seed: int | None = None
     seeds: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,9 @@ def _score(row: Any, where: str) -> Score:
         key: None if (x := numbers.pop(key)) is None else int(x) for key in ("episodes", "seed", "seeds")
     }
     texts = {key: row[key] for key in ("arm", "split", "stage", "sampling")}
-    return Score(**texts, success=success, mean_return=numbers.pop("return"), **numbers, **counts)
+    named = [key for key in row if key.startswith("pass@") or key == "illegal"]
+    shares = {key: share for key in named if (share := _number(row, key, f"{where}.")) is not None}
+    return Score(**texts, success=success, mean_return=numbers.pop("return"), **numbers, **counts, shares=shares)
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:

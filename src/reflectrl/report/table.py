@@ -20,7 +20,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm in a table; the plain numbers belong to the table's last stage."""
+    """An arm in a table; the plain numbers, and `shares` (one per name of the table's), belong to its last stage."""
 
     arm: str
     note: str
@@ -32,16 +32,18 @@ class Line:
     seconds: float | None
     episodes: int | None
     seeds: int | None
+    shares: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """One split and sampling."""
+    """One split and sampling; `shares` names further columns: pass@k, and actions that an endpoint did not name."""
 
     split: str
     sampling: str
     stages: tuple[str, ...]
     lines: tuple[Line, ...]
+    shares: tuple[str, ...] = ()
 
 
 def tables(scores: Sequence[Score]) -> list[Table]:
@@ -56,6 +58,7 @@ def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
     stages = tuple(dict.fromkeys(score.stage for score in scores))
     best = [score for stage in stages for score in _best([s for s in scores if s.stage == stage], "success")]
     best_return = _best([score for score in scores if score.stage == stages[-1]], "mean_return")
+    names = tuple(dict.fromkeys(name for score in scores if score.stage == stages[-1] for name in score.shares))
     lines = []
     for arm in in_page_order([score.arm for score in scores]):
         mine = [score for score in scores if score.arm == arm]
@@ -63,14 +66,15 @@ def _table(split: str, sampling: str, scores: Sequence[Score]) -> Table:
         for seed in seeds:
             by_stage = {score.stage: score for score in mine if score.seed == seed}
             note = f"seed {seed}" if len(seeds) > 1 else ""
-            lines.append(_line(arm, note, [by_stage.get(stage) for stage in stages], best, best_return))
-    return Table(split, sampling, stages, tuple(lines))
+            lines.append(_line(arm, note, [by_stage.get(stage) for stage in stages], best, best_return, names))
+    return Table(split, sampling, stages, tuple(lines), names)
 
 
 def _line(
-    arm: str, note: str, scores: Sequence[Score | None], best: Sequence[Score], best_return: Sequence[Score]
-) -> Line:
-    """One arm; `scores` holds a score or None per stage of the table."""
+    arm: str, note: str, scores: Sequence[Score | None], best: Sequence[Score], best_return: Sequence[Score],
+    names: Sequence[str],
+) -> Line:  # fmt: skip
+    """One arm; `scores` holds a score or None per stage of the table, `names` the further shares that are shown."""
     last = scores[-1]
     return Line(
         arm=arm,
@@ -83,6 +87,7 @@ def _line(
         seconds=last.seconds if last else None,
         episodes=last.episodes if last else None,
         seeds=last.seeds if last else None,
+        shares=tuple(last.shares.get(name) if last else None for name in names),
     )
 
 
