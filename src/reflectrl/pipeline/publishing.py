@@ -133,7 +133,7 @@ def _data(recipe: Recipe, taught: int) -> str:
 def _without_paths(recipe: Recipe) -> Recipe:
     """The recipe without what is only on the machine that ran it."""
     env = {key: value for key, value in recipe.env.items() if not _is_path(value)}
-    model = {key: "" for key in ("policy", "reflector") if _is_path(getattr(recipe.model, key))}
+    model: dict[str, Any] = {key: "" for key in ("policy", "reflector") if _is_path(getattr(recipe.model, key))}
     model |= {"source": "scratch"} if _is_path(recipe.model.source) else {}
     plain = Recipe()
     sections = {  # addresses of endpoints stay behind, as in an exported agent
