@@ -31,7 +31,7 @@ def test_weights_and_adapters_are_counted_as_they_are_loaded(
 
 def recipe(source: Path, **model: object) -> Recipe:
     about = {"source": str(source), "lora_rank": 0, **model}
-    return from_dict(Recipe, {"name": "r", "env": {"name": "taxi"}, "model": about}, "a test")
+    return from_dict(Recipe, {"name": "r", "env": {"name": "corridor"}, "model": about}, "a test")
 
 
 def test_lora_and_bfloat16_need_less_than_full_training(tiny_folder: Callable[[str], Path]) -> None:
@@ -96,8 +96,12 @@ def test_a_damaged_header_is_named(tmp_path: Path) -> None:
         shapes_of(tmp_path)
 
 
-def test_a_dry_run_shows_the_estimate(tiny_folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "taxi", "--dry-run", "--model.source", str(tiny_folder("llama"))]) == 0
+def test_a_dry_run_shows_the_estimate(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text('[env]\nname = "corridor"\n', encoding="utf-8")
+    source = str(tiny_folder("llama"))
+    assert main(["run", str(tmp_path / "r.toml"), "--dry-run", "--model.source", source]) == 0
     assert "# Memory: needs about " in capsys.readouterr().out
 
 
