@@ -41,7 +41,7 @@ from .measure import CLEAR, growth, report
 from .settings import note
 
 Stage = Literal["play", "sft", "rl"]
-FAMILIES = ("llama", "gpt2")
+MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WORDS = [f"w{i}" for i in range(100)]
 STEPS = 3
 
@@ -164,7 +164,9 @@ def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
     if not CLEAR.exists():
         return None
     here, there = Pipe(duplex=False)
-    child = get_context("fork").Process(target=_send_growth, args=(there, run, recipe))
+    server = get_context("forkserver")  # a clean process that has imported what all children need
+    server.set_forkserver_preload(["benchmarks.fitting", *MODULES])
+    child = server.Process(target=_send_growth, args=(there, run, recipe))
     child.start()
     there.close()
     try:
@@ -176,6 +178,7 @@ def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
 
 
 def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> None:
+    ready()
     there.send(growth(lambda: run(recipe)))
 
 
@@ -183,7 +186,7 @@ def ready() -> None:
     """All modules are loaded, and torch has computed something."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    for module in ("peft", *(f"transformers.models.{family}.modeling_{family}" for family in FAMILIES)):
+    for module in MODULES:
         importlib.import_module(module)
     torch.set_num_threads(1)
     (torch.randn(64, 64, requires_grad=True) @ torch.randn(64, 64)).sum().backward()
@@ -207,7 +210,6 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 process.submit(make_gpt2, Path(place)).result()
             models["GPT-2 small"] = place
-        ready()
         for name, source in models.items():
             for dtype in ("float32", "bfloat16"):
                 for rank in (16, 0):
