@@ -124,6 +124,16 @@ def test_a_state_comes_back_with_exact_numbers(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "state").iterdir()} == {".json", ".safetensors"}
 
 
+def test_weights_that_share_memory_come_back_apart(tmp_path: Path) -> None:
+    table = torch.arange(12.0).reshape(4, 3)
+    shared = {"embeddings": table, "head": table, "row": table[1], "turned": table.T, "nothing": torch.zeros(0)}
+    save_state(tmp_path / "learner", {"weights": shared, "best": {"embeddings": table}}, {"step": 1})
+    found = load_state(tmp_path / "learner")
+    assert found is not None
+    assert all(torch.equal(found[0]["weights"][name], tensor) for name, tensor in shared.items())
+    assert torch.equal(found[0]["best"]["embeddings"], table)
+
+
 def test_a_state_killed_between_the_renames_is_the_new_one(tmp_path: Path) -> None:
     for step in (1, 2):
         save_state(tmp_path / "state", {"weights": {"a": torch.tensor(float(step))}}, {"step": step})

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers
 from reflectrl.models.lm import LanguageModel
@@ -19,7 +20,6 @@ from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.players.policy import sampler
 from reflectrl.types import Episode, Sampling, UserError
 from tests.models.calls import cached_text_logits, choice_logits
-from tests.models.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
 from tests.models.test_load import rl_step, sft_steps
 
 LABELS = [7, 3, 11, 20]
@@ -90,6 +90,7 @@ def check_exact(lm: LanguageModel) -> None:
         same(cached_text_logits(lm, asked, [TEXTS] * len(asked), "sum", [KVCache() for _ in asked]), sums_PA)
 
 
+@pytest.mark.families
 @pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS])
 def test_the_numbers_of_every_family_are_the_models_own(name: str) -> None:
     lm = proved(tiny_model(name))
@@ -106,6 +107,15 @@ def test_a_head_shows_its_colours_in_a_model_that_was_made_just_now(name: str) -
     with torch.no_grad():
         hidden_ND = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
         same(lm.backend.logits(hidden_ND), model(input_ids=ids, use_cache=False).logits[0])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2-windowed", "falcon_h1-multipliers", "mistral-windowed"])
+def test_a_model_in_16_bits_takes_the_way_that_is_exact_in_32_and_keeps_its_bits(name: str) -> None:
+    half = tiny_model(name).to(torch.bfloat16)
+    before = [p.detach().clone() for p in half.parameters()]
+    lm = proved(half)
+    assert lm.shortcuts == proved(tiny_model(name)).shortcuts
+    assert all(torch.equal(p, was) and p.dtype == was.dtype for p, was in zip(half.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma3_text", "phi", "granite"])
@@ -166,9 +176,14 @@ def test_whoever_runs_step_by_step_plays_and_learns_like_the_others(
     rl_step(lm)
 
 
-def test_windows_bound_the_context_of_the_engine_alone(folder: Callable[..., Path]) -> None:
+def test_windows_bound_the_context_of_the_engine_alone(
+    folder: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
     config = ModelConfig(context=256)
+    told.clear()
     assert load_model(folder("mistral", sliding_window=24), config).context == 24
+    [line] = [record.getMessage() for record in caplog.records if record.name == "reflectrl"]
+    assert "it reads at most 24 tokens, its window; with model.backend=plain it reads 96" in line
     assert load_model(folder("llama4_text", attention_chunk_size=32), config).context == 32
     assert load_model(folder("gemma2", sliding_window=8), config).context == POSITIONS
     rope = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}

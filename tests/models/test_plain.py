@@ -10,6 +10,7 @@ import pytest
 import torch
 from corridor import CorridorEnv
 
+from benchmarks.families import tiny_model
 from reflectrl.config import ModelConfig
 from reflectrl.models.backend import Answers, Counters, Scoring
 from reflectrl.models.lm import LanguageModel, Shortcuts
@@ -22,7 +23,6 @@ from reflectrl.players import Policy, Reflector
 from reflectrl.players.policy import sampler
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, UserError
-from tests.models.families import tiny_model
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 both = pytest.mark.parametrize(("family", "adapters"), [("gpt2", False), ("llama", True), ("qwen2", False)])

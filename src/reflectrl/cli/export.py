@@ -12,6 +12,8 @@ import tyro
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
+OPTIONS = ("--out", "--arm", "--seed", "--half", "--merge", "--push", "--licence", "--public", "--trust")
+
 
 @dataclass(frozen=True)
 class ExportAgent:
@@ -27,6 +29,15 @@ class ExportAgent:
     """Which training."""
     half: bool = False
     """Store the weights in 16 bits: half as large; they are computed with in 32."""
+    merge: bool = False
+    """Add LoRA adapters to their backbone's weights: each player becomes an ordinary Hugging Face model, which needs no
+    other one."""
+    push: Annotated[str, tyro.conf.arg(metavar="OWNER/NAME")] = ""
+    """Put the agent on a model hub as well, with a model card; nothing else ever contacts one."""
+    licence: Annotated[str, tyro.conf.arg(metavar="ID")] = ""
+    """Under which licence it is pushed (`apache-2.0`, `mit` ...)."""
+    public: bool = False
+    """Let everybody see what is pushed; otherwise it is private."""
     trust: bool = False
     """Let the run's recipe use code that it names, now and from now on."""
 
@@ -34,14 +45,16 @@ class ExportAgent:
         """Write the folder, and say what it holds."""
         if settings:
             option = settings[0].partition("=")[0]
-            raise UserError(
-                f"unknown option {option!r}{suggestion(option, ('--out', '--arm', '--seed', '--half', '--trust'))}"
-            )
+            raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         import transformers
 
         from reflectrl.pipeline.agents import export_agent
+        from reflectrl.pipeline.publishing import Publication
 
         transformers.utils.logging.disable_progress_bar()
-        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust)
+        wanted = Publication(self.push, self.licence, self.public) if self.push else None
+        card = export_agent(self.run, self.arm, self.seed, self.out, self.half, self.trust, self.merge, wanted)
         size = sum(path.stat().st_size for path in self.out.rglob("*.safetensors"))
         print(f"{self.out}: {card.name}, {size / 2**20:.1f} MiB of weights")
+        if self.push:
+            print(f"pushed to {self.push} ({'public' if self.public else 'private'})")

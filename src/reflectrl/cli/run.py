@@ -16,6 +16,8 @@ from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
 from reflectrl.distributed import launched
+from reflectrl.models.fitting import GIB, estimate
+from reflectrl.models.memory import available
 from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 
@@ -63,6 +65,8 @@ class Run:
         if self.dry_run:
             print(to_toml(recipe), end="")
             print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
+            if (need := estimate(recipe)) is not None:
+                print(f"\n# Memory: needs {need}; {available() / GIB:.2f} GiB of the machine's are free")
             return
         from reflectrl.api import train  # imports numpy and gymnasium
 

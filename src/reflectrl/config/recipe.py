@@ -29,6 +29,10 @@ else:
     PolicyLoss = Literal[keys_of("learn/losses.py", "POLICY_LOSSES")]
 
 
+LORA_RANK = 16
+"""`model.lora_rank` of pretrained models where a recipe says nothing of it."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Which language model the players are."""
@@ -36,6 +40,10 @@ class ModelConfig:
     source: str = "scratch"
     """"scratch" (made here); the folder or name of a Hugging Face causal language model; a GGUF file (.gguf); or
     "smollm2-135m" and what else `reflectrl data model` gets ([hub-models.md](hub-models.md))."""
+    policy: str = ""
+    """Another source for the policy alone, such as the checkpoint of another run; "" takes `source`."""
+    reflector: str = ""
+    """The same for the reflector."""
     family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
     """Architecture of a scratch model."""
     layers: Count = 4
@@ -49,7 +57,8 @@ class ModelConfig:
     context: Count = 512
     """Longest sequence in tokens; longer prompts lose the oldest part of their history."""
     lora_rank: Natural = 0
-    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone."""
+    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone. Left out, it
+    is 16 where `source` is not "scratch"."""
     lora_alpha: Count = 16
     """LoRA scaling numerator (the scale is alpha / rank)."""
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
@@ -71,9 +80,28 @@ class ModelConfig:
     mixed_play: Literal["auto", "on", "off"] = "off"
     """The same for play and for online RL of agents: 1.2 to 1.7 times as fast; PPO's ratios are off by half a percent
     or so where it is unsure."""
+    gradient_checkpointing: bool = False
+    """Keep only what enters each layer for the gradient, and compute the layers again on the way back: a fraction of
+    the memory for about a third more time."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
+
+    @staticmethod
+    def completed(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given values, with LoRA for pretrained models where nothing is said of it: two players, one backbone."""
+        if "lora_rank" in data or str(data.get("source", "scratch")) == "scratch":
+            return data
+        return {**data, "lora_rank": LORA_RANK}
+
+    def source_of(self, role: str) -> str:
+        """Where the model of a role ("policy", "reflector") comes from, before it has learned anything."""
+        return {"policy": self.policy, "reflector": self.reflector}[role] or self.source
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the players come from: one source, or two."""
+        return tuple(dict.fromkeys((self.source_of("policy"), self.source_of("reflector"))))
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""

@@ -37,8 +37,13 @@ def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
     free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection) and kind.names_code)]
     found = {key: name for section in free for key, name in _named(recipe.get(section, {}), section)}
     if model.get("trust_remote_code") and not isinstance(model["trust_remote_code"], Word):
-        found[REMOTE_CODE] = f"true (the own code of model {str(model.get('source', 'scratch'))!r})"
+        found[REMOTE_CODE] = f"true (the own code of model {' and '.join(_sources(model))})"
     return found
+
+
+def _sources(model: Mapping[str, Any]) -> list[str]:
+    given = [str(model[key]) for key in ("source", "policy", "reflector") if model.get(key)]
+    return [repr(name) for name in dict.fromkeys(given or ["scratch"])]
 
 
 def _named(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,8 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
 
     Args:
         kind: a dataclass whose fields are of the types that recipes use. Where it has `brought_sections()`, names of
-            sections with their types, those are keys too, and end up in its field `sections`.
+            sections with their types, those are keys too, and end up in its field `sections`. `completed(data)`, if it
+            has that, adds values whose defaults depend on others.
         data: the values by field name; what is left out keeps its default.
         where: what the values come from (a file's name), for messages.
         prefix: dotted path of this section, for messages.
@@ -64,6 +65,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
     types = typing.get_type_hints(kind, include_extras=True)
     fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind)) if field.name != "sections"]
     hints = {name: types[name] for name in fields} | brought
+    data = typing.cast(Any, kind).completed(data) if hasattr(kind, "completed") else data
     values: dict[str, Any] = {}
     for key, value in data.items():
         if key not in hints:

@@ -109,10 +109,25 @@ def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: 
 
     def fill(fresh: Path) -> None:
         flat = {f"{group}.{name}": tensor for group, named in tensors.items() for name, tensor in named.items()}
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in flat.items()}, fresh / TENSORS)
+        save_file(_apart(flat), fresh / TENSORS)
         (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
     write_folder(folder, fill, keep_old=True)
+
+
+def _apart(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors takes them: on the CPU, whole, and none in the memory of another one.
+
+    What is so already is not copied: weights and averages of an optimiser are several times the model.
+    """
+    found, seen = dict[str, Tensor](), set[int]()
+    for name, tensor in named.items():
+        own = tensor.detach().cpu().contiguous()
+        if own.untyped_storage().data_ptr() in seen or own.untyped_storage().nbytes() != own.nbytes:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        found[name] = own
+    return found
 
 
 def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:

@@ -2,7 +2,8 @@
 
 Two ways that compute the same. The families that the engine knows are walked through block by block, calling the
 model's own layers: a third of the time of a step of decoding is saved by that, since little else is done between them.
-Any other family, and training with dropout, goes through Hugging Face's forward pass (`hf_forward.py`).
+Any other family, and training with dropout or gradient checkpointing, goes through Hugging Face's forward pass
+(`hf_forward.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def hidden_states(
 
         attention = in_one_precision
 
-    if walk is not None and not (core.training and drops(core)):
+    by_library = (core.training and drops(core)) or (torch.is_grad_enabled() and getattr(core, "recomputes", False))
+    if walk is not None and not by_library:
         return walk(core.base_model, ids_N, positions_N, attention, wanted)
     from reflectrl.models.hf_forward import hf_forward  # the library is slow to import
 

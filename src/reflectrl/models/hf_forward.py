@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,16 +42,28 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
         layers.append(layer)
         return attend(layer, *rest)
 
-    token = _attend.set(noted)
-    try:
+    with attending(noted):
         output = body_of(core)(
             input_ids=ids_N[None], position_ids=positions_N[None], attention_mask=nothing, use_cache=False
         )
-    finally:
-        _attend.reset(token)
     if layers != [*range(core.config.get_text_config().num_hidden_layers)]:  # the library warns, and uses its own
         raise _own_attention(core.config.model_type)
     return output.last_hidden_state[0]
+
+
+@contextmanager
+def attending(attend: Attend | None) -> Iterator[None]:
+    """Within the block, layers attend by way of this; None leaves it to the library."""
+    token = _attend.set(attend)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
+
+
+def present_attention() -> Attend | None:
+    """What replaces attention now; None outside of a packed pass."""
+    return _attend.get()
 
 
 def _own_attention(family: str) -> UserError:

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.forward import fuse_activations
+from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
     CARD,
     HEADS,
@@ -29,7 +30,8 @@ from reflectrl.models.lm import (
     read_json,
 )
 from reflectrl.models.machine import keep_memory
-from reflectrl.models.proof import prove
+from reflectrl.models.memory import free_bytes, refuse_unless_fitting
+from reflectrl.models.proof import prove, tell
 from reflectrl.models.sources import find_model
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat, chat_of, has_template
@@ -71,8 +73,8 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     folder = Path(source)
     require_undamaged(folder)
     heads = load_file(folder / HEADS) if (folder / HEADS).is_file() else {}
-    if (folder / "adapter_config.json").is_file():
-        base = str(_adapter_settings(folder).get("base_model_name_or_path"))
+    if is_adapter(folder):
+        base = backbone_of(folder)
         require_undamaged(Path(base))
         owner, player = _load_backbone(base, config), adapter or "policy"
         check_card(folder, owner.tokenizer)
@@ -81,9 +83,9 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         with _fitting(folder, owner.base):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
         adapted = prove(as_player(owner, peft, player), str(folder))
-        return replace(adapted, heads=heads, chat=_chat(folder, adapted, config.chat))
+        return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
     owner = _load_backbone(source, config)
-    owner = replace(owner, heads=heads, chat=_chat(folder, owner, config.chat))
+    owner = replace(owner, heads=heads, chat=chat_in(folder, owner.tokenizer, source, config.chat))
     check_card(folder, owner.tokenizer)
     if config.lora_rank == 0 or adapter is None:
         return owner
@@ -99,6 +101,16 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     )
     with adapter_seed(adapter, seed):
         return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+
+
+def is_adapter(source: str | Path) -> bool:
+    """Whether a folder holds a saved adapter."""
+    return (Path(source) / "adapter_config.json").is_file()
+
+
+def backbone_of(source: str | Path) -> str:
+    """The model whose weights a source stands on: for a saved adapter its backbone, otherwise the source itself."""
+    return str(_adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
 
 
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None) -> LanguageModel:
@@ -118,11 +130,15 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     player = prove(as_player(first, first.model, adapter), str(folder))
-    return replace(player, chat=_chat(folder, player, "auto"))
+    return replace(player, chat=chat_in(folder, player.tokenizer, player.base, "auto"))
 
 
-def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
-    """How a loaded model is to be spoken to: as the players were that its card is about, or by its chat template.
+def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "") -> Chat | None:
+    """How the model in a folder is to be spoken to: as the players of its card were, or by its chat template.
+
+    Args:
+        base: the model's name, for errors.
+        system: a system prompt with which the template is tried.
 
     Raises:
         UserError: a template is asked for and there is none, or it cannot be used.
@@ -135,21 +151,52 @@ def _chat(folder: Path, lm: LanguageModel, how: str) -> Chat | None:
             return Chat(**card["chat"])
         except TypeError as error:
             raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' and 'end'") from error
-    if how == "auto" and (card is not None or not has_template(lm.tokenizer)):
+    if how == "auto" and (card is not None or not has_template(tokenizer)):
         return None  # trained without a template, or none is there
-    if not has_template(lm.tokenizer):
-        raise UserError(f"model {lm.base!r} has no chat template; set model.chat to auto or off")
-    return chat_of(lm.tokenizer, "", lm.base)
+    if not has_template(tokenizer):
+        raise UserError(f"model {base!r} has no chat template; set model.chat to auto or off")
+    return chat_of(tokenizer, system, base)
+
+
+def load_tokenizer(source: str, config: ModelConfig) -> Any:
+    """The tokenizer of a model.
+
+    Raises:
+        UserError: there is no such model, its files cannot be read, it would run foreign code, or texts cannot end.
+    """
+    options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    with _loading(source):
+        if not config.trust_remote_code:
+            refuse_kernels(source, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Whatever the loaders raise within the block, of many kinds, means that this is not a model to be loaded."""
+    try:
+        yield
+    except Exception as error:
+        if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
+            about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
+            raise UserError(f"model {source!r} {about}") from error
+        raise UserError(
+            f"model {source!r} cannot be loaded as a Hugging Face model: {one_line(error)[:200]}"
+        ) from error
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     device = pick_device(config.device)
+    if device.type in ("cpu", "cuda"):
+        refuse_unless_fitting(source, config, free_bytes(device))
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
-    quantised = _quantised(config, device)
-    try:
-        if not config.trust_remote_code:
-            refuse_kernels(source, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    quantised, tokenizer = _quantised(config, device), load_tokenizer(source, config)
+    with _loading(source):
         model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, config.dtype), **options, **quantised
         )
@@ -159,22 +206,15 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
                     module.support_avx512bf16_for_cpu = False
         else:
             model.to(device)
-    except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
-        if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
-            about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
-            raise UserError(f"model {source!r} {about}") from error
-        raise UserError(
-            f"model {source!r} cannot be loaded as a Hugging Face model: {one_line(error)[:200]}"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise UserError(f"model {source!r}: its tokenizer has no end-of-text token")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
     if config.backend != "plain":
         fuse_activations(model)
+    if config.gradient_checkpointing:
+        from reflectrl.models.checkpointing import recompute_layers
+
+        recompute_layers(model, source)
     if device.type == "cpu":
         keep_memory()
         for parameter in [] if quantised else model.parameters():
@@ -182,12 +222,17 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             parameter.data = parameter.data.clone()
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     shortcuts = Shortcuts(packed=config.backend != "plain")
-    lm = prove(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
+    lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
     if config.backend == "packed" and not lm.shortcuts.packed:
         raise UserError(
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
-    return lm if lm.shortcuts.packed else replace(lm, context=_context(model.config, config, False))
+    whole = _context(model.config, config, False)
+    if not lm.shortcuts.packed:
+        return replace(lm, context=whole)
+    if context < whole:
+        tell(lm, source, [f"it reads at most {context} tokens, its window; with model.backend=plain it reads {whole}"])
+    return lm
 
 
 def refuse_kernels(source: str, **options: Any) -> None:

@@ -4,12 +4,16 @@ There are many families of models, and some do between their layers or behind th
 of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing caches,
 speculative decoding, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
 not taken with this model, and a line says so.
+
+A model in 16 bits is tried in float32, where there is memory for that: rounding alone moves the logits of a deep model
+in bfloat16 by more than a unit, in which a mistake would not show.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,6 +25,8 @@ from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.forward import drops, walk_of
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.machine import release_memory
+from reflectrl.models.memory import free_bytes
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend, own_logits
 from reflectrl.models.sharing import Ids, KVCache, pack
@@ -28,8 +34,8 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
-"""The largest difference that counts as rounding, in float32 and in fewer bits: of hidden states relative to their
-length, of logits and log-probabilities (nats) relative to 1 + their size."""
+"""The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states
+relative to their length, of logits and log-probabilities (nats) relative to 1 + their size."""
 
 SPREADS = (1.0, 10.0, 50.0)
 """Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
@@ -66,17 +72,54 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
     Raises:
         UserError: its own forward pass fails, or is not that of a causal language model.
     """
-    trial = _Trial(replace(lm, counters=Counters()), name)
+    shortcuts, said = find_shortcuts(lm, name)
+    tell(lm, name, said)
+    return replace(lm, shortcuts=shortcuts)
+
+
+def find_shortcuts(lm: LanguageModel, name: str) -> tuple[Shortcuts, list[str]]:
+    """What `prove` finds, and what is to be said of it.
+
+    Raises:
+        UserError: as `prove`.
+    """
     heads = [Way(lm.shortcuts), Way(replace(lm.shortcuts, rows=False), "choices take the whole of its own head")]
-    with torch.inference_mode():
-        tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
-        tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
-    if trial.said:
-        doubts = f"({trial.core.config.model_type}): {'; '.join(trial.said)}"
-        if doubts not in told:  # a run loads a family's models again and again
-            told.add(doubts)
-            logger.warning("reflectrl: model %s %s", name, doubts)
-    return replace(lm, shortcuts=tried.shortcuts)
+    with _in_float32(lm):
+        trial = _Trial(replace(lm, counters=Counters()), name)
+        with torch.inference_mode():
+            tried = trial.first_exact(trial.lm, heads, trial.try_head) if lm.shortcuts.packed else trial.lm
+            tried = trial.first_exact(tried, _bodies(tried), trial.try_body)
+    return tried.shortcuts, trial.said
+
+
+def tell(lm: LanguageModel, name: str, said: Sequence[str]) -> None:
+    """One line about what runs another way; once in a process, for a run loads a family's models again and again."""
+    doubts = f"({lm.core.config.model_type}): {'; '.join(said)}"  # type: ignore[union-attr]
+    if said and doubts not in told:
+        told.add(doubts)
+        logger.warning("reflectrl: model %s %s", name, doubts)
+
+
+@contextmanager
+def _in_float32(lm: LanguageModel) -> Iterator[None]:
+    """Within the block a model in 16 bits has its weights in float32, and afterwards the same bits as before.
+
+    Models that are quantised, and those for which there is no memory, stay as they are.
+    """
+    half = [p for p in lm.model.parameters() if p.dtype in (torch.bfloat16, torch.float16)]
+    quantised = getattr(lm.core.config, "quantization_config", None) is not None
+    if quantised or 4 * sum(p.numel() for p in half) > free_bytes(lm.device):
+        half = []
+    dtypes = [p.dtype for p in half]
+    try:
+        for parameter in half:
+            parameter.data = parameter.data.float()
+        yield
+    finally:
+        for parameter, dtype in zip(half, dtypes, strict=True):
+            parameter.data = parameter.data.to(dtype)
+        if half:
+            release_memory()
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:
@@ -192,7 +235,8 @@ class _Trial:
     def try_body(self, lm: LanguageModel) -> None:
         """Everything that play and learning do."""
         self._try_packed(lm)
-        if lm.shortcuts.packed and lm.shortcuts.blocks and drops(self.core):  # then learning goes another way than play
+        apart = drops(self.core) or getattr(self.core, "recomputes", False)  # learning goes another way than play
+        if lm.shortcuts.packed and lm.shortcuts.blocks and apart:
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]
         caches = [KVCache() for _ in prompts]

@@ -88,7 +88,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Train one policy of `MODELS` from the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     model = MODELS[name]
-    source = base_source(recipe, run, seed) if model.start == BASE else run.checkpoint(seed, model.start)
+    source = base_source(recipe, run, seed, "policy") if model.start == BASE else run.checkpoint(seed, model.start)
     learning = _policy(recipe, source, seed)
     config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
     with (

@@ -6,35 +6,60 @@ they take a run.
 
 from __future__ import annotations
 
+import copy
 import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
+from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import all_arms, chosen
 from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, write_card
+from reflectrl.pipeline.demonstrations import finished_lines
+from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_players
+from reflectrl.pipeline.publishing import Publication, check_publication, push
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
+MERGED, HALF = 1e-3, 0.5
+"""The largest difference of logits, relative to 1 + their size, that adding an adapter to weights may make: in float32,
+and in 16 bits, to which the sum is rounded."""
 
-def export_agent(run: Path, arm: str, seed: int, out: Path, half: bool = False, trust: bool = False) -> Card:
+
+def export_agent(
+    run: Path,
+    arm: str,
+    seed: int,
+    out: Path,
+    half: bool = False,
+    trust: bool = False,
+    merge: bool = False,
+    publication: Publication | None = None,
+) -> Card:
     """Write the players of an arm into a folder of their own; an agent that is there is replaced.
 
-    Adapters are written as such and need their backbone, under the name that the run knew it by.
+    Adapters are written as such, unless they are merged, and need their backbone under the name that the run knew.
 
     Args:
         half: store weights in 16 bits.
         trust: let the run's recipe use code that it names.
+        merge: add adapters to their backbone's weights: each player is an ordinary model of its own.
+        publication: how to put it on a hub as well; None contacts nobody.
 
     Raises:
-        UserError: no such run, arm or seed; it is not trained; or `out` holds something else than an agent.
+        UserError: no such run, arm or seed; it is not trained; `out` holds something else than an agent; or the hub
+            cannot be reached, or refuses.
     """
+    if publication is not None:
+        check_publication(publication)
     if not (run / "recipe.toml").is_file():
         raise UserError(f"{run} is no run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
@@ -49,25 +74,53 @@ def export_agent(run: Path, arm: str, seed: int, out: Path, half: bool = False, 
     def fill(folder: Path) -> None:
         for name, lm in models.items():
             if isinstance(lm, LanguageModel):
+                player = merged(lm) if merge else lm
                 if half:
-                    lm.model.half()
+                    player.model.half()
                 # One that needs no other model does not say where it came from.
-                (lm if lm.adapter else replace(lm, base="")).save(folder / name)
-        (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed)), encoding="utf-8")
+                (player if player.adapter else replace(player, base="")).save(folder / name)
+        (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed, merge)), encoding="utf-8")
         write_card(folder, card)
 
     try:
         write_folder(out, fill)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    if publication is not None:
+        log = RunFolder(run).teach(seed, "train")
+        push(out, recipe, finished_lines(log) if log.is_file() else 0, publication)
     return card
 
 
-def _travelling(recipe: Recipe, arm: str, seed: int) -> Recipe:
+def merged(lm: LanguageModel) -> LanguageModel:
+    """The same player with its adapter added to a copy of the backbone's weights; one without an adapter as it is.
+
+    Raises:
+        UserError: the backbone is quantised, or the sum computes something else (an adapter on a head that shares its
+            weights with the embeddings).
+    """
+    if lm.adapter is None:
+        return lm
+    if getattr(lm.core.config, "quantization_config", None) is not None:
+        raise UserError("an adapter cannot be added to quantised weights; export it without --merge")
+    lm.activate()
+    whole = copy.deepcopy(lm.model).merge_and_unload(adapter_names=[lm.adapter]).eval()
+    ids_1T = torch.arange(8, device=lm.device)[None]
+    with torch.inference_mode():
+        wanted, found = (model(input_ids=ids_1T, use_cache=False).logits.float() for model in (lm.model, whole))
+    limit = MERGED if lm.dtype == torch.float32 else HALF
+    if not float(((found - wanted).abs() / (1 + wanted.abs())).max()) <= limit:
+        raise UserError("an adapter of this kind cannot be added to the weights; export it without --merge")
+    return replace(lm, model=whole, adapter=None, base="", counters=Counters())
+
+
+def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Recipe:
     """The recipe of an exported agent: settings for playing, without those of teaching and training."""
     plain = Recipe()
     env = {"name": recipe.env["name"]}
-    model = replace(recipe.model, source=plain.model.source)
+    model = replace(recipe.model, source=plain.model.source, policy="", reflector="")
+    if whole:
+        model = replace(model, lora_rank=0, quantisation="none")
     sections = {
         name: plain.sections[name] if getattr(section, "stays_behind", False) else section
         for name, section in recipe.sections.items()

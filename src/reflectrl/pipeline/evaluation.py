@@ -167,7 +167,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
     """The provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
-    model = recipe.model.source if arm.player == "policy" else None
+    model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
     policy = None if played in ("", BASE) else played
     asked = {"endpoint": arm.asked} if arm.asked else {}

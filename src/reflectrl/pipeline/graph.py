@@ -64,7 +64,10 @@ class EnvironmentPipeline:
         """Teaching episodes, models, online RL and evaluations of the recipe's arms, for every seed."""
         arms = chosen(recipe.arms, recipe)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
-            raise UserError("sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'")
+            about = "sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'"
+            raise UserError(f"{about} (or model.lora_rank 0)")
+        if recipe.sft.policy_from == "reflector" and len(recipe.model.sources) > 1:
+            raise UserError("sft.policy_from is 'reflector'; with a model.policy of its own it must be 'base'")
         made = [artifact for seed in recipe.seeds for artifact in Plan(recipe, seed, arms).made.values()]
         return graph_of([*sorted(made, key=lambda one: STAGES.index(one.stage)), *ends(recipe, made)])
 
@@ -74,8 +77,11 @@ class EnvironmentPipeline:
         from reflectrl.pipeline.demonstrations import check_log
         from reflectrl.pipeline.evaluation import check_env
         from reflectrl.pipeline.folder import Context
+        from reflectrl.pipeline.sources import check_models
 
         check_env(recipe)
+        if any(arm.player == "policy" or arm.reflector for arm in chosen(recipe.arms, recipe).values()):
+            check_models(recipe)
         check_log(recipe, run)
         return Context(recipe, run)
 
@@ -159,7 +165,7 @@ class Plan:
         """The artifacts that make a model; none for a base model from a hub or a folder."""
         if name != BASE:
             return model(name).artifacts(self, name)
-        if self.recipe.model.source != "scratch":
+        if "scratch" not in self.recipe.model.sources:
             return []
         inputs = [self.teaching("train") if self.is_taught else self.random_play()]
         output = f"checkpoints/seed{self.seed}/{BASE}/config.json"

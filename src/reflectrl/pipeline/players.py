@@ -9,7 +9,7 @@ from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.envs.base import TextEnv
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import load_model, second_player
+from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
 from reflectrl.models.sources import find_model
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
@@ -39,10 +39,10 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         raise UserError(f"{folder} is no run folder (it has no recipe.toml)")
     recipe = read_recipe(path)
     row = chosen([arm], recipe)[arm]
-    told = recipe.model.source != "scratch" and BASE in (
-        played_model(arm, recipe),
-        row.reflector,
-    )  # by the environment's class
+    base = [
+        role for role, name in (("policy", played_model(arm, recipe)), ("reflector", row.reflector)) if name == BASE
+    ]
+    told = any(recipe.model.source_of(role) != "scratch" for role in base)  # by the environment's class
     wanted = (REMOTE_CODE, "env.name") if told else (REMOTE_CODE,)
     needed = {key: name for key, name in code_in(recipe.plain()).items() if key in wanted}
     require(path, needed, trust, typed=False)
@@ -121,21 +121,21 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
         if name not in ("", BASE) and not run.is_trained(seed, name):
             raise UserError(f"{run.checkpoint(seed, name)} is not trained yet; run the recipe first")
 
-    def place(name: str) -> str | Path:
-        return base_source(recipe, run, seed) if name == BASE else run.checkpoint(seed, name)
+    def place(name: str, role: Role) -> str | Path:
+        return base_source(recipe, run, seed, role) if name == BASE else run.checkpoint(seed, name)
 
     def told(lm: LanguageModel, name: str, role: Role) -> LanguageModel:
         return instructed(recipe, lm, role, arm, run.teach(seed, "train")) if name == BASE else lm
 
-    policy_lm = load_model(place(policy), recipe.model, "policy", named_seed(seed, "policy"))
+    policy_lm = load_model(place(policy, "policy"), recipe.model, "policy", named_seed(seed, "policy"))
     if not arm.reflector:
         return told(policy_lm, policy, "policy"), None
-    if policy_lm.adapter is not None:
-        reflector_lm = second_player(
-            policy_lm, "reflector", None if arm.reflector == BASE else Path(place(arm.reflector))
-        )
+    source = place(arm.reflector, "reflector")
+    if policy_lm.adapter is not None and (len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base):
+        fresh = arm.reflector == BASE and not is_adapter(source)
+        reflector_lm = second_player(policy_lm, "reflector", None if fresh else Path(source))
     else:
-        reflector_lm = load_model(place(arm.reflector), recipe.model, "reflector")
+        reflector_lm = load_model(source, recipe.model, "reflector")
     return told(policy_lm, policy, "policy"), told(reflector_lm, arm.reflector, "reflector")
 
 
@@ -161,8 +161,8 @@ def instructed(
     return replace(lm, chat=chat_of(lm.tokenizer, system_prompt(rules, role, shown), lm.base))
 
 
-def base_source(recipe: Recipe, run: RunFolder, seed: int) -> str:
-    """The model that players start from: a folder or a name. Adapters remember it, so they get the whole path."""
-    source = find_model(recipe.model.source)
+def base_source(recipe: Recipe, run: RunFolder, seed: int, role: Role) -> str:
+    """The model that a player starts from: a folder or a name. Adapters remember it, so they get the whole path."""
+    source = find_model(recipe.model.source_of(role))
     folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
     return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

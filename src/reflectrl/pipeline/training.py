@@ -144,7 +144,7 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     row = model(name)
     assert isinstance(row, SFT)
     adapter: Role = "reflector" if row.player == "reflector" else "policy"
-    source: str | Path = base_source(recipe, run, seed)
+    source: str | Path = base_source(recipe, run, seed, adapter)
     if row.reflector and recipe.sft.policy_from == "reflector":
         source = run.checkpoint(seed, row.reflector)
     lm = instructed(recipe, load_model(source, recipe.model, adapter, named_seed(seed, name)), adapter)

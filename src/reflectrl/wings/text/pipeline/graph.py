@@ -52,6 +52,7 @@ class TextPipeline:
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
         """Refuse what text tasks cannot do without, or do not know."""
+        from reflectrl.models.checking import require_usable
         from reflectrl.wings.text.pipeline.task import TextContext
 
         if recipe.processes > 1:
@@ -61,6 +62,10 @@ class TextPipeline:
         if recipe.rl.baseline == "gigpo" or recipe.rl.refills:
             key = "rl.refills" if recipe.rl.refills else "rl.baseline: gigpo"
             raise UserError(f"{key} is for agents, who play episodes; a text task has completions")
+        if recipe.model.policy or recipe.model.reflector:
+            raise UserError("model.policy and model.reflector are for agents; a text task has one model, model.source")
+        if recipe.model.source != "scratch":
+            require_usable(recipe.model.source, replace(recipe.model, chat="off"), labelled=False)
         return TextContext(recipe, run)
 
     @staticmethod

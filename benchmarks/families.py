@@ -1,12 +1,31 @@
-"""Tiny models of every family of causal language models that the library has, with random weights large enough for
-whatever sets a family apart to show in its numbers.
+"""Every family of causal language models that the library has: whether the engine gives its numbers, or what runs it.
+
+    python -m benchmarks.families                 # all, in a minute or two
+    python -m benchmarks.families llama gemma2    # some
+
+The models are tiny, with random weights large enough for whatever sets a family apart to show in its numbers. "engine"
+means that all shortcuts are taken, "engine, layers of the library" that its blocks are not walked through, "own forward
+pass" that it runs step by step; the difference is the largest of choices and packed gradients to the model's own.
 """
 
-from typing import Any
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
+import tyro
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.proof import find_shortcuts
+from reflectrl.models.sharing import pack
+from reflectrl.types import UserError
+
+from .measure import report
 
 Options = dict[str, Any]
 
@@ -123,6 +142,12 @@ VARIANTS: dict[str, tuple[str, Options]] = {
             },
         }.items()
     },
+    "llama-dynamic": (
+        "llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 2.0}},
+    ),
+    "mistral-windowed": ("mistral", {"sliding_window": 8}),
+    "gemma3_text-windowed": ("gemma3_text", {"sliding_window": 8}),
+    "qwen2-windowed": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}),
     "mpt-no-alibi": ("mpt", {"attn_config": {"alibi": False}}),
     "nanochat-capped": ("nanochat", {"final_logit_softcapping": 4.0}),
     "olmo-clipped": ("olmo", {"clip_qkv": 0.5}),
@@ -141,7 +166,7 @@ PLAIN = {
     "lfm2_moe", "mamba", "marian", "mbart", "megatron-bert", "mimo_v2_flash", "minimax", "mpt", "mpt-no-alibi", "mvp",
     "nemotron_h", "olmo_hybrid", "openai-gpt", "pegasus", "plbart", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
     "recurrent_gemma", "rembert", "roberta", "roberta-prelayernorm", "roformer", "rwkv", "trocr", "vaultgemma",
-    "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl",
+    "xglm", "xlm", "gemma3_text-windowed", "mistral-windowed", "qwen2-windowed", "xlm-roberta", "xlm-roberta-xl",
 }  # fmt: skip
 """Those that run by their own forward pass: attention or layers of their own kind, which prompts cannot share."""
 
@@ -170,3 +195,73 @@ class Marks:
 
     def __len__(self) -> int:
         return VOCAB
+
+
+# ---- the sweep -------------------------------------------------------------------------------------------------------
+
+HISTORY = tuple(range(2, 44))
+PROMPTS = [(*HISTORY, 50, 51, 52), (*HISTORY, 50, 9, 9, 51), (7, 8, 9)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is gone through."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Families and variants; all if none is named."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def way_of(lm: LanguageModel) -> str:
+    """How a proved model runs, in words."""
+    took = lm.shortcuts
+    if not took.packed:
+        return "own forward pass" + ("" if took.cache else ", no cache")
+    from reflectrl.models.forward import walk_of
+
+    walked = took.blocks and walk_of(lm.core) is not None
+    return ("engine" if walked else "engine, layers of the library") + ("" if took.rows else ", whole head")
+
+
+def difference(lm: LanguageModel) -> float:
+    """The largest difference between the model's own logits and gradients and those of the way that was taken."""
+    core: Any = lm.core
+    found_PV = lm.backend.logits(lm.backend.read(pack(PROMPTS)))
+    own_PV = torch.stack([core(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in PROMPTS])
+    gradients = []
+    for logits_PV in (found_PV, own_PV):
+        core.zero_grad()
+        logits_PV.log_softmax(-1)[:, 7].sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in core.parameters() if p.grad is not None]))
+    apart = float((gradients[0] - gradients[1]).norm() / gradients[1].norm().clamp(min=1e-9))
+    return max(apart, float(((found_PV - own_PV).abs() / (1 + own_PV.abs())).max().detach()))
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """What becomes of one family or variant."""
+    row: dict[str, Any] = {"model": name}
+    try:
+        model = tiny_model(name)
+        model.set_attn_implementation("eager")
+        lm = LanguageModel(model, Marks(), context=64)
+        lm.shortcuts, said = find_shortcuts(lm, name)
+        return {**row, "runs by": way_of(lm), "difference": difference(lm), "why": "; ".join(said)[:90]}
+    except UserError as error:
+        return {**row, "runs by": "refused", "why": str(error)[:90]}
+    except Exception as error:  # options of ours that make no model of this family
+        return {**row, "runs by": "no tiny text model", "why": f"{type(error).__name__}: {error}"[:90]}
+
+
+def rows(names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A row for each family and variant."""
+    return [row_of(name) for name in names or (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS)]
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Settings, description=(__doc__ or "").split("\n\n")[0])
+    logging.disable(logging.WARNING)
+    found = rows(chosen.names)
+    print(report(found, chosen.json), end="")
+    kinds = [row["runs by"].partition(",")[0] for row in found]
+    print(", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)))

@@ -1,0 +1,231 @@
+"""The estimate of a model's memory beside the measured peak: play, SFT and RL, LoRA and full, in 32 and 16 bits.
+
+    python -m benchmarks.fitting --model ~/.cache/reflectrl/models/smollm2-135m
+
+Every figure comes from a process of its own, with one thread, forked from one that has loaded torch, transformers, peft
+and this package but no model: what it holds by then is not counted. Prompts are random words that fill the context and
+share nothing, as the estimate assumes. The second model is of GPT-2 small's shape, with random weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import Pipe, get_context
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+import tyro
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
+
+from reflectrl.config import Recipe, from_dict
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.learn.examples import Example
+from reflectrl.learn.online import train_online
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.sft import train_sft
+from reflectrl.models.fitting import GIB, estimate
+from reflectrl.models.load import load_model, second_player
+from reflectrl.models.scratch import train_tokenizer
+from reflectrl.pipeline.players import make_policy, make_reflector
+from reflectrl.rollout import Job, rollout
+from reflectrl.types import Task
+
+from .measure import CLEAR, growth, report
+from .settings import note
+
+Stage = Literal["play", "sft", "rl"]
+MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
+WORDS = [f"w{i}" for i in range(100)]
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured."""
+
+    model: str = ""
+    """Folder of a model to measure beside GPT-2 small's shape, SmolLM2-135M for example."""
+    gpt2: bool = True
+    """Whether to measure GPT-2 small's shape."""
+    stages: tuple[Stage, ...] = ("play", "sft", "rl")
+    """Play, SFT of one player, RL of one player beside the other one."""
+    context: int = 160
+    """Tokens of every prompt."""
+    batch: int = 4
+    """Episodes at a time, and rows of an update."""
+    checkpointing: bool = False
+    """Whether to learn with gradient checkpointing."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+class Filling(TextEnv):
+    """Says more than a context holds, at random; one of two actions is right."""
+
+    def tasks(self, split: str, stage: str | None = None) -> list[Task]:
+        return [Task(f"t{i}", "filling", {"seed": i}, split) for i in range(8)]
+
+    def begin(self, task: Task) -> None:
+        self.words = np.random.default_rng(int(task.payload["seed"]))
+        self.length = int(task.payload.get("length", 2000))
+        self.told = self.some()
+
+    def some(self) -> str:
+        return " ".join(WORDS[i] for i in self.words.integers(len(WORDS), size=1000)) + "\n"
+
+    def apply(self, action: str) -> Outcome:
+        self.told += self.some()
+        return Outcome(float(self.words.random()))
+
+    def history(self) -> str:
+        return self.told
+
+    def state(self) -> str:
+        return "Now.\n"
+
+    def legal_actions(self) -> list[str]:
+        return ["a", "b"]
+
+
+def filling() -> Filling:
+    """An environment of a few steps."""
+    return Filling(horizon=STEPS)
+
+
+def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
+    """The recipe whose memory is told and measured."""
+    model = {"source": source, "context": settings.context, "dtype": dtype, "lora_rank": rank, "device": "cpu"}
+    model |= {"mixed_precision": "off", "chat": "off"} | (
+        {"gradient_checkpointing": True} if settings.checkpointing else {}
+    )
+    rows = settings.batch
+    rl = {"episodes": rows, "minibatch": rows, "updates": 1, "eval_episodes": 1, "replay": 0, "curriculum": "none"}
+    return from_dict(
+        Recipe,
+        {
+            "env": {"name": "taxi"},
+            "model": model,
+            "play": {"reflection_tokens": 16},
+            "sft": {"steps": 2, "batch_size": rows, "eval_every": 2, "eval_rows": rows, "accumulate": 1},
+            "rl": rl,
+            "eval": {"batch": rows},
+        },
+        "the benchmark",
+    )
+
+
+def players(recipe: Recipe) -> tuple[Any, Any]:
+    """Both players, as a run loads them."""
+    policy = load_model(recipe.model.source, recipe.model, "policy")
+    second = second_player(policy, "reflector") if policy.adapter else load_model(recipe.model.source, recipe.model)
+    return policy, second
+
+
+def play(recipe: Recipe) -> None:
+    """A few steps of all episodes side by side."""
+    policy, second = players(recipe)
+    jobs = [Job(task, i) for i, task in enumerate(filling().tasks("train")[: recipe.eval.batch])]
+    told = rollout(jobs, filling, make_policy(recipe, policy), make_reflector(recipe, second), recipe.eval.batch)
+    assert len(list(told)) == len(jobs)
+
+
+def sft(recipe: Recipe) -> None:
+    """Two optimiser steps of one player; a tenth of each row is its completion."""
+    lm = load_model(recipe.model.source, recipe.model, "policy")
+    words, length = np.random.default_rng(0), recipe.model.context
+    rows = [
+        Example(tuple(words.integers(5, 250, size=length).tolist()), length - length // 10)
+        for _ in range(2 * recipe.sft.batch_size)
+    ]
+    with tempfile.TemporaryDirectory() as place:
+        train_sft(lm, rows, rows[: recipe.sft.eval_rows], recipe.sft, 0, lambda metrics: None, Path(place) / "learner")
+
+
+def rl(recipe: Recipe) -> None:
+    """One update of the policy beside the reflector."""
+    policy, second = (make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True))
+    rollouts = EpisodeRollouts(cast(Any, policy), cast(Any, second), filling, recipe.rl, 0)
+    with tempfile.TemporaryDirectory() as place:
+        train_online(rollouts, recipe.rl, 0, lambda metrics: None, Path(place) / "learner")
+
+
+RUNS = {"play": play, "sft": sft, "rl": rl}
+
+
+def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
+    """Bytes by which a forked process grows while a stage runs, at the peak; None where the system does not tell."""
+    if not CLEAR.exists():
+        return None
+    here, there = Pipe(duplex=False)
+    server = get_context("forkserver")  # a clean process that has imported what all children need
+    server.set_forkserver_preload(["benchmarks.fitting", *MODULES])
+    child = server.Process(target=_send_growth, args=(there, run, recipe))
+    child.start()
+    there.close()
+    try:
+        found: int = here.recv()
+    except EOFError:
+        raise RuntimeError(f"the process that measured {run.__name__} has ended") from None
+    child.join()
+    return found
+
+
+def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> None:
+    ready()
+    there.send(growth(lambda: run(recipe)))
+
+
+def ready() -> None:
+    """All modules are loaded, and torch has computed something."""
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    for module in MODULES:
+        importlib.import_module(module)
+    torch.set_num_threads(1)
+    (torch.randn(64, 64, requires_grad=True) @ torch.randn(64, 64)).sum().backward()
+
+
+def make_gpt2(folder: Path) -> None:
+    """A model of GPT-2 small's shape with random weights, and a tokenizer of a few words."""
+    shape = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+    GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(folder)
+    labels = "Reflection: Actions: 1: a; 2: b\nChoice: 1\n"
+    train_tokenizer([" ".join(WORDS) + labels], 400).save_pretrained(folder)
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    """A row per model, kind of training, precision and stage."""
+    found = []
+    with tempfile.TemporaryDirectory() as place:
+        models = {"SmolLM2-135M" if "smollm2" in settings.model else settings.model: settings.model}
+        models = {} if not settings.model else models
+        if settings.gpt2:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                process.submit(make_gpt2, Path(place)).result()
+            models["GPT-2 small"] = place
+        for name, source in models.items():
+            for dtype in ("float32", "bfloat16"):
+                for rank in (16, 0):
+                    recipe = recipe_of(source, settings, dtype, rank)
+                    need = estimate(recipe)
+                    assert need is not None
+                    for stage in settings.stages:
+                        peak = peak_of(RUNS[stage], recipe)
+                        told = getattr(need, stage)
+                        row = {"model": name, "training": "LoRA" if rank else "full", "dtype": dtype, "stage": stage}
+                        measured = {"measured GiB": peak / GIB, "ratio": told / peak} if peak else {}
+                        found.append(note({**row, "estimate GiB": told / GIB, **measured}))
+    return found
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Settings, description=(__doc__ or "").split("\n\n")[0])
+    torch.set_num_threads(1)
+    print(report(rows(chosen), chosen.json), end="")

@@ -1,0 +1,56 @@
+"""What is wrong with a model's source, told before anything is made: its weights are not loaded for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from reflectrl.config import ModelConfig
+from reflectrl.digests import require_undamaged
+from reflectrl.models.fitting import shapes_of
+from reflectrl.models.labels import find_labels
+from reflectrl.models.load import backbone_of, chat_in, load_tokenizer
+from reflectrl.models.sources import find_model
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+FEWEST = 2
+"""Labels that a tokenizer must have: no environment lists fewer actions for long."""
+
+WEIGHTS = ("*.safetensors", "*.bin")
+"""Names of files with weights."""
+
+
+def require_usable(source: str, config: ModelConfig, labelled: bool, system: str = "") -> None:
+    """Refuse a model that play or training would fail with later.
+
+    Args:
+        source: as in `model.source`, but not "scratch".
+        labelled: whether actions are chosen by labels.
+        system: a system prompt, for its chat template.
+
+    Raises:
+        UserError: nothing loadable is there, a file is damaged, the tokenizer has no labels or no end of text, or the
+            chat template cannot be used; names the model and what would be right.
+    """
+    name = source
+    source = find_model(source)
+    base = backbone_of(source)
+    for folder in {Path(source), Path(base)}:
+        require_undamaged(folder)
+        if folder.is_dir():
+            shapes_of(folder)
+            if not any(path for kind in WEIGHTS for path in folder.glob(kind)):
+                raise UserError(f"model {name!r}: no weights in {folder}, which should hold model.safetensors")
+    tokenizer = load_tokenizer(base, config)
+    try:
+        AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code, local_files_only=True)
+    except Exception as error:  # of any kind: it may be code of the model's own
+        raise UserError(f"model {name!r}: its config.json cannot be used: {one_line(error)[:200]}") from error
+    chat = chat_in(Path(source), tokenizer, name, config.chat, system)
+    if labelled:
+        try:
+            find_labels(tokenizer, FEWEST, "" if chat is None else chat.after)
+        except UserError as error:
+            raise UserError(f"model {name!r}: {error}; or set play.scoring to token") from error

@@ -1,0 +1,253 @@
+"""How much memory a run with pretrained models needs, told from their files before they are loaded.
+
+Nothing is loaded for it, not even torch: the headers of safetensors files list every tensor with its shape, and
+`config.json` says the rest. So a dry run can show the estimate. `benchmarks/fitting.py` compares it with what is used.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import ModelConfig, Recipe
+from reflectrl.types import UserError
+
+GIB = 2**30
+
+BITS = {"nf4": 4.5, "int8": 8.0, "float32": 32.0, "bfloat16": 16.0}
+"""Bits per number; NF4 holds a constant per 64 numbers beside them, which is quantised again (Dettmers et al. 2023)."""
+
+KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", False): 2.2, ("bfloat16", True): 3.0}
+"""Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
+hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32)."""
+
+PIECES = {"float32": 2.4, "bfloat16": 2.1}
+"""How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
+freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
+
+PASS = 4 * GIB
+"""Activations to which SFT cuts its passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
+
+WORKING = 2 * GIB
+"""Most bytes of keys and values that a call takes beside what is kept (`sharing.WORKING`)."""
+
+TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
+"""What the names of embedding tables and heads contain: never quantised, and given no adapter."""
+
+ROLES = ("policy", "reflector")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model's files say of it.
+
+    Attributes:
+        tensors: name → shape of every weight.
+        stored: bytes of the files with weights.
+        inner: width within the layers' MLPs.
+        kv: width of a token's keys in one layer, and of its values.
+    """
+
+    tensors: Mapping[str, tuple[int, ...]]
+    stored: float
+    layers: int
+    width: int
+    inner: int
+    kv: int
+    vocab: int
+
+    @property
+    def activations(self) -> float:
+        """Numbers that a layer keeps of a token for its gradient (counted in `forward.py`, for GPT-2's kind of layers
+        and for Llama's with a gated MLP).
+        """
+        gated = any("gate" in name for name in self.tensors)
+        return 8 * self.width + 5 * self.kv + 4 * self.inner if gated else 9 * self.width + 2 * self.inner
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a process needs.
+
+    Attributes:
+        weights: of each player's model; a second one is 0 where both are adapters on one backbone.
+        loading: what loading a model takes for a moment beside what is there already.
+        adapter: one player's adapter; 0 without.
+        trained: the weights of one player that learn.
+        references: copies of them from which RL is not to stray: 0 or 1.
+        caches: keys and values of the episodes that are played, where prompts fill the context.
+        rows: activations and logits of a pass of SFT, and of RL, where they do.
+    """
+
+    weights: tuple[float, float]
+    loading: float
+    adapter: float
+    trained: float
+    references: int
+    caches: float
+    rows: tuple[float, float]
+
+    @property
+    def load(self) -> float:
+        """While the last model is loaded."""
+        return sum(self.weights) + self.adapter + self.loading
+
+    @property
+    def play(self) -> float:
+        """Both players and what they keep of their episodes."""
+        return max(self.load, sum(self.weights) + 2 * self.adapter + self.caches)
+
+    @property
+    def sft(self) -> float:
+        """One player, its gradient, the optimiser's two averages, the best weights so far, and activations."""
+        return max(self.load, max(self.weights) + self.adapter + 4 * self.trained + self.rows[0])
+
+    @property
+    def rl(self) -> float:
+        """Both players, what learning keeps of one, its reference, and activations."""
+        learner = (4 + self.references) * self.trained
+        return max(self.play, sum(self.weights) + 2 * self.adapter + learner + self.rows[1])
+
+    @property
+    def peak(self) -> float:
+        """The most of all stages."""
+        return max(self.play, self.sft, self.rl)
+
+    @property
+    def least(self) -> Need:
+        """The same, however short the texts are."""
+        return replace(self, caches=0.0, rows=(0.0, 0.0))
+
+    def __str__(self) -> str:
+        stages = ", ".join(f"{name} {getattr(self, name) / GIB:.2f}" for name in ("play", "sft", "rl"))
+        filled = f"about {self.peak / GIB:.2f} GiB where prompts fill the context ({stages})"
+        return f"{filled}, {self.least.peak / GIB:.2f} before any text"
+
+
+def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor in a folder's safetensors files; UserError where a header cannot be read."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > path.stat().st_size:
+                    raise ValueError("the header is longer than the file")
+                header = json.loads(file.read(length))
+            found |= {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+        except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no safetensors file: {error}") from error
+    return found
+
+
+def shape_of(source: str) -> Shape | None:
+    """What the files of a model say of it, of a saved adapter those of its backbone; None where none are at hand."""
+    folder = Path(source)
+    if (folder / "adapter_config.json").is_file():
+        folder = Path(str(_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    if not (tensors := shapes_of(folder)):
+        return None
+    about = _json(folder / "config.json")
+    size = about.get("text_config") or about
+
+    def number(*names: str) -> int:
+        return int(next((size[name] for name in names if isinstance(size.get(name), int)), 0))
+
+    width, heads = number("hidden_size", "n_embd"), max(1, number("num_attention_heads", "n_head"))
+    kv = (number("num_key_value_heads") or heads) * (number("head_dim") or width // heads)
+    stored = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+    inner = number("intermediate_size", "n_inner", "ffn_dim") or 4 * width
+    layers = number("num_hidden_layers", "n_layer")
+    return Shape(tensors, stored, layers, width, inner, kv, number("vocab_size"))
+
+
+def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
+    """Bytes of one copy of the weights as `model` wants them loaded."""
+    linear = BITS.get(model.quantisation, BITS[model.dtype])
+    bits = sum(prod(s) * (linear if _is_linear(name, s) else BITS[model.dtype]) for name, s in shapes.items())
+    return bits / 8
+
+
+def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
+    """Bytes of one player's adapter, in float32: rank · (inputs + outputs) of every linear layer."""
+    return 4.0 * model.lora_rank * sum(sum(shape) for name, shape in shapes.items() if _is_linear(name, shape))
+
+
+def estimate(recipe: Recipe) -> Need | None:
+    """What a run's process needs; None where a player is made from scratch or its files are not at hand."""
+    from reflectrl.models.sources import find_model
+
+    model = recipe.model
+    if "scratch" in model.sources:
+        return None
+    try:
+        found = [shape_of(find_model(model.source_of(role))) for role in ROLES]
+    except UserError:  # which the run itself will say
+        return None
+    if not all(found):
+        return None
+    shapes = [shape for shape in found if shape is not None]
+    weights = [weight_bytes(shape.tensors, model) for shape in shapes]
+    shared = model.lora_rank > 0 and len(model.sources) == 1
+    adapter = adapter_bytes(shapes[0].tensors, model)
+    half = model.dtype == "bfloat16" and model.quantisation == "none"
+    loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
+    # Tables that embeddings and head share get a gradient from each before these are added.
+    table = 0.0 if adapter else shapes[0].vocab * shapes[0].width * BITS[model.dtype] / 8
+    rows = (table + _sft_rows(shapes[0], recipe), table + recipe.rl.minibatch * row_bytes(shapes[0], model, 1))
+    played = max(recipe.rl.episodes, recipe.eval.batch)
+    return Need(
+        (weights[0], 0.0 if shared else weights[1]),
+        loading,
+        adapter,
+        adapter or weights[0],
+        int(recipe.rl.kl_coef > 0),
+        sum(_cache_bytes(shape, recipe, played) for shape in shapes)
+        + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
+        rows,
+    )
+
+
+def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
+    """Bytes by which a pass grows with each row that fills the context and of which some tokens are scored."""
+    kept = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
+    size = BITS[model.dtype] / 8
+    layers = shape.layers * kept
+    if model.gradient_checkpointing:
+        layers = shape.layers * shape.width * size + kept
+    pieces = PIECES[model.dtype] if model.device in ("auto", "cpu") else 1.0
+    return pieces * model.context * layers + scored * shape.vocab * 12.0
+
+
+def _sft_rows(shape: Shape, recipe: Recipe) -> float:
+    """Bytes of a pass of SFT: as many rows of a batch as `micro_batches` lets through together."""
+    sft, model = recipe.sft, recipe.model
+    scored = min(recipe.play.reflection_tokens, model.context)
+    counted = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context + scored * shape.vocab * 12.0
+    rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else max(1, min(sft.batch_size, int(PASS // counted)))
+    return rows * row_bytes(shape, model, scored)
+
+
+def _token_bytes(shape: Shape, model: ModelConfig) -> float:
+    return 2 * shape.layers * shape.kv * BITS[model.dtype] / 8
+
+
+def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
+    """Bytes of the KV caches that a player keeps of its episodes."""
+    return min(recipe.play.kv_cache_mib * 2.0**20, episodes * recipe.model.context * _token_bytes(shape, recipe.model))
+
+
+def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and not any(table in name for table in TABLES)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,88 @@
+"""How much memory there is, and what is refused before it is loaded because it cannot fit, with settings that would."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reflectrl.config import ModelConfig, Recipe
+from reflectrl.models.fitting import GIB, estimate, shapes_of, weight_bytes
+from reflectrl.types import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def available() -> float:
+    """Bytes of memory that this machine (or its control group) can give now; infinite where nobody says."""
+    found = float("inf")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = 1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return found if limit == "max" else min(found, float(int(limit) - used))
+    except (OSError, StopIteration, ValueError):
+        if found == float("inf") and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return found
+
+
+def free_bytes(device: torch.device) -> float:
+    """Bytes of memory that a device can give now; those of the machine for a CPU."""
+    if device.type != "cuda":
+        return available()
+    import torch
+
+    return float(torch.cuda.mem_get_info(device)[0])
+
+
+def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
+    """Raise UserError where one copy of a model's weights alone is larger than the memory, before it is loaded.
+
+    Args:
+        free: bytes that the device has to give.
+    """
+    needed = weight_bytes(shapes_of(Path(source)), model)
+    if needed > free:
+        advice = ["model.dtype = 'bfloat16'"] if model.dtype == "float32" and model.quantisation == "none" else []
+        advice += [] if model.quantisation == "nf4" else ["model.quantisation = 'nf4' with model.lora_rank"]
+        about = f"its weights need {needed / GIB:.2f} GiB, and {max(0.0, free) / GIB:.2f} are free"
+        raise UserError(f"model {source!r} does not fit: {about}; try {' or '.join([*advice, 'a smaller model'])}")
+
+
+def require_memory(recipe: Recipe, free: float) -> None:
+    """Refuse a run that cannot fit, however short its texts are.
+
+    Args:
+        free: bytes that the device has to give.
+
+    Raises:
+        UserError: says what is needed and there, and which settings would fit.
+    """
+    need = estimate(recipe)
+    if need is None or need.least.peak <= free:
+        return
+    fitting = [(words, least) for words, least in _thriftier(recipe) if least <= free]
+    ways = "; ".join(f"with {words} it needs {least / GIB:.2f}" for words, least in fitting[:3])
+    about = f"needs about {need.least.peak / GIB:.2f} GiB before any text, and {max(0.0, free) / GIB:.2f} are free"
+    raise UserError(f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {ways or 'take a smaller model'}")
+
+
+def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float]]:
+    """Settings that need less memory, in words, and how much at least; those that change least come first."""
+    model = recipe.model
+    lora: dict[str, Any] = {} if model.lora_rank else {"lora_rank": 16}
+    half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
+    quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
+    tried = [lora, half, {**lora, **half}, {**lora, **quantised}, {**lora, **half, **quantised}]
+    seen: list[dict[str, Any]] = [{}]
+    for settings in tried:
+        if settings not in seen:
+            seen.append(settings)
+            need = estimate(replace(recipe, model=replace(model, **settings)))
+            if need is not None:
+                yield " and ".join(f"model.{key}={value}" for key, value in settings.items()), need.least.peak

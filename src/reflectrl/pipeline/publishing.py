@@ -1,0 +1,148 @@
+"""Putting an exported agent on a model hub: the card that says what it is, and the upload. Only `--push` comes here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config import Recipe, to_toml
+from reflectrl.pipeline.card import Card, read_card
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "return", "steps")
+"""What the card's table shows of a row of results; low and high bound the interval of the success rate."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is asked for.
+
+    Attributes:
+        name: of the repository, "owner/name".
+        licence: identifier of the licence under which it is published, as hubs know them ("apache-2.0").
+        public: whether everybody may see it.
+    """
+
+    name: str
+    licence: str
+    public: bool = False
+
+
+def check_publication(wanted: Publication) -> None:
+    """Refuse, before anything is written, what a hub would refuse.
+
+    Raises:
+        UserError: the name is none, there is no licence, or this process is told to stay offline.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(wanted.name)
+    except HFValidationError as error:
+        raise UserError(f"--push {wanted.name!r}: {one_line(error)}") from error
+    if wanted.name.count("/") != 1:
+        raise UserError(f"--push {wanted.name!r}: the name of a repository is OWNER/NAME")
+    if not wanted.licence:
+        raise UserError("--push needs --licence: under which one the agent is published, such as apache-2.0")
+    if constants.is_offline_mode():
+        raise UserError("--push needs a network, and HF_HUB_OFFLINE is set")
+
+
+def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
+    """Write an agent's model card into its folder, and put the folder on the hub.
+
+    The hub is that of `HF_ENDPOINT`, the token that of `hf auth login` or `HF_TOKEN`.
+
+    Args:
+        recipe: of the run that trained it.
+        taught: episodes that it was taught with.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        UserError: the hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import HfApi
+
+    text = model_card(read_card(folder), recipe, taught, wanted.licence)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    try:
+        api = HfApi()
+        made = api.create_repo(wanted.name, private=not wanted.public, exist_ok=True)
+        api.upload_folder(repo_id=wanted.name, folder_path=folder, commit_message="An agent trained with reflectrl")
+    except Exception as error:  # of many kinds: connections, tokens, rights, the hub's own
+        raise UserError(f"{folder} is written, but could not be pushed: {one_line(error)[:200]}") from error
+    return str(made)
+
+
+def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
+    """The README of an agent: what it is, its results with intervals, its data, its recipe and its licence."""
+    sources = [source for source in recipe.model.sources if source != "scratch" and not Path(source).is_absolute()]
+    about = {"license": licence, "library_name": "reflectrl", "tags": ["reflectrl", "reinforcement-learning", "agent"]}
+    about |= {"base_model": sources} if sources else {}
+    front = "\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items())
+    parts = [
+        f"---\n{front}\n---",
+        f"# {card.name}",
+        f"An agent for the environment `{card.environment}`: the players of the arm `{card.arm}`, trained with"
+        f" reflectrl (seed {card.seed}{f', commit {card.commit}' if card.commit else ''}).",
+        "```bash\n" + f"reflectrl play {card.environment} --player FOLDER\n" + "```",
+        "## Results",
+        _table(card.figures) or "It was not evaluated.",
+        f"`low` and `high` bound the {recipe.eval.confidence:.0%} interval of the success rate.",
+        "## Data",
+        _data(recipe, taught),
+        "## Recipe",
+        f"```toml\n{to_toml(_without_paths(recipe))}```",
+        "## Licence",
+        f"Published under `{licence}`."
+        + (f" It was trained from {', '.join(sources)}, whose licence holds as well." if sources else ""),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown of the rows of results."""
+    if not rows:
+        return ""
+    shown = [name for name in COLUMNS if any(name in row for row in rows)]
+    lines = [shown, ["---"] * len(shown), *([_cell(row.get(name)) for name in shown] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _data(recipe: Recipe, taught: int) -> str:
+    """Where the training's episodes came from, in words."""
+    teacher = {"teacher": "the environment's own teacher", "log": "recorded demonstrations", "endpoint": "a model"}
+    said = f"{taught} teaching episodes by {teacher[recipe.teach.by]}" if taught else "No teaching episodes"
+    return (
+        f"{said}, in the environment `{recipe.env['name']}`; the episodes themselves are not part of this repository."
+    )
+
+
+def _without_paths(recipe: Recipe) -> Recipe:
+    """The recipe without what is only on the machine that ran it."""
+    env = {key: value for key, value in recipe.env.items() if not _is_path(value)}
+    model: dict[str, Any] = {key: "" for key in ("policy", "reflector") if _is_path(getattr(recipe.model, key))}
+    model |= {"source": "scratch"} if _is_path(recipe.model.source) else {}
+    plain = Recipe()
+    sections = {  # addresses of endpoints stay behind, as in an exported agent
+        name: plain.sections[name] if getattr(section, "stays_behind", False) else section
+        for name, section in recipe.sections.items()
+    }
+    teach = replace(recipe.teach, log=())
+    return replace(recipe, env=env, model=replace(recipe.model, **model), teach=teach, sections=sections)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and (Path(value).is_absolute() or value.startswith((".", "~")))

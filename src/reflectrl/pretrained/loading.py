@@ -1,0 +1,61 @@
+"""`run --load RUN`: the trained players of another run, or of an exported agent, are what this one starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.cli.run import RunOption
+from reflectrl.config import Recipe, read_recipe
+from reflectrl.pipeline.arms import BASE, chosen, played_model
+from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class LoadPlayers(RunOption):
+    """The options `--load` and `--load-arm` of `reflectrl run`."""
+
+    load: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Start from the trained players of this run folder, or of this exported agent; every seed does."""
+    load_arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
+    """Whose players: an arm of that run; the last one that is trained, if not given."""
+
+    def changed(self, recipe: Recipe, folder: Path) -> Recipe:
+        """The recipe, with the loaded players as the models of their roles."""
+        if self.load is None:
+            if self.load_arm:
+                raise UserError("--load-arm names an arm of the run that --load names")
+            return recipe
+        policy, reflector = players_in(self.load, self.load_arm)
+        model = replace(recipe.model, policy=str(policy.resolve()))
+        return replace(recipe, model=replace(model, reflector=str(reflector.resolve())) if reflector else model)
+
+
+def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
+    """Where the policy and the reflector of a run lie, or those of an exported agent; None where there is no reflector.
+
+    Args:
+        arm: whose players; "" for the last arm of the run that is trained.
+
+    Raises:
+        UserError: no such run or arm, or nothing of it is trained.
+    """
+    if (folder / CARD).is_file():
+        second = folder / REFLECTOR
+        return folder / POLICY, second if second.is_dir() else None
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"--load: {folder} is neither a run folder nor an exported agent")
+    from reflectrl.pipeline.folder import RunFolder  # brings torch
+
+    recipe, run = read_recipe(folder / "recipe.toml"), RunFolder(folder)
+    seed = recipe.seeds[0]
+    for name, row in chosen([arm] if arm else recipe.arms[::-1], recipe).items():
+        policy = played_model(name, recipe) if row.player == "policy" else ""
+        if policy not in ("", BASE) and run.is_trained(seed, policy):
+            has_reflector = row.reflector not in ("", BASE) and run.is_trained(seed, row.reflector)
+            return run.checkpoint(seed, policy), run.checkpoint(seed, row.reflector) if has_reflector else None
+    raise UserError(f"--load: nothing is trained in {folder}" + (f" for the arm {arm!r}" if arm else ""))

@@ -1,0 +1,79 @@
+"""Gradient checkpointing: the same gradients, in less memory, on every way through a model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from reflectrl.config import ModelConfig
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model
+from reflectrl.models.sharing import pack
+from reflectrl.types import UserError
+
+HISTORY = tuple(range(20, 60))
+PROMPTS = [(*HISTORY, 7, 8, 9), (*HISTORY, 11, 12), (5, 6, 7)]
+
+
+def learned(lm: LanguageModel) -> tuple[Tensor, Tensor, float]:
+    """Logits, gradients of all that may learn, and bytes that were kept between forward and backward."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    own = {p.untyped_storage().data_ptr() for p in lm.model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+    logits.log_softmax(-1)[:, 0].sum().backward()
+    gradients = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])
+    return logits.detach(), gradients, sum(size for place, size in kept.items() if place not in own)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("backend", ["packed", "plain"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_gradients_are_equal_and_less_is_kept(
+    family: str, backend: str, rank: int, tiny_folder: Callable[[str], Path]
+) -> None:
+    found = []
+    for checkpointing in (False, True):
+        config = ModelConfig(
+            context=128, backend=backend, lora_rank=rank, gradient_checkpointing=checkpointing, device="cpu"
+        )
+        lm = load_model(tiny_folder(family), config, "policy")
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            for weight in lm.parameters() if rank else ():
+                weight.data.normal_(std=0.2)
+        found.append(learned(lm))
+    (logits, gradients, kept), (again_logits, again, less) = found
+    torch.testing.assert_close(again_logits, logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again, gradients, atol=1e-4, rtol=1e-4)
+    assert gradients.abs().sum() > 0
+    if backend == "packed":
+        assert less < 0.6 * kept
+
+
+def test_play_is_as_it_was(tiny_folder: Callable[[str], Path]) -> None:
+    read = []
+    for checkpointing in (False, True):
+        lm = load_model(tiny_folder("llama"), ModelConfig(context=128, gradient_checkpointing=checkpointing))
+        with torch.inference_mode():
+            read.append(lm.backend.read(PROMPTS))
+    assert torch.equal(*read)
+
+
+def test_a_family_without_such_layers_is_refused(tiny_folder: Callable[[str], Path]) -> None:
+    from reflectrl.models.checkpointing import recompute_layers
+
+    class Config:
+        model_type = "other"
+
+    model = torch.nn.Linear(2, 2)
+    model.config = Config()  # type: ignore[assignment]
+    with pytest.raises(UserError, match="'mine' \\(other\\) cannot learn with model.gradient_checkpointing"):
+        recompute_layers(model, "mine")

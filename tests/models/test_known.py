@@ -1,0 +1,77 @@
+"""A large model is tried once; what was found is taken at the next load, as long as everything is the same."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from reflectrl.config import ModelConfig
+from reflectrl.models import known
+from reflectrl.models.load import load_model
+from reflectrl.models.proof import told
+
+CONFIG = ModelConfig(context=128, device="cpu")
+
+
+@pytest.fixture
+def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where proofs are kept; every model counts as large."""
+    monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(known, "LEAST", 1)
+    return tmp_path / "cache" / "proofs"
+
+
+def noted(place: Path) -> dict[str, object]:
+    [file] = place.glob("*.json")
+    found: dict[str, object] = json.loads(file.read_text())
+    return found
+
+
+def test_what_was_found_is_kept_and_believed(tiny_folder: Callable[[str], Path], proofs: Path) -> None:
+    first = load_model(tiny_folder("llama"), CONFIG)
+    kept = noted(proofs)
+    assert kept["shortcuts"] == {"packed": True, "blocks": True, "rows": True, "cache": True}
+    [file] = proofs.glob("*.json")
+    told.clear()
+    words = "it runs another way (as a test has it)"
+    slow = {"packed": False, "blocks": True, "rows": True, "cache": True}
+    file.write_text(json.dumps({**kept, "shortcuts": slow, "said": [words], "attention": "eager"}))
+    again = load_model(tiny_folder("llama"), CONFIG)
+    assert not again.shortcuts.packed and again.core.config._attn_implementation == "eager"
+    ids = (5, 9, 33, 7, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(again.backend.read([ids]), first.backend.read([ids]), atol=1e-4, rtol=1e-4)
+
+
+def test_other_bits_or_another_precision_are_tried_anew(
+    tiny_folder: Callable[[str], Path], proofs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("llama"), folder)
+    load_model(folder, CONFIG)
+    load_model(folder, ModelConfig(context=128, device="cpu", dtype="bfloat16"))
+    assert len(list(proofs.glob("*.json"))) == 2
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, "rope_theta": 500.0}))
+    load_model(folder, CONFIG)
+    assert len(list(proofs.glob("*.json"))) == 3
+
+
+@pytest.mark.parametrize("written", ["", "[]", '{"shortcuts": {"odd": 1}, "said": [], "attention": "sdpa"}'])
+def test_a_damaged_file_is_no_proof(written: str, tiny_folder: Callable[[str], Path], proofs: Path) -> None:
+    load_model(tiny_folder("gpt2"), CONFIG)
+    [file] = proofs.glob("*.json")
+    file.write_text(written)
+    assert load_model(tiny_folder("gpt2"), CONFIG).shortcuts.packed
+    assert json.loads(file.read_text())["shortcuts"]["packed"] is True
+
+
+def test_small_models_leave_nothing_behind(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "cache"))
+    load_model(tiny_folder("llama"), CONFIG)
+    assert not (tmp_path / "cache").exists()
