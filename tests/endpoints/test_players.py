@@ -172,7 +172,8 @@ def test_a_bad_server_is_one_line_and_exit_code_2(
 def test_what_was_paid_for_before_a_fault_is_kept(server: ChatServer, tmp_path: Path, capsys: Any, fault: Any) -> None:
     seconds = 3 if fault is endless else 60
     where = f"base_url = '{server.url}', model = 'm', retries = 0, timeout = {seconds}, concurrency = 1"
-    text = f"arms = ['a']\nenv = {{name = 'corridor', test = 3}}\nendpoint = {{{where}}}\n[players.a]\n"
+    small = "env = {name = 'corridor', test = 3, horizon = 3}\neval = {splits = ['test'], sampling = ['greedy']}\n"
+    text = f"arms = ['a']\n{small}endpoint = {{{where}}}\n[players.a]\n"
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
     words = ["run", str(tmp_path / "r.toml"), "--folder", str(tmp_path / "run")]
     server.script("right", "right", fault)
