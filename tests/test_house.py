@@ -19,11 +19,11 @@ from reflectrl.plugins import announced
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
-    "types", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs", "models", "players",
-    "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
+    "types", "distributed", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs", "models",
+    "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
-METHODS = ("endpoints", "values", "offline", "reflecting", "distill", "pretrained")
+METHODS = ("endpoints", "values", "offline", "reflecting", "distill", "pretrained", "cluster")
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""
 BESIDE = tuple(f"reflectrl.{room}" for room in ("wings", *METHODS))

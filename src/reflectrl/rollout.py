@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reflectrl import distributed
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.envs.promises import raised
@@ -58,7 +59,8 @@ def rollout(
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
     An episode depends on its job and the players' weights only, not on `batch`, on the other jobs (but for the rounding
-    of matrix products, which differs with their shape), or on where the environments live.
+    of matrix products, which differs with their shape), or on where the environments live. Where several processes make
+    an artifact together, each plays some of the jobs and yields the episodes of all.
 
     Args:
         make_env: called once for each environment that is needed; they are closed in the end. An `EnvPool` lends those
@@ -70,6 +72,11 @@ def rollout(
     Raises:
         UserError: an environment raised, or a start cannot be reached again; names the environment and the task.
     """
+    if (team := distributed.team) is not None:
+        yield from team.play(
+            jobs, lambda stripe: rollout(stripe, make_env, player, reflector, batch, reflect_probability)
+        )
+        return
     with ExitStack() as closing:
         pool = make_env if isinstance(make_env, EnvPool) else None
         for_each: Callable[..., Iterator[Any]] = pool.each if pool and pool.workers else map

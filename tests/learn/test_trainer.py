@@ -76,7 +76,7 @@ def test_without_a_state_it_begins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_of_equal_scores_is_kept_and_nan_is_none() -> None:
+def test_the_last_of_equal_scores_is_kept_and_nan_is_none() -> None:
     model, critic, trainer = made()
     kept = []
     for score in (float("nan"), 0.3, 0.3, 0.2):
@@ -85,7 +85,7 @@ def test_the_first_of_equal_scores_is_kept_and_nan_is_none() -> None:
         trainer.keep_if_best((score,))
     assert (trainer.best, trainer.stale) == ((0.3,), 2)
     trainer.finish()
-    assert torch.equal(model.weight, kept[1]["weight"])
+    assert torch.equal(model.weight, kept[2]["weight"])
 
 
 def test_a_critic_that_is_far_off_does_not_starve_the_policy() -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import reflectrl
+from reflectrl.distributed import launched, spoken_for
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
@@ -29,6 +30,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
+    if launched()[1] > 1:  # torch's libraries show their stacks when another process ends
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with harmless(), ending_in_order():
         try:
             if words and words[0] in ("--version", "-V"):
@@ -41,7 +44,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 verb(settings)
             sys.stdout.flush()
         except UserError as error:
-            print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
+            if not spoken_for():
+                print(f"reflectrl: {printable_line(' '.join(str(error).split()))}", file=sys.stderr)
             return 2
         except KeyboardInterrupt as error:
             terminated = error.args == (signal.SIGTERM,)

@@ -15,6 +15,7 @@ from reflectrl.cli.projects import own_environment, project_recipe, recipes
 from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
+from reflectrl.distributed import launched
 from reflectrl.plugins import names, resolve, suggestion
 from reflectrl.types import UserError
 
@@ -65,10 +66,11 @@ class Run:
             return
         from reflectrl.api import train  # imports numpy and gymnasium
 
-        refuse_links(folder)
-        require_writable(folder, f"run folder {folder}")
+        if is_first := launched()[0] == 0:  # of several ranks one writes
+            refuse_links(folder)
+            require_writable(folder, f"run folder {folder}")
         try:
-            for option in options:
+            for option in options if is_first else ():
                 option.prepare(self, recipe, folder)
             train(recipe, folder, until=self.until)
         except UserError:

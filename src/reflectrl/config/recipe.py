@@ -391,6 +391,10 @@ class Recipe:
     """Threads of a process; 0 leaves it to torch."""
     processes: Count = 1
     """Artifacts (of arms and seeds) made side by side."""
+    engine: str = "local"
+    """Where processes and environment workers run: "local", or on a cluster of "ray" ([scale.md](scale.md))."""
+    rank_timeout: Positive = 1800.0
+    """Seconds for which a rank of a run on several ranks waits for the others before it gives up."""
     env_workers: Natural = 0
     """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
     env: Mapping[str, Any] = field(default_factory=dict)

@@ -39,7 +39,7 @@ def episodes(context: Context, artifact: Artifact, tick: Tick) -> None:
         for i in range(config.episodes)
     ]
     order, played = {job.seed: i for i, job in enumerate(jobs)}, []
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for episode in rollout(jobs, envs, *players, batch=recipe.eval.batch):
             played.append(episode)
             tick(len(played), len(jobs), f"{success_rate(played):.0%} of them won")
@@ -57,7 +57,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     learning, env = _student(recipe, run, seed, MODELS[name], name), make(recipe.env)
     tasks = evenly(env.tasks("validation"), config.eval_episodes)
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), learner, {"kind": "distill", "seed": seed, "arm": name}) as file,
     ):
 

@@ -115,7 +115,7 @@ def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Pla
     """The teaching episodes of a chunk, in order."""
     jobs = [one for one in planned if isinstance(one, Job)]
     if jobs:
-        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             found = {(e.task.id, e.seed): walked(e) for e in rollout(jobs, envs, WalkingPlayer(teacher), batch=CHUNK)}
         return [found[job.task.id, job.seed] for job in jobs]
     return explained(_played(recipe, env, planned), teacher, teacher.config.ask == "log")
@@ -199,7 +199,7 @@ def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
     student = Advised(policy, analyse=not endpoint) if knows else policy
     jobs = [Job(task, named_seed(seed, "dagger", task.id, k), {"player": "student", "kind": "dagger"})
             for task in _tasks(recipe, env, "train") for k in range(config.dagger_episodes)]  # fmt: skip
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         reflector, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
         found = {(e.task.id, e.seed): e for e in rollout(jobs, envs, student, reflector, batch)}
     episodes = [found[job.task.id, job.seed] for job in jobs]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
-from reflectrl.plugins import one_line
+from reflectrl.plugins import one_line, resolve
 from reflectrl.types import UserError
 
 Answer = TypeVar("Answer")
@@ -33,14 +33,17 @@ class EnvPool:
             `functools.partial` of either.
         workers: how many processes host the environments; 0 keeps them in this process. They are started when they are
             first needed, and ignore Ctrl-C, which is the parent's to answer.
+        engine: where they run: "local", on this machine, or what a package brings in the entry points
+            "reflectrl.engines": a class whose `env_worker(make_env)` is used as `workers.Worker` is.
 
     Raises:
         UserError: `make_env` cannot be pickled, and there are to be workers.
     """
 
-    def __init__(self, make_env: MakeEnv, workers: int = 0) -> None:
+    def __init__(self, make_env: MakeEnv, workers: int = 0, engine: str = "local") -> None:
         if workers:
             _require_picklable(make_env)
+        self._start = Worker if engine == "local" else resolve("engines", engine).env_worker
         self.make_env, self.workers = make_env, workers
         self._idle: list[TextEnv] = []
         self._made = 0
@@ -72,7 +75,7 @@ class EnvPool:
         if not self.workers:
             return self._local.enter_context(closing(self.make_env()))
         if len(self._workers) < self.workers:
-            self._workers.append(Worker(self.make_env))
+            self._workers.append(self._start(self.make_env))
         worker = self._workers[(self._made - 1) % self.workers]
         return cast("TextEnv", RemoteEnv(worker, self._made))
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from reflectrl import distributed
 from reflectrl.config.folders import no_link
 from reflectrl.digests import damage, write_digests
 from reflectrl.models.lm import read_json
@@ -32,7 +33,8 @@ GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this tr
 def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = False) -> None:
     """Let `fill` write a folder under a temporary name, then put it, with digests, in the place of the old one.
 
-    Killed at any moment, it leaves the old folder or the new one, once `recover` has looked.
+    Killed at any moment, it leaves the old folder or the new one, once `recover` has looked. Of several ranks only the
+    first writes.
 
     Args:
         keep_old: keep the old one beside the new one, under the same name with ".old".
@@ -40,6 +42,8 @@ def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = Fa
     Raises:
         OSError: it cannot be written, for instance because the disk is full; the old folder stays as it was.
     """
+    if distributed.launched()[0] > 0:
+        return
     recover(folder, keep_old)
     fresh, old = _beside(folder)
     shutil.rmtree(fresh, ignore_errors=True)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl import distributed
 from reflectrl.config import SFTConfig
 from reflectrl.episodes import ChoiceRow, ReflectionRow
 from reflectrl.learn.losses import completion_nll
@@ -179,5 +180,6 @@ def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) 
 def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
     """Mean loss per completion token (nats)."""
     tokens = sum(len(row.ids) - row.start for row in examples)
-    batches = (examples[i : i + batch_size] for i in range(0, len(examples), batch_size))
-    return sum(float(summed_nll(lm, batch, share)) for batch in batches) / tokens
+    starts = distributed.mine(range(0, len(examples), batch_size))
+    own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
+    return distributed.total(own) / tokens

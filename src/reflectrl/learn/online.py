@@ -99,7 +99,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
     """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
-    each a mean over the minibatch's units.
+    each a mean over the minibatch's units. Where several processes train together, each computes some of the slices.
     """
     advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
     warming = critic is not None and trainer.step < config.critic_warmup  # the critic learns alone
@@ -109,7 +109,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
             totals, size = Metrics(), 0
             for _, index in slices:
                 size += len(batch.labels_N[index])
-            for j, (rows, index) in enumerate(slices):
+            for j, (rows, index) in [*enumerate(slices)][trainer.rank :: trainer.ranks]:
                 logp_NA, hidden_ND = batch.read(rows)
                 known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
                 labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl import distributed
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
@@ -315,21 +316,29 @@ def prepare(
     prompt_N = np.array([numbers[question] for question in asked])
     dealt = [everything] if rng is None or config.steps_per_epoch == 1 else deal(prompt_N, config, rng)
     cut: list[list[list[int]]] = []
+    team = distributed.team
+    rank, ranks = (team.rank, team.size) if team is not None else (0, 1)
     for rows in (everything, *dealt):  # the steps of a prompt stay together, and so do prompts that begin alike
-        slice_n = np.unique(prompt_N[rows], return_inverse=True)[1] // config.minibatch
+        place_n = np.unique(prompt_N[rows], return_inverse=True)[1]
+        slice_n = place_n // min(config.minibatch, -(-(place_n.max() + 1) // ranks))
         cut.append([rows[slice_n == k].tolist() for k in range(slice_n.max() + 1)])
     whole, *minibatches = cut
     values_N = None
     if critic is not None:
-        values_N = torch.empty(len(asked))
-        for part in whole:
+        values_N = torch.zeros(len(asked))
+        for part in whole[rank::ranks]:
             values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
+        if team is not None:
+            team.sum(values_N)
     ref_logp: list[list[Tensor]] = []
     if reference is not None:  # it does not change, so one pass over the batch serves all minibatches and epochs
-        ref_NA = torch.full((len(asked), max(map(len, steps.actions))), -torch.inf, device=policy.lm.device)
-        for part in whole:
+        ref_NA = torch.zeros(len(asked), max(map(len, steps.actions)), device=policy.lm.device)
+        for part in whole[rank::ranks]:
             logp_NA = policy_pass(reference, steps, part)[0]
+            ref_NA[part] = -torch.inf
             ref_NA[part, : logp_NA.shape[1]] = logp_NA
+        if team is not None:
+            team.sum(ref_NA)
         widest = [[max(len(steps.actions[i]) for i in part) for part in parts] for parts in minibatches]
         for parts, widths in zip(minibatches, widest, strict=True):
             ref_logp.append([ref_NA[part, :width] for part, width in zip(parts, widths, strict=True)])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from reflectrl import distributed
 from reflectrl.config import SFTConfig
 from reflectrl.learn.examples import (
     Example,
@@ -62,12 +63,13 @@ def train_sft(
         rows = [train[i] for i in next(batches)]
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0
         with lm.training():
-            for part in micro_batches(rows, lm, config):
+            own = distributed.mine(rows)  # all of them, where one process trains
+            for part in micro_batches(own, lm, config):
                 if config.text_coef:
-                    nll, text = nll_and_text_loss(lm, rows[part], share)
-                    loss = nll / tokens + config.text_coef * text * len(rows[part]) / len(rows)
+                    nll, text = nll_and_text_loss(lm, own[part], share)
+                    loss = nll / tokens + config.text_coef * text * len(own[part]) / len(rows)
                 else:
-                    nll = summed_nll(lm, rows[part], share)
+                    nll = summed_nll(lm, own[part], share)
                     loss = nll / tokens
                 loss.backward()
                 mean_nll += float(nll.detach()) / tokens

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reflectrl import distributed
 from reflectrl.learn.checkpoint import load_state, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
 from reflectrl.types import UserError
@@ -50,8 +52,9 @@ class Trainer:
     Attributes:
         step: steps or updates that are finished; the loop counts those that are not one optimiser step.
         best: the best score so far.
-        stale: evaluations since then.
+        stale: evaluations since it was first reached.
         resumed: what the loop added to the state that was loaded; None where the training is new.
+        rank, ranks: which of how many processes this is; each takes every `ranks`-th slice of a batch from `rank` on.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Trainer:
         self.best_weights = weights_of(model) if keep_best else None
         self.resumed: dict[str, Any] | None = None
         self._recent: list[Metrics] = []
-        saved = load_state(folder) if folder is not None else None
+        team = distributed.team
+        self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
+        saved = distributed.first(partial(load_state, folder)) if folder is not None else None
         if saved is not None:
             tensors, self.resumed = saved
             if missing := self.parts.keys() - tensors.keys():
@@ -90,12 +95,15 @@ class Trainer:
         The model and each part are clipped apart: a critic that is far off must not starve the policy.
 
         Args:
-            metrics: what is to be noted of this step.
+            metrics: what is to be noted of this step; where several processes train together, what they note is added
+                up, as their gradients are.
 
         Returns:
             The same with "grad_norm": the norm of the model's gradient before clipping, where it is clipped.
         """
         noted = dict(metrics)
+        if distributed.team is not None:
+            noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
             noted["grad_norm"] = float(norms[0])
@@ -121,14 +129,15 @@ class Trainer:
         return {name: sum(one[name] for one in recent) / len(recent) for name in recent[0]}
 
     def keep_if_best(self, score: Sequence[float]) -> None:
-        """Keep a copy of the weights if they score higher than any before; ties go to the earlier ones.
+        """Keep a copy of the weights if none before scored higher; ties go to the later ones, which have learned more:
+        validation tasks are soon all won, but a curriculum may not have come to the whole task by then.
 
         Args:
             score: what matters most comes first, and more is better.
         """
-        self.stale += 1
-        if tuple(score) > self.best:
-            self.best, self.stale, self.best_weights = tuple(score), 0, weights_of(self.model)
+        self.stale = 0 if tuple(score) > self.best else self.stale + 1
+        if tuple(score) >= self.best:
+            self.best, self.best_weights = tuple(score), weights_of(self.model)
 
     def save(self, logged: int, **more: Any) -> None:
         """Save the state, from which the training goes on after a kill with the same bits; the one before it is kept.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reflectrl import distributed
 from reflectrl.offline import losses
 from reflectrl.offline.completions import Dataset
 from reflectrl.offline.config import LogAlgorithm, OfflineConfig
@@ -162,5 +163,5 @@ def mean_loss(data: Dataset, cache: ReferenceCache, items: Sequence[Item], confi
     """
     size = config.batch_size
     config = replace(config, algorithm=UNMOVED.get(config.algorithm, config.algorithm))
-    parts = (items[start : start + size] for start in range(0, len(items), size))
-    return sum(float(losses_of(data, cache, part, config)[0].sum()) for part in parts) / len(items)
+    parts = (items[start : start + size] for start in distributed.mine(range(0, len(items), size)))
+    return distributed.total(sum(float(losses_of(data, cache, part, config)[0].sum()) for part in parts)) / len(items)

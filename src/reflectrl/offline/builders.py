@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 
 import torch
 
+from reflectrl import distributed
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -51,7 +52,7 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
     episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # which breaks off
     if offline_settings(recipe).log_episodes:
         player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
-        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             tasks = make(recipe.env).tasks("train")
             played = play(player, envs, tasks, offline_settings(recipe).log_episodes, named_seed(seed, "log"))
         episodes += [replace(episode, provenance={"player": "policy", "policy": "plain"}) for episode in played]
@@ -76,12 +77,13 @@ def value(context: Context, artifact: Artifact, tick: Tick) -> None:
     reference = _policy(recipe, run.checkpoint(seed, "offline-reference"), seed)
     shared = {"kind": "offline_value", "seed": seed, "arm": None}
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file,
     ):
         _reference_cache(recipe, run, seed, reference, envs, partial(_note, file, tick, offline_settings(recipe)))
 
 
+@distributed.on_all_ranks
 def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Train one policy of `MODELS` from the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
@@ -90,7 +92,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
     learning = _policy(recipe, source, seed)
     config, learner, learning_seed = settings_of(recipe, model), run.learner(seed, name), named_seed(seed, name)
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), learner, {"kind": "offline", "seed": seed, "arm": name}) as file,
     ):
         note = partial(_note, file, tick, config)
@@ -145,7 +147,8 @@ def _reference_cache(
         if offline_settings(recipe).value_from == "rollouts"
         else None
     )
-    return data, cached_reference(folder, data, offline_settings(recipe), named_seed(seed, "value"), note, played)
+    config, fitting_seed = offline_settings(recipe), named_seed(seed, "value")
+    return data, distributed.first(lambda: cached_reference(folder, data, config, fitting_seed, note, played))
 
 
 def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, ReferenceCache]:
@@ -154,7 +157,8 @@ def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) ->
     data = step_dataset(reference, episodes, offline_settings(recipe))
     noted: list[dict[str, float]] = []
     folder, fitting_seed = run.checkpoint(seed, name), named_seed(seed, "critic")
-    known = cached_critic(folder, data, episodes, offline_settings(recipe), fitting_seed, noted.append)
+    config = offline_settings(recipe)
+    known = distributed.first(lambda: cached_critic(folder, data, episodes, config, fitting_seed, noted.append))
     if noted:
         shared = {"kind": "offline_critic", "seed": seed, "arm": None}
         with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as file:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reflectrl import distributed
 from reflectrl.learn.optim import make_optimizers
 from reflectrl.learn.trainer import Metrics, Trainer, linear
 from reflectrl.models.machine import release_memory
@@ -77,7 +78,8 @@ def train_offline(
     while trainer.step < steps:
         trainer.set_rate(linear(trainer.step, steps, config.warmup))
         rows, terms = next(drawn), Metrics()
-        for part in np.array_split(rows, min(config.accumulate, len(rows))):
+        own = distributed.mine(rows)  # all of them, where one process trains
+        for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
             loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)
             loss.backward()

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from reflectrl import distributed
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -78,6 +79,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
                 yield EvaluationLog(path, split, stage, sampling, tasks, recipe.eval.repeats)
 
 
+@distributed.on_all_ranks
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
@@ -85,7 +87,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
     models = load_models(recipe, context.run, seed, name)
     planned = list(evaluations(recipe, context.run, env, seed, name))
     origin = provenance(recipe, name)
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for number, log in enumerate(planned):
             about = {"arm": name, "seed": seed, "split": log.split, "sampling": log.sampling, **origin}
             start, count, work = time.perf_counter(), 0, Work(models)
@@ -180,7 +182,7 @@ def _play(
     players: Callable[[float], tuple[Player, Player | None]],
 ) -> Iterator[Episode]:
     """Play what is missing of a log, and write it there."""
-    left = log.left()
+    left = distributed.first(log.left)
     log.path.parent.mkdir(parents=True, exist_ok=True)
     temperature = 0.0 if log.sampling == "greedy" else 1.0
     with EpisodeLog(log.path) as file:

@@ -14,6 +14,7 @@ from reflectrl.pipeline.artifacts import STAGES, Artifact, Graph, State
 from reflectrl.pipeline.folder import Context, RunFolder, alone, claim, unusable
 from reflectrl.pipeline.graph import pipeline_of
 from reflectrl.pipeline.progress import Board
+from reflectrl.pipeline.ranks import joined
 from reflectrl.pipeline.workers import Workers, function, silence
 from reflectrl.terminal import console
 
@@ -24,22 +25,26 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
     Raises:
         UserError: the folder belongs to another training, or something that the user gave is wrong.
     """
-    pipeline = pipeline_of(recipe)
-    graph = pipeline.graph(recipe)
-    context = pipeline.begin(recipe, RunFolder(folder))
-    silence()
-    try:
-        with alone(folder):
-            state = claim(recipe, folder, graph)
-            with Board(console(120)) as board, Workers(context, board) as workers:
-                run = _Run(context, graph, state, workers)
-                for stage in STAGES[: STAGES.index(until) + 1]:
-                    run.through(stage)
-            if until == STAGES[-1]:
-                pipeline.show(context)
-                console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
-    except OSError as error:
-        raise unusable(folder, error) from error
+    with joined(recipe) as ranks:
+        pipeline = pipeline_of(recipe)
+        graph = pipeline.graph(recipe)
+        context = pipeline.begin(recipe, RunFolder(folder))
+        silence()
+        if ranks is not None and ranks.team.rank > 0:
+            ranks.follow(context, graph)
+            return
+        try:
+            with alone(folder):
+                state = claim(recipe, folder, graph)
+                with Board(console(120)) as board, Workers(context, board, ranks) as workers:
+                    run = _Run(context, graph, state, workers)
+                    for stage in STAGES[: STAGES.index(until) + 1]:
+                        run.through(stage)
+                if until == STAGES[-1]:
+                    pipeline.show(context)
+                    console(120).print(f"\nreport: {folder / 'report.html'}", soft_wrap=True)
+        except OSError as error:
+            raise unusable(folder, error) from error
 
 
 class _Run:

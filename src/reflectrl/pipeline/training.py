@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
+from reflectrl.distributed import on_all_ranks
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.pool import EnvPool
@@ -93,7 +94,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
     tasks = make(recipe.env).tasks("train")
-    with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+    with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
             tick(len(episodes), max(len(tasks), len(episodes)), "")
@@ -136,6 +137,7 @@ def _corpus(path: Path) -> tuple[list[str], int]:
     return texts, choices
 
 
+@on_all_ranks
 def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
@@ -192,6 +194,7 @@ def _sft_examples(
     return choice_examples(make_policy(recipe, lm), rows, seed)
 
 
+@on_all_ranks
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
     recipe, run, seed, arm = context.recipe, context.run, artifact.seed, chosen([artifact.name])[artifact.name]
@@ -219,7 +222,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
                 print(json.dumps(line), file=times, flush=True)
             tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
 
-        with EnvPool(partial(make, recipe.env), recipe.env_workers) as envs:
+        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             rl_seed = named_seed(seed, name)
             rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged, shown)
             train_online(rollouts, config, rl_seed, note, learner)

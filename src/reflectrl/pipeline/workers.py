@@ -10,32 +10,54 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import transformers
 
+from reflectrl.config import Recipe
 from reflectrl.envs.workers import deaf_children, portable
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.progress import Board, Tick
+from reflectrl.plugins import resolve
 from reflectrl.types import UserError, named_seed
+
+if TYPE_CHECKING:
+    from reflectrl.pipeline.ranks import Ranks
 
 Timings = list[dict[str, Any]]
 Told = Callable[[Artifact], None]
 
 
-class Workers:
-    """Makes artifacts one after another, or in processes that are started once and stay for the whole run."""
+class Engine(Protocol):
+    """Where artifacts are made side by side: on this machine, or as packages can ("reflectrl.engines")."""
 
-    def __init__(self, context: Context, board: Board) -> None:
+    def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
+        """Make an artifact elsewhere, as `make` does. UserError where what made it was killed."""
+
+    def news(self) -> Iterable[tuple[str, int, int, str]]:
+        """How far artifacts have come since the last call: key, done, total, note."""
+
+    def close(self) -> None:
+        """Stop all work at once: an artifact is made from files to files, so nothing finished is lost."""
+
+
+class Workers:
+    """Makes artifacts one after another, or side by side on an engine that stays for the whole run.
+
+    Args:
+        ranks: the processes with which artifacts are made together, if there are several.
+    """
+
+    def __init__(self, context: Context, board: Board, ranks: Ranks | None = None) -> None:
         self.context, self.board = context, board
-        self._pool: ProcessPoolExecutor | None = None
-        self._news: Any = None
+        self._make = make if ranks is None else ranks.make
+        self._engine: Engine | None = None
 
     def make(self, artifacts: Sequence[Artifact], begin: Told, finish: Told) -> None:
         """Make all artifacts, each after its inputs; what is finished when one of them fails is kept.
@@ -44,56 +66,82 @@ class Workers:
             begin: called before an artifact is made.
             finish: called when it is there.
         """
-        if self.context.recipe.processes > 1 and len(artifacts) > 1:
+        recipe = self.context.recipe
+        if recipe.engine != "local" or (recipe.processes > 1 and len(artifacts) > 1):
             self._side_by_side(list(artifacts), begin, finish)
             return
         for artifact in artifacts:
             begin(artifact)
-            self.note_timings(make(self.context, artifact, partial(self.board.tick, artifact.key)))
+            self.note_timings(self._make(self.context, artifact, partial(self.board.tick, artifact.key)))
             finish(artifact)
 
     def _side_by_side(self, waiting: list[Artifact], begin: Told, finish: Told) -> None:
+        engine = self._engine = self._engine or self._open()
         futures: dict[Future[Timings], Artifact] = {}
-        try:
-            while waiting or futures:
-                unmade = {artifact.key for artifact in (*waiting, *futures.values())}
-                for artifact in [one for one in waiting if unmade.isdisjoint(one.inputs)]:
-                    begin(artifact)
-                    with deaf_children():
-                        futures[(self._pool or self._open()).submit(_make_in_child, self.context, artifact)] = artifact
-                    waiting.remove(artifact)
-                done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
-                while not self._news.empty():
-                    self.board.tick(*self._news.get())
-                for future in done:
-                    artifact = futures.pop(future)
-                    self.note_timings(future.result())
-                    finish(artifact)
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a process that made an artifact was killed (out of memory?); the same command goes on"
-            ) from error
+        while waiting or futures:
+            unmade = {artifact.key for artifact in (*waiting, *futures.values())}
+            for artifact in [one for one in waiting if unmade.isdisjoint(one.inputs)]:
+                begin(artifact)
+                futures[engine.submit(self.context, artifact)] = artifact
+                waiting.remove(artifact)
+            done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+            for told in engine.news():
+                self.board.tick(*told)
+            for future in done:
+                artifact = futures.pop(future)
+                self.note_timings(result_of(future))
+                finish(artifact)
 
     def note_timings(self, timings: Timings) -> None:
         """Add lines to the run's timings."""
         with self.context.run.timings.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(timing) + "\n" for timing in timings)
 
-    def _open(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        self._news = context.SimpleQueue()
-        self._pool = ProcessPoolExecutor(self.context.recipe.processes, context, prepare_child, (self._news,))
-        return self._pool
+    def _open(self) -> Engine:
+        recipe = self.context.recipe
+        return Processes(recipe) if recipe.engine == "local" else resolve("engines", recipe.engine)(recipe)
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop at once: an artifact is made from files to files, so nothing finished is lost."""
-        if self._pool is not None:
-            for child in list((self._pool._processes or {}).values()):
-                child.kill()  # it cannot be put off
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._engine is not None:
+            self._engine.close()
+
+
+class Processes:
+    """The engine "local": processes of this machine, `recipe.processes` of them."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._news: Any = context.SimpleQueue()
+        self._pool = ProcessPoolExecutor(recipe.processes, context, prepare_child, (self._news,))
+
+    def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
+        """Make an artifact in one of the processes."""
+        with deaf_children():
+            return self._pool.submit(_make_in_child, context, artifact)
+
+    def news(self) -> Iterable[tuple[str, int, int, str]]:
+        """What the processes have said since the last call."""
+        while not self._news.empty():
+            yield self._news.get()
+
+    def close(self) -> None:
+        """Kill the processes."""
+        for child in list((self._pool._processes or {}).values()):
+            child.kill()  # it cannot be put off
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def result_of(future: Future[Timings]) -> Timings:
+    """What a process has returned; UserError where it was killed."""
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that made an artifact was killed (out of memory?); the same command goes on"
+        ) from error
 
 
 def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
@@ -119,18 +167,27 @@ _news: Any = None
 
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
-    said = 0.0
-
-    def tick(done: int, total: int, note: str) -> None:
-        nonlocal said
-        if done == total or time.monotonic() - said > 0.5:
-            _news.put((artifact.key, done, total, note))
-            said = time.monotonic()
-
     try:
-        return make(context, artifact, tick)
+        return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # one that the parent cannot read would look like a process that was killed
         raise portable(error) from None
+
+
+def _tell(*news: Any) -> None:
+    _news.put(news)
+
+
+def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
+    """The same, called with the last news always, and with others at most once in so many seconds."""
+    said = 0.0
+
+    def told(done: int, total: int, note: str) -> None:
+        nonlocal said
+        if done == total or time.monotonic() - said > seconds:
+            tick(done, total, note)
+            said = time.monotonic()
+
+    return told
 
 
 def prepare_child(news: Any) -> None:

@@ -50,7 +50,7 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
     policy, speaker = make_policy(recipe, policy_lm), make_reflector(recipe, reflector_lm)
     learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
     ):
 

@@ -38,7 +38,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
         critic = make_critic(policy_lm.hidden_size, rl_seed).to(policy_lm.device)
         playing = ValueGuidedPolicy(playing, critic, values.kl_lambda)
     with (
-        EnvPool(partial(make, recipe.env), recipe.env_workers) as envs,
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
         MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
     ):
 

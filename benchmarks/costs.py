@@ -1,0 +1,277 @@
+"""What an update of online RL costs: operations, memory and network; counted where it can be, calculated beyond.
+
+    python -m benchmarks.costs [--counted] [--flops 4e14 --used 0.3 --network 4e11]
+
+With `--counted`, updates of small models are played and learned from under torch's counter of floating-point
+operations, while one of model size, batch, horizon and number of actions varies, and the count stands beside the
+formula's. Operations do not depend on how busy a machine is, so the comparison holds anywhere. Then follows what the
+formulas say of larger models on 1, 8 and 16 GPUs: seconds by a GPU's peak rate and the share of it that is used, bytes
+of weights, gradients and optimiser, and the bytes that an all-reduce sends. Those lines are calculated, not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from reflectrl.config import RLConfig
+from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.learn.online import update
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.learn.trainer import Trainer
+from reflectrl.models.lm import LanguageModel
+from reflectrl.players import Policy
+from reflectrl.types import Task
+
+from .workloads import bench_model, workload
+
+# ---- the formulas ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder: layers, width, vocabulary, and the parameters of its layers where 12 L d² is not their number."""
+
+    layers: int
+    width: int
+    vocab: int
+    body: int = 0
+
+    @property
+    def in_layers(self) -> int:
+        """Parameters between the embeddings and the head: every token meets each of them once."""
+        return self.body or 12 * self.layers * self.width**2
+
+    @property
+    def parameters(self) -> int:
+        """All of them; embeddings and head are tied."""
+        return self.in_layers + self.vocab * self.width
+
+
+@dataclass(frozen=True)
+class Work:
+    """An update of online RL, as the environment and the recipe make it.
+
+    Attributes:
+        history: tokens that a step adds to what is kept (0 where the state is all there is).
+        state: tokens of a step that are read anew each time, without the list of actions.
+        per_action: tokens of a listed action.
+        reflection: tokens written per step; 0 without a reflector.
+        epochs: passes of learning over the batch.
+        distinct: share of the prompts that differ: identical ones are computed once.
+    """
+
+    episodes: int
+    steps: int
+    actions: int
+    history: int = 0
+    state: int = 60
+    per_action: int = 5
+    reflection: int = 0
+    epochs: int = 1
+    distinct: float = 1.0
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of a step that are read: new history, state and actions; histories are kept from step to step."""
+        return self.history + self.state + self.per_action * self.actions
+
+    @property
+    def read(self) -> float:
+        """Tokens that players read in an update, the reflection as a part of the policy's prompt."""
+        reflecting = self.history + self.state if self.reflection else 0
+        return self.episodes * self.steps * self.distinct * (self.prompt + self.reflection + reflecting)
+
+    @property
+    def written(self) -> float:
+        """Tokens that the reflector writes."""
+        return self.episodes * self.steps * self.distinct * self.reflection
+
+    @property
+    def learned(self) -> float:
+        """Tokens that the policy's learning reads, all epochs together."""
+        return self.epochs * self.episodes * self.steps * self.distinct * (self.prompt + self.reflection)
+
+
+def forward_flops(shape: Shape, tokens: float, asked: float, pairs: float, rows: float) -> float:
+    """Operations of reading: 2 per parameter of the layers and token, 4 d L per query-key pair, 2 d per logit.
+
+    Args:
+        asked: tokens whose last hidden state is needed: the last layer is computed there only, but for its queries,
+            keys and values, a quarter of it.
+        pairs: query-key pairs of attention, per layer and head.
+        rows: entries of the head that are computed.
+    """
+    skipped = 0.75 / shape.layers * (tokens - asked)
+    return 2 * shape.in_layers * (tokens - skipped) + 4 * shape.width * shape.layers * pairs + 2 * shape.width * rows
+
+
+def update_flops(shape: Shape, work: Work) -> tuple[float, float]:
+    """Operations of playing and of learning (three times those of reading: forward, and twice backward)."""
+    length = work.history * work.steps / 2 + work.prompt + work.reflection  # the middle of an episode
+    asked = work.episodes * work.steps * work.distinct
+    rows, tokens = asked * work.actions + work.written * shape.vocab, work.read + work.written
+    play = forward_flops(shape, tokens, asked + work.written, tokens * length / 2, rows)
+    pairs = work.learned * length / 2
+    learn = 3 * forward_flops(shape, work.learned, work.epochs * asked, pairs, work.epochs * asked * work.actions)
+    return play, learn
+
+
+def state_bytes(shape: Shape, weight: int = 4, reference: bool = False) -> int:
+    """Weights, gradients and AdamW's two moments (4 bytes each) on a rank; and a frozen reference, if any."""
+    return shape.parameters * (2 * weight + 8 + (weight if reference else 0))
+
+
+def sent_bytes(shape: Shape, ranks: int, weight: int = 4) -> float:
+    """What each rank sends to add up the gradients once: 2 (N - 1) / N of them (ring all-reduce)."""
+    return 2 * (ranks - 1) / ranks * weight * shape.parameters
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+class Hall(TextEnv):
+    """So many steps among so many actions; reward at random, so that there is something to learn from."""
+
+    def __init__(self, steps: int, actions: int) -> None:
+        super().__init__(horizon=steps)
+        self.count = actions
+
+    def tasks(self, split: str, stage: str | None = None) -> list[Task]:
+        return [Task(f"{split}-{i}", "hall", {"hall": i}, split) for i in range(64)]
+
+    def begin(self, task: Task) -> None:
+        self.place = 0
+
+    def apply(self, action: str) -> Outcome:
+        self.place += 1
+        return Outcome(float(self.np_random.random()), terminated=self.place == self.horizon, success=False)
+
+    def state(self) -> str:
+        return f"The passenger is at {self.place}, the taxi at {self.task.payload['hall']}.\n"
+
+    def legal_actions(self) -> list[str]:
+        return [f"go {i}" for i in range(self.count)]
+
+
+def counted(size: str, episodes: int, steps: int, actions: int) -> dict[str, Any]:
+    """Operations of one update, counted by torch, and those that the formula gives for the same tokens.
+
+    Torch does not count the CPU's attention, so the formula is compared without its query-key pairs.
+    """
+    lm = bench_model(size, workload("taxi"), context=1024)
+    config = RLConfig(updates=1, episodes=episodes, eval_episodes=1, curriculum="none", kl_coef=0.0, minibatch=10**6)
+    rollouts = EpisodeRollouts(Policy(lm), None, lambda: Hall(steps, actions), config, 0)
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=1e-4)
+    trainer = Trainer(lm, [optimizer], keep_best=False)
+    played, before = counting(lm, lambda: rollouts.collect(0, None))
+    learned, after = counting(lm, lambda: update(trainer, None, played[1], config, 1))
+    shape = shape_of(lm)
+    play, learn = (
+        forward_flops(shape, one["encoded"], one["logits"] / actions, 0, one["logits"]) for one in (before, after)
+    )
+    counted_play, counted_learn = played[0], learned[0]
+    return {
+        "size": size, "episodes": episodes, "steps": steps, "actions": actions,
+        "tokens read": before["encoded"], "play": counted_play, "formula/count, play": play / counted_play,
+        "learn": counted_learn, "formula/count, learn": 3 * learn / counted_learn,
+    }  # fmt: skip
+
+
+def counting(lm: LanguageModel, work: Any) -> tuple[tuple[float, Any], dict[str, int]]:
+    """(operations, what the work returned), and what the model's own counters say of it."""
+    before = lm.counters.copy()
+    with FlopCounterMode(display=False) as counter:
+        made = work()
+    done = lm.counters.since(before)
+    return (float(counter.get_total_flops()), made), {name: getattr(done, name) for name in ("encoded", "logits")}
+
+
+def shape_of(lm: LanguageModel) -> Shape:
+    """The shape of a model made for benchmarks."""
+    config: Any = lm.core.config
+    return Shape(config.n_layer, config.n_embd, config.vocab_size)
+
+
+BASE = {"size": "4x256", "episodes": 4, "steps": 4, "actions": 4}
+VARIED: dict[str, list[Any]] = {
+    "size": ["tiny"],
+    "episodes": [8],
+    "steps": [8],
+    "actions": [8, 12],
+}
+
+
+def rows_counted() -> Iterator[dict[str, Any]]:
+    """The base case, and what each of the four makes of it."""
+    yield counted(**BASE)  # type: ignore[arg-type]
+    for name, values in VARIED.items():
+        for value in values:
+            yield counted(**(BASE | {name: value}))
+
+
+# ---- calculating -----------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "0.9M (taxi)": Shape(4, 128, 512),
+    "135M": Shape(30, 576, 49_152, 106_000_000),
+    "1.5B": Shape(28, 1536, 151_936, 1_310_000_000),
+    "7B": Shape(28, 3584, 152_064, 6_530_000_000),
+}
+TYPICAL = Work(episodes=64, steps=16, actions=6, state=120, reflection=40, epochs=2)
+
+
+def rows_calculated(flops: float, used: float, network: float) -> Iterator[dict[str, Any]]:
+    """An update of `TYPICAL` work: seconds on one GPU, and on more with their all-reduces."""
+    for name, shape in MODELS.items():
+        play, learn = update_flops(shape, TYPICAL)
+        for ranks in (1, 8, 16):
+            sending = TYPICAL.epochs * sent_bytes(shape, ranks) / network
+            seconds = (play + learn) / ranks / (flops * used) + sending
+            yield {
+                "model": name, "GPUs": ranks, "play": play, "learn": learn,
+                "GiB per GPU": state_bytes(shape) / 2**30, "GB sent": sent_bytes(shape, ranks) / 1e9,
+                "s computing": (play + learn) / ranks / (flops * used), "s sending": sending,
+                "efficiency": (play + learn) / (flops * used) / ranks / seconds,
+            }  # fmt: skip
+    for name in ("episodes", "steps", "actions", "reflection"):
+        doubled = replace(TYPICAL, **{name: 2 * getattr(TYPICAL, name)})
+        grown = sum(update_flops(MODELS["135M"], doubled)) / sum(update_flops(MODELS["135M"], TYPICAL))
+        yield {"model": f"135M, twice the {name}", "operations": f"{grown:.2f} times"}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows as a table in Markdown."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = [[_shown(row.get(name, "")) for name in names] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [names, ["---"] * len(names), *shown])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--counted", action="store_true", help="count the operations of small updates first")
+    parser.add_argument("--flops", type=float, default=4e14, help="a GPU's peak, operations per second (bfloat16)")
+    parser.add_argument("--used", type=float, default=0.3, help="the share of the peak that is reached")
+    parser.add_argument(
+        "--network", type=float, default=4e11, help="bytes per second between GPUs (5e10 over a network)"
+    )
+    options = parser.parse_args()
+    if options.counted:
+        print(table(list(rows_counted())), "\n")
+    rows = list(rows_calculated(options.flops, options.used, options.network))
+    print(table([row for row in rows if "GPUs" in row]), "\n")
+    print(table([row for row in rows if "GPUs" not in row]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""One run on 1, 2 and 4 processes: the same episodes, the same gradients, and how much faster.
+
+    python -m benchmarks.ranks [--recipe taxi-demo] [--ranks 1 2 4] [--rl.updates 20 ...]
+
+Each run is launched as torchrun launches it, over gloo: first through SFT, then on from what one process has made by
+then, so that online RL begins with the same bits. Noted are the episodes of every update of online RL, the first
+gradient of every training, the results, and the seconds that each stage took. Printed per number of processes: whether
+the jobs (task and seed) of all updates are those of one process, the share of episodes with the same actions, the
+largest difference of a first gradient relative to its norm, success with its interval, and the scaling efficiency
+T(1) / (N T(N)) of learning and evaluation. It means something only where there is a core per process and nothing else
+to do; how many cores there are is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+NOTES = "notes"
+"""The environment variable that names the folder for what a process notes."""
+
+
+# ---- in each process -------------------------------------------------------------------------------------------------
+
+
+def noting(words: Sequence[str], folder: Path, rank: int) -> int:
+    """Carry out a command, and write what was played and the first gradients into the folder; returns the exit code."""
+    from reflectrl.cli import main
+    from reflectrl.learn.rollouts import EpisodeRollouts
+
+    gradients: dict[str, torch.Tensor] = {}
+    known: list[Any] = []
+    played: list[Any] = []
+
+    def note(optimizer: Any, *_: Any) -> None:
+        if any(optimizer is one for one in known):
+            return
+        known.append(optimizer)  # kept, so that no later one has its address
+        found = [
+            p.grad.detach().reshape(-1).double()
+            for g in optimizer.param_groups
+            for p in g["params"]
+            if p.grad is not None
+        ]
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        start = hashlib.sha256(b"".join(w.float().cpu().numpy().tobytes() for w in weights)).hexdigest()[:12]
+        gradients[f"{len(known)} {start}"] = torch.cat(found)
+
+    collect = EpisodeRollouts.collect
+
+    def collected(self: EpisodeRollouts, update: int, critic: Any) -> Any:
+        batch = collect(self, update, critic)
+        played.append([[one.task.id, one.seed, [step.action for step in one.steps]] for one in self.fresh])
+        return batch
+
+    hook, EpisodeRollouts.collect = register_optimizer_step_pre_hook(note), collected  # type: ignore[method-assign]
+    try:
+        code = main(list(words))
+    finally:
+        hook.remove()
+        EpisodeRollouts.collect = collect  # type: ignore[method-assign]
+    save_file(gradients, folder / f"gradients-{rank}.safetensors")
+    (folder / f"played-{rank}.json").write_text(json.dumps(played), encoding="utf-8")
+    return code
+
+
+# ---- launching and comparing -----------------------------------------------------------------------------------------
+
+
+def launched(words: Sequence[str], ranks: int, folder: Path) -> list[subprocess.Popen[str]]:
+    """Start a command of the command line on several processes, as torchrun does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    shared = os.environ | {NOTES: str(folder), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = []
+    for rank in range(ranks):
+        about = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        command = [sys.executable, "-m", "benchmarks.ranks", "--child", *words]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=shared | about, stdout=pipe, stderr=pipe, text=True))
+    return started
+
+
+def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, str]]:
+    """Run a command on several processes to its end: exit code, stdout and stderr of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = launched(words, ranks, folder)
+    return [(process.wait(), *said) for process, said in [(one, one.communicate()) for one in processes]]
+
+
+def difference(one: Path, other: Path) -> tuple[float, int]:
+    """The largest difference of a first gradient between two runs, relative to its norm; and of how many trainings.
+
+    Only trainings that begin with the same bits are compared: after steps of AdamW, rounding is no longer small.
+    """
+    first, second = load_file(one / "gradients-0.safetensors"), load_file(other / "gradients-0.safetensors")
+    assert len(first) == len(second), "the runs trained different things"
+    shared = sorted(first.keys() & second.keys())
+    return max(float((first[name] - second[name]).norm() / first[name].norm()) for name in shared), len(shared)
+
+
+def played(folder: Path) -> list[list[Any]]:
+    """The episodes of each update: task, seed and actions."""
+    found: list[list[Any]] = json.loads((folder / "played-0.json").read_text(encoding="utf-8"))
+    return found
+
+
+def same_jobs(one: Path, other: Path) -> bool:
+    """Whether all updates of two runs played the same tasks with the same seeds, in the same order."""
+    jobs = [[[episode[:2] for episode in update] for update in played(folder)] for folder in (one, other)]
+    return jobs[0] == jobs[1]
+
+
+def same_episodes(one: Path, other: Path) -> float:
+    """The share of the episodes of all updates that took the same actions in two runs."""
+    pairs = [pair for updates in zip(played(one), played(other), strict=True) for pair in zip(*updates, strict=True)]
+    return sum(first == second for first, second in pairs) / len(pairs)
+
+
+def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
+    """How long the artifacts of some stages took."""
+    spent: dict[str, float] = {}
+    path = folder / "timings.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        about = json.loads(line)
+        if "artifact" in about and about["stage"] in stages:
+            spent[about["stage"]] = spent.get(about["stage"], 0.0) + about["seconds"]
+    return spent
+
+
+def success(folder: Path, arm: str) -> str:
+    """Success of an arm on the test tasks, greedily, with its interval."""
+    rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["summary"]
+    row = [one for one in rows if (one["arm"], one["split"], one["sampling"]) == (arm, "test", "greedy")][-1]
+    return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
+
+
+def compared_run(words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None) -> str:
+    """Run a recipe through SFT, and on from what `base` processes have made by then; what went wrong, or "".
+
+    Args:
+        taught: a run folder that is made through SFT: only what follows is run then.
+    """
+    sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
+    told = [] if taught else run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
+    if not any(code for code, _, _ in told):
+        shutil.copytree(taught or place / f"sft{base}", rest)
+        told = run(["run", *words, "--folder", str(rest)], ranks, place / f"notes{ranks}")
+    return "\n".join(error for code, _, error in told if code)
+
+
+def row(place: Path, ranks: int, base: int, arm: str) -> str:
+    """A line of the table."""
+    spent, known = (
+        seconds(place / f"sft{n}", ("sft",)) | seconds(place / f"run{n}", ("rl", "eval")) for n in (ranks, base)
+    )
+    notes = place / f"notes{base}", place / f"notes{ranks}"
+    pairs = [notes, (place / f"notes-sft{base}", place / f"notes-sft{ranks}")]
+    found = [difference(*pair) for pair in pairs if pair[1].exists()]
+    share = base * sum(known.values()) / (ranks * sum(spent.values()))
+    return (
+        f"| {ranks} | {same_jobs(*notes)} | {same_episodes(*notes):.1%} "
+        f"| {max(one for one, _ in found):.1e} of {sum(count for _, count in found)} "
+        f"| {success(place / f'run{ranks}', arm)} "
+        f"| {spent.get('sft', 0):.1f} | {spent['rl']:.1f} | {spent['eval']:.1f} | {share:.0%} |"
+    )
+
+
+def main() -> int:
+    """Run, compare, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--recipe", default="taxi-demo")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--arm", default="reflect-rl", help="whose success is printed")
+    parser.add_argument("--taught", type=Path, help="a run folder made through SFT: only what follows is compared")
+    parser.add_argument("--folder", type=Path, help="where the runs are kept; a temporary folder if not given")
+    options, settings = parser.parse_known_args()
+    with TemporaryDirectory() as temporary:
+        place = options.folder or Path(temporary)
+        words = [options.recipe, "--processes", "1", "--threads", "1", *settings]
+        for ranks in options.ranks:
+            if failed := compared_run(words, ranks, place, options.ranks[0], options.taught):
+                print(failed, file=sys.stderr)
+                return 1
+        print(f"{options.recipe}, {len(os.sched_getaffinity(0))} cores, gloo; against {options.ranks[0]} process(es)\n")
+        print(
+            "| processes | same jobs | same episodes | first gradients | success | sft s | rl s | eval s | efficiency |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        for ranks in options.ranks:
+            print(row(place, ranks, options.ranks[0], options.arm))
+    return 0
+
+
+if __name__ == "__main__":
+    if "--child" in sys.argv:
+        sys.exit(noting(sys.argv[2:], Path(os.environ[NOTES]), int(os.environ["RANK"])))
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The engine "ray": artifacts as tasks of a Ray cluster, which places them, and repeats those whose worker was killed.
+
+Source: Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications"). The run folder
+has to be on storage that all machines share. What an artifact is does not depend on where it is made, so results are
+those of local processes, byte for byte on machines of one kind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from reflectrl.cluster.connection import connected
+from reflectrl.config import Recipe
+from reflectrl.envs.workers import MakeEnv, portable
+from reflectrl.pipeline.artifacts import Artifact
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.workers import Timings, make, seldom, silence
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+RETRIES = 3
+"""How often an artifact is begun again whose worker or machine was lost; it goes on from its last saved state."""
+
+News = tuple[str, int, int, str]
+
+
+class RayEngine:
+    """Makes artifacts on the Ray cluster that `RAY_ADDRESS` names, on one that runs on this machine, or on a new one.
+
+    Each takes a core, and a GPU where the cluster has some; Ray decides how many there is room for.
+
+    Raises:
+        UserError: Ray is not installed, or the cluster cannot be reached.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.ray = connected()
+        gpus = 1 if self.ray.cluster_resources().get("GPU", 0) else 0
+        self._task = self.ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_make_on_ray)
+        self._board = self.ray.remote(num_cpus=0)(Board).remote()
+        self._threads = recipe.threads or torch.get_num_threads()
+        self._refs: dict[Any, str] = {}
+
+    def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
+        """Make an artifact on the cluster. The future's UserError says that its workers were killed again and again."""
+        context = replace(context, run=RunFolder(context.run.path.resolve()))
+        ref = self._task.remote(context, artifact, self._board, self._threads, str(Path.cwd()))
+        self._refs[ref] = artifact.key
+        answer: Future[Timings] = Future()
+        ref.future().add_done_callback(partial(_settle, answer, artifact.key))
+        return answer
+
+    def news(self) -> Iterable[News]:
+        """What the tasks have said since the last call; nothing where the machine that collects it is gone."""
+        try:
+            told: list[News] = self.ray.get(self._board.take.remote(), timeout=5)
+        except self.ray.exceptions.RayError:
+            return []
+        return told
+
+    def close(self) -> None:
+        """Stop the tasks that are not done."""
+        for ref in self._refs:
+            self.ray.cancel(ref, force=True)
+        self.ray.kill(self._board)
+
+    @staticmethod
+    def env_worker(make_env: MakeEnv) -> Any:
+        """A worker that hosts environments somewhere on the cluster."""
+        from reflectrl.cluster.env_workers import RayWorker
+
+        return RayWorker(make_env)
+
+
+class Board:
+    """An actor that keeps what tasks say until it is asked for."""
+
+    def __init__(self) -> None:
+        self._told: SimpleQueue[News] = SimpleQueue()
+
+    def tell(self, news: News) -> None:
+        """Note how far an artifact has come."""
+        self._told.put(news)
+
+    def take(self) -> list[News]:
+        """What was told since the last call."""
+        return [self._told.get() for _ in range(self._told.qsize())]
+
+
+def _make_on_ray(
+    context: Context, artifact: Artifact, board: Any, threads: int, folder: str
+) -> tuple[Timings, BaseException | None]:
+    """In a worker: make an artifact. Its error is an answer, too: Ray would repeat or wrap what is raised."""
+    silence()
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    torch.set_num_threads(threads)
+
+    def tell(done: int, total: int, note: str) -> None:
+        board.tell.remote((artifact.key, done, total, note))
+
+    try:
+        return make(context, artifact, seldom(tell)), None
+    except BaseException as error:
+        return [], portable(error)
+
+
+def _settle(answer: Future[Timings], key: str, done: Future[Any]) -> None:
+    """Hand on what a task returned, or what Ray says of it, to who waits."""
+    try:
+        timings, error = done.result()
+    except BaseException as lost:
+        reason = type(lost).__name__ if not isinstance(lost, UserError) else one_line(lost)
+        timings, error = [], UserError(f"{key}: its Ray worker was lost {RETRIES + 1} times ({reason}); {AGAIN}")
+    if error is None:
+        answer.set_result(timings)
+    else:
+        answer.set_exception(error)
+
+
+AGAIN = "the same command goes on"
+"""After an error that is not the user's."""

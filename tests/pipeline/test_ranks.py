@@ -1,0 +1,202 @@
+"""A run on several ranks: together they do what one does, and whoever fails, one line is said and nobody waits on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reflectrl import pipeline
+
+Said = Callable[[Path], dict[str, str]]
+LIMIT = 240
+
+TEAM = """
+import json, sys, torch, torch.distributed as dist
+from dataclasses import dataclass
+from reflectrl import distributed
+from reflectrl.distributed import Team, launched, together
+
+@dataclass
+class Job:
+    seed: int
+
+rank, size = launched()
+dist.init_process_group("gloo")
+team = Team(rank, size)
+one, two, three = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+one.grad = torch.tensor([1.0, 2.0, 3.0]) * (rank + 1)
+if rank == 1:
+    two.grad = torch.ones(3)
+metrics = {"loss": 0.25} if rank == 0 else {"loss": 0.5, "kl": 1.0}
+with together(team):
+    noted = team.reduce([one, two, three], metrics)
+    here = []
+    played = list(team.play([Job(5), Job(3), Job(4)], lambda jobs: here.extend(jobs) or jobs[::-1]))
+    pieces = distributed.mine(list(range(5)))
+    total = distributed.total(rank + 1.0)
+    made = distributed.first(lambda: (rank, distributed.team is None))
+distributed.BUCKET = 4
+sizes = [len(bucket) for bucket in distributed.buckets([torch.zeros(n) for n in (3, 1, 9, 2)])]
+print(json.dumps([one.grad.tolist(), two.grad.tolist(), three.grad is None, noted, [job.seed for job in played],
+                  [job.seed for job in here], pieces, total, made, sizes]))
+dist.destroy_process_group()
+"""
+
+BAD = """
+import os
+from corridor import CorridorEnv
+
+class Bad(CorridorEnv):
+    def begin(self, task):
+        super().begin(task)
+        if os.environ.get("RANK") == "1" and task.split == "validation":
+            raise OSError("the door is stuck")
+"""
+
+
+SERVER = """
+import json, os, sys, traceback
+import reflectrl.pipeline.runner  # what is slow to import is imported once
+from reflectrl.cli import main
+
+for line in sys.stdin:
+    asked, children = json.loads(line), []
+    for rank, env in enumerate(asked["envs"]):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(env)
+            for stream, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            code = 1
+            try:
+                code = main(asked["words"])
+            except SystemExit as error:
+                code = error.code
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+        children.append(child)
+    print(json.dumps(children), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+"""
+
+
+class Launcher:
+    """Starts the command line on several ranks, as torchrun does, in forks of one process, which begin at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        env = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # as the command line sets it, before torch is imported
+        self.server = subprocess.Popen([sys.executable, "-c", SERVER], cwd=folder, env=env, **pipes)
+
+    def begin(self, ranks: int, *words: str) -> list[int]:
+        """Start a command; returns the numbers of the processes."""
+        assert self.server.stdin is not None and self.server.stdout is not None
+        self.server.stdin.write(json.dumps({"words": words, "envs": envs_of(ranks)}) + "\n")
+        self.server.stdin.flush()
+        started: list[int] = json.loads(self.server.stdout.readline())
+        return started
+
+    def end(self) -> tuple[list[int], list[list[str]]]:
+        """Wait for the ranks: their exit codes, and the lines that each has said on stderr."""
+        assert self.server.stdout is not None
+        codes: list[int] = json.loads(self.server.stdout.readline())
+        return codes, [(self.folder / f"err{rank}").read_text().splitlines() for rank in range(len(codes))]
+
+
+def envs_of(ranks: int) -> list[dict[str, str]]:
+    """The environment variables of each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    one = Launcher(tmp_path)
+    yield one
+    one.server.communicate(timeout=LIMIT)
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + LIMIT
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.002)
+    assert path.exists()
+
+
+def test_what_ranks_bring_is_added_up_and_gathered_in_order() -> None:
+    command = [sys.executable, "-c", TEAM]
+    started = [subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True) for env in envs_of(2)]
+    one, two = (json.loads(process.communicate(timeout=LIMIT)[0]) for process in started)
+    shared = [[3.0, 6.0, 9.0], [1.0, 1.0, 1.0], True, {"loss": 0.75, "kl": 1.0}, [5, 3, 4]]
+    assert one == [*shared, [5, 4], [0, 1], 3.0, [0, True], [2, 1, 1]]
+    assert two == [*shared, [3], [2, 3, 4], 3.0, [0, True], [2, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rank", "there", "how", "codes", "line"),
+    [
+        (1, "policy.learner", signal.SIGKILL, [2, -9], "another process of this run ended"),
+        (0, "rl-reflect-rl.learner", signal.SIGKILL, [-9, 2], "another process of this run ended"),
+        (1, "reflector.learner", signal.SIGSTOP, [2, -9], "another process of this run did not answer in time"),
+        (0, "policy.learner", signal.SIGTERM, [143, 0], "ended by SIGTERM"),
+    ],
+)
+def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_goes_on(
+    launcher: Launcher, tmp_path: Path, recipe_file: Path, finished: Path, said: Said, like: Any,
+    rank: int, there: str, how: signal.Signals, codes: list[int], line: str,
+) -> None:  # fmt: skip
+    folder = tmp_path / "run"
+    patience = ["--rank-timeout", "8"] if how == signal.SIGSTOP else []
+    processes = launcher.begin(2, "run", str(recipe_file), "--folder", str(folder), *patience)
+    wait_for(folder / "checkpoints" / "seed0" / there)
+    os.kill(processes[rank], how)
+    if how == signal.SIGSTOP:
+        wait_for_a_line(tmp_path / "err0")
+        os.kill(processes[rank], signal.SIGKILL)
+    found, errors = launcher.end()
+    assert found == codes or (how == signal.SIGTERM and found[0] == 143)
+    told = [line for lines in errors for line in lines]
+    assert len(told) == 1 and told[0].startswith(f"reflectrl: {line}"), told
+    assert told[0].endswith("the same command goes on")
+    pipeline.run(like(), folder)  # on one process, from what two have left
+    rows, known = (json.loads((one / "results.json").read_text())["rows"] for one in (folder, finished))
+    assert [row["episodes"] for row in rows] == [row["episodes"] for row in known]
+    untouched = [name for name in said(finished) if "teach" in name or "random" in name]
+    assert untouched and all(said(folder)[name] == said(finished)[name] for name in untouched)
+    assert not [*folder.rglob("*.learner"), *folder.rglob("*.writing")]
+
+
+def wait_for_a_line(path: Path) -> None:
+    end = time.monotonic() + LIMIT
+    while not path.read_text().endswith("\n") and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_what_goes_wrong_is_said_once(launcher: Launcher, tmp_path: Path, recipe_file: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
+    recipe = str(recipe_file)
+    cases = {
+        ("rl", recipe, "--folder", "run", "--env.name", "bad:Bad", "--trust"): "reflectrl: .*the door is stuck",
+        ("run", recipe, "--rl.lr", "fast"): ".*rl.lr",
+        ("run", recipe, "--processes", "2"): ".*set processes = 1",
+    }
+    for words, line in cases.items():
+        launcher.begin(2, *words)
+        codes, (said, others) = launcher.end()
+        told = [*said, *others]  # by the first rank, or by another one where the first is slow to hear of it
+        assert codes == [2, 2] and len(told) == 1 and re.match(line, told[0]), told
