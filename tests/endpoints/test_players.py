@@ -1,6 +1,7 @@
 """Contestants and the teacher against a scripted server: clumsy, illegal, leaking and malformed answers."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,22 @@ def test_bad_settings_are_one_line(tmp_path: Path, capsys: Any, monkeypatch: Any
     assert "pasted" not in err
 
 
+def endless(handler: Any) -> None:
+    """Send a little, time and again."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:  # until nobody listens
+        handler.wfile.write(b"a")
+        handler.wfile.flush()
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
         ((404, b'{"error": {"message": "no model m"}}'), "error 404: no model m"),
         ((401, b'{"error": {"message": "wrong key"}}'), "error 401: wrong key"),
         ((200, b"a" * 10_000_000), "larger than answer_kib"),
+        (endless, "no answer within 0.5 s"),
         (None, "cannot connect"),
     ],
 )
@@ -147,12 +158,31 @@ def test_a_bad_server_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     server.reply = lambda request: reply
     url = server.url if reply else "http://127.0.0.1:9/v1"
-    section = f"endpoint = {{base_url = '{url}', model = 'm', retries = 0}}"
+    section = (
+        f"endpoint = {{base_url = '{url}', model = 'm', retries = 0, timeout = {0.5 if reply is endless else 60}}}"
+    )
     text = f"arms = ['a']\nenv.name = 'corridor'\n{section}\n[players.a]\n"
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
     assert main(["run", "r.toml"]) == 2
     err = capsys.readouterr().err
     assert words in err and url in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("fault", [endless, (401, b'{"error": "wrong key"}'), (200, b"a" * 10_000_000)])
+def test_what_was_paid_for_before_a_fault_is_kept(server: ChatServer, tmp_path: Path, capsys: Any, fault: Any) -> None:
+    seconds = 3 if fault is endless else 60
+    where = f"base_url = '{server.url}', model = 'm', retries = 0, timeout = {seconds}, concurrency = 1"
+    small = "env = {name = 'corridor', test = 3, horizon = 3}\neval = {splits = ['test'], sampling = ['greedy']}\n"
+    text = f"arms = ['a']\n{small}endpoint = {{{where}}}\n[players.a]\n"
+    (tmp_path / "r.toml").write_text(text, encoding="utf-8")
+    words = ["run", str(tmp_path / "r.toml"), "--folder", str(tmp_path / "run")]
+    server.script("right", "right", fault)
+    assert main(words) == 2 and capsys.readouterr().err.count("\n") == 1
+    paid = [json.dumps(request) for request in server.requests[:2]]
+    server.reply = lambda request: "right"
+    assert main(words) == 0
+    assert len(server.requests) > 3
+    assert not set(paid) & {json.dumps(request) for request in server.requests[2:]}
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
@@ -161,3 +191,13 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     found = recipe(tmp_path, "players.sft.style = 'act'\n")
     with pytest.raises(UserError, match="name of another arm already"):
         chosen(["sft"], found)
+
+
+@pytest.mark.parametrize("style", ["act", "reflector"])
+def test_an_arm_that_asks_a_model_is_not_exported(tmp_path: Path, capsys: Any, style: str) -> None:
+    player = f"{{base_url = 'http://h/v1', model = 'm', style = '{style}'}}"
+    recipe(tmp_path, f"arms = ['a']\nenv.name = 'corridor'\nplayers.a = {player}\n")
+    (tmp_path / "r.toml").rename(tmp_path / "recipe.toml")
+    assert main(["export-agent", str(tmp_path), "--arm", "a", "--out", str(tmp_path / "mine")]) == 2
+    assert "the arm 'a' asks m at h, which cannot be exported" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()

@@ -14,6 +14,9 @@ from reflectrl.players.policy import sampler
 from reflectrl.plugins import one_line
 from reflectrl.types import Sampling, UserError, named_seed
 
+LONGEST = 8192
+"""Most tokens of a conversation with its answer, where the model can take so many."""
+
 
 class LocalModel:
     """Answers conversations with a model that is loaded here. Equal questions are computed once.
@@ -28,7 +31,7 @@ class LocalModel:
 
     def __init__(self, source: str, batch: int) -> None:
         self.source, self.batch = source, batch
-        self.lm = load_model(source, ModelConfig(source=source, chat="on"))
+        self.lm = load_model(source, ModelConfig(source=source, chat="on", context=LONGEST))
         self._known: dict[str, str] = {}
 
     def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:

@@ -64,6 +64,8 @@ def export_agent(
         raise UserError(f"{run} is no run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
     card = _card(recipe, run, arm, seed)
+    if asked := chosen([arm], recipe)[arm].asked:
+        raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
     players = load_players(run, arm, seed, trust)
