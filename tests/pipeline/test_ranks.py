@@ -171,7 +171,9 @@ def test_a_rank_that_dies_or_freezes_ends_the_run_with_one_line_and_any_number_g
     found, errors = launcher.end()
     assert found == codes or (how == signal.SIGTERM and found[0] == 143)
     told = [line for lines in errors for line in lines]
-    assert len(told) == 1 and told[0].startswith(f"reflectrl: {line}"), told
+    assert told[0].startswith(f"reflectrl: {line}"), told
+    # A first rank that is told to end says so, and those that it leaves in the middle of a sum say what they see.
+    assert len(told) == 1 or (how == signal.SIGTERM and len(told) == 2), told
     assert told[0].endswith("the same command goes on")
     pipeline.run(like(), folder)  # on one process, from what two have left
     rows, known = (json.loads((one / "results.json").read_text())["rows"] for one in (folder, finished))
