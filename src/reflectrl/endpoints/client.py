@@ -118,7 +118,7 @@ class Endpoint:
         found = [self.journal.answer(self.key(ask)) for ask in asks]
         if missing := [i for i, answer in enumerate(found) if answer is None]:
             done = len(asks) - len(missing)
-            answers = _in_loop(self._all([asks[i] for i in missing], lambda count: tick(done + count)))
+            answers = in_loop(self._all([asks[i] for i in missing], lambda count: tick(done + count)))
             for i, answer in zip(missing, answers, strict=True):
                 found[i] = answer
         self.known += len(asks) - len(missing)
@@ -266,7 +266,7 @@ class Endpoint:
         if isinstance(error, self._errors.APIConnectionError):
             return f"cannot connect ({one_line(error.__cause__ or error)})"
         if isinstance(error, self._errors.APIStatusError):
-            complaint = " ".join(_complaint(getattr(error, "body", None)).split())[:300]
+            complaint = " ".join(complaint_of(getattr(error, "body", None)).split())[:300]
             quoted = any(_quotes(complaint, message["content"]) for message in ask.messages)
             return f"error {status}{f': {complaint}' if complaint and not quoted else ''}"
         return f"the answer cannot be read ({type(error).__name__})"
@@ -288,7 +288,7 @@ def _text_of(answer: Any) -> str:
     return content or ""
 
 
-def _complaint(body: Any) -> str:
+def complaint_of(body: Any) -> str:
     """What a server says is wrong."""
     if isinstance(body, dict):
         inner = body.get("error", body)
@@ -371,7 +371,7 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _in_loop(work: Coroutine[Any, Any, T]) -> T:
+def in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Wait for work in the loop; Ctrl-C stops it."""
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:

@@ -135,8 +135,10 @@ class Plan:
             inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
             if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
                 inputs.append(self.teaching("train"))  # wins from whose ends to begin
+            sections = [section for section in self.recipe.sections.values() if hasattr(section, "rl_settings")]
+            further = [key for section in sections for key in section.rl_settings(self.recipe)]
             build, output = "reflectrl.pipeline.training:online", self.checkpoint(f"rl-{name}")
-            inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl")]
+            inputs = [self.add("rl", name, "rl", build, output, inputs, *PLAYED, "rl", *further)]
         return inputs
 
     def _arm(self, name: str, arm: Arm) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -46,6 +46,7 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, instructed, load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
+from reflectrl.pipeline.workers import function
 from reflectrl.prompts import policy_prompt
 from reflectrl.prompts.chat import Role
 from reflectrl.teach import Demonstration, demonstrations, teach
@@ -224,7 +225,16 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             rl_seed = named_seed(seed, name)
-            rollouts = EpisodeRollouts(policy, reflector, envs, config, rl_seed, logged, shown)
+            collecting = rollouts_of(context, artifact)
+            rollouts = collecting(policy, reflector, envs, config, rl_seed, logged, shown)
             train_online(rollouts, config, rl_seed, note, learner)
     write_folder(run.checkpoint(seed, name), partial(policy.lm.save, artifact=name, seed=seed))
     drop_state(learner)
+
+
+def rollouts_of(context: Context, artifact: Artifact) -> Callable[..., EpisodeRollouts]:
+    """What collects the episodes of online RL: `EpisodeRollouts`, or what a section of the recipe puts in its place."""
+    for section in context.recipe.sections.values():
+        if place := getattr(section, "rollouts", ""):
+            return partial(function(place), context, artifact)
+    return EpisodeRollouts

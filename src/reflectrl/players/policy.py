@@ -81,6 +81,9 @@ class LanguagePlayer(Generic[Key, Result]):
     packs = False
     """Whether prompts without a history are packed together, rather than read each with a KV cache of its own."""
 
+    keeps = True
+    """Whether KV caches are of use; not where another process computes."""
+
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache)
@@ -111,7 +114,7 @@ class LanguagePlayer(Generic[Key, Result]):
             asked = list({key: i for i, key in enumerate(keys) if key not in found}.values())
             self.hits += len(keys) - len(asked)
         new, playing = [keys[i] for i in asked], [episodes[i] for i in asked]
-        packed, results = self.lm.shortcuts.packed, list[Result]()
+        packed, results = self.keeps and self.lm.shortcuts.packed, list[Result]()
         growing = [packed and self.pool.limit > 0 and bool(episode.observation.history) for episode in playing]
         with torch.inference_mode(), torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
             if not packed or (self.packs and not any(growing) and self.lm.chat is None):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -19,48 +16,29 @@ from starlette.routing import Route
 from reflectrl.api import Agent
 from reflectrl.players.policy import Policy
 from reflectrl.terminal import printable_line
-from reflectrl.types import Observation, Turn, UserError
-from reflectrl.wings.serve.answers import Answer, EventStream, refusal_of
+from reflectrl.types import Observation, Turn
+from reflectrl.wings.serve.answers import Answer, EventStream
 from reflectrl.wings.serve.batching import Batcher
+from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits
 from reflectrl.wings.serve.observations import observation_of
 from reflectrl.wings.serve.openapi import document
 from reflectrl.wings.serve.protocol import Refusal, read_request
 
-DRAINED = 64 * 2**20
-"""Bytes of a body that is too large which are still read: most clients listen only when they have sent everything."""
 WIDEST = 64
 """Characters per token of the context that a text may have before it is even tokenised."""
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the server takes upon itself.
-
-    Attributes:
-        body: bytes of a request.
-        concurrent: requests that are being answered or wait for it.
-        batch: requests that are computed in one call of the model.
-        seconds: from the first byte of a request to the end of its answer.
-    """
-
-    body: int = 2**20
-    concurrent: int = 64
-    batch: int = 32
-    seconds: float = 60.0
-
-
-class Server:
+class Server(Guard):
     """Answers requests by an agent.
 
     Args:
         about: what `GET /v1/models` says of it.
-        token: that requests have to bring; None where everybody who reaches this machine's loopback may ask.
+        limits, token: see `Guard`.
     """
 
     def __init__(self, agent: Agent, name: str, about: dict[str, Any], limits: Limits, token: str | None) -> None:
-        self.agent, self.limits, self.token = agent, limits, token
-        self.name, self.about, self.started, self.busy = printable_line(name), about, int(time.time()), 0
+        super().__init__(limits, token)
+        self.agent, self.name, self.about, self.started = agent, printable_line(name), about, int(time.time())
         self.batcher = Batcher(agent, limits.batch)
         self.document = document(self.name, token is not None)
 
@@ -73,45 +51,44 @@ class Server:
             Route("/health", self.health, methods=["GET"]),
             Route("/openapi.json", self.openapi, methods=["GET"]),
         ]
-        handlers: dict[Any, Any] = {Refusal: refused, UserError: refused, HTTPException: not_found, Exception: failed}
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             yield
             await asyncio.to_thread(self.batcher.close)
 
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+        return Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
 
     # ---- routes ------------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
         """GET /health: needs no token."""
-        self._admit(request, open_to_all=True)
+        self.admit(request, open_to_all=True)
         return JSONResponse({"status": "ok"})
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json."""
-        self._admit(request, open_to_all=True)
+        self.admit(request, open_to_all=True)
         return JSONResponse(self.document)
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""
-        self._admit(request)
+        self.admit(request)
         return JSONResponse({"object": "list", "data": [self._info()]})
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
-        self._admit(request)
+        self.admit(request)
         self._require_model(request.path_params["model"])
         return JSONResponse(self._info())
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        self._admit(request)
+        self.admit(request)
         deadline = asyncio.get_running_loop().time() + self.limits.seconds
         with ExitStack() as held:
-            held.enter_context(self._place())
-            asked = read_request(await self._body(request, deadline))
+            held.enter_context(self.place())
+            asked = read_request(await self.body(request, deadline))
             self._require_model(asked.model)
             observation = self._fitting(observation_of(asked))
             rewards = asked.reflectrl.rewards if asked.reflectrl else ()
@@ -123,52 +100,7 @@ class Server:
             answer.turns += [turn async for turn in turns]
             return JSONResponse(answer.whole())
 
-    # ---- who and what is let in --------------------------------------------------------------------------------------
-
-    def _admit(self, request: Request, open_to_all: bool = False) -> None:
-        """Refuse requests without the token; without one, those that a web page made under another host's name."""
-        if self.token is None:
-            host = request.headers.get("host", "")
-            name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name.lower() not in LOCAL:
-                raise Refusal(403, f"this server answers at {', '.join(LOCAL)} only, not at {host[:100]!r}", "host")
-            return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "replace")
-        if not (open_to_all or hmac.compare_digest(given, self.token.encode())):
-            wanted = {"WWW-Authenticate": "Bearer"}
-            raise Refusal(
-                401, "wrong token, or none: send Authorization: Bearer TOKEN", "invalid_api_key", None, wanted
-            )
-
-    @contextmanager
-    def _place(self) -> Any:
-        if self.busy >= self.limits.concurrent:
-            busy = f"{self.busy} requests are being answered, the most that this server takes on"
-            raise Refusal(429, busy, "rate_limit_exceeded", None, {"Retry-After": "1"})
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
-
-    async def _body(self, request: Request, deadline: float) -> bytes:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        body, size = bytearray(), 0
-        try:
-            async with asyncio.timeout_at(deadline):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size <= self.limits.body:
-                        body += chunk
-                    elif size > DRAINED:
-                        break
-        except TimeoutError:
-            raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s", "timeout") from None
-        if size > self.limits.body:
-            raise Refusal(413, f"the body has more than {self.limits.body:,} bytes", "body_too_large")
-        if kind != "application/json":
-            raise Refusal(415, f"Content-Type must be application/json, not {kind[:60]!r}", "unsupported_media_type")
-        return bytes(body)
+    # ---- what is let in ----------------------------------------------------------------------------------------------
 
     def _require_model(self, name: str) -> None:
         if name != self.name:
@@ -200,23 +132,3 @@ async def _timely(turns: AsyncIterator[Turn], deadline: float) -> AsyncIterator[
         except TimeoutError:
             raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"}) from None
         yield turn
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-async def refused(_: Request, error: Refusal | UserError) -> Response:
-    """The answer to a request that was refused, or that does not fit the model."""
-    refusal = refusal_of(error)
-    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
-
-
-async def not_found(_: Request, error: HTTPException) -> Response:
-    """The answer where there is no such path or method."""
-    told = Refusal(error.status_code, str(error.detail), "not_found")
-    return JSONResponse(told.body(), error.status_code, headers=dict(error.headers or {}))
-
-
-async def failed(_: Request, error: Exception) -> Response:
-    """The answer to a bug of ours, whose traceback goes to stderr."""
-    return JSONResponse(Refusal(500, "the server failed; its stderr says why", "internal_error").body(), 500)

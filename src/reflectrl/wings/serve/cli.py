@@ -1,4 +1,4 @@
-"""`serve`: a trained agent behind an HTTP API that OpenAI's clients speak."""
+"""`serve` and `serve-rollouts`: agents, and models in training, behind an HTTP API that OpenAI's clients speak."""
 
 from __future__ import annotations
 
@@ -54,10 +54,8 @@ class Serve:
     def __call__(self, settings: Sequence[str]) -> None:
         """Load, listen, and serve until told to end."""
         self._check(settings)
-        token = self._token()
+        token = token_in(self.token_env)
         try:
-            import uvicorn
-
             from reflectrl.wings.serve.app import Limits, Server
         except ImportError as error:
             raise UserError("the server needs an extra: pip install reflectrl[serve]") from error
@@ -65,26 +63,10 @@ class Serve:
             limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
             name, about, agent = self._loaded()
             app = Server(agent, name, about, limits, token).app()
-            config = uvicorn.Config(
-                app, log_config=None, access_log=False, server_header=False, ws="none", lifespan="on",
-                timeout_graceful_shutdown=math.ceil(self.timeout),
-            )  # fmt: skip
-            for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
-                signal.signal(number, lambda *_: None)
-            host, port = listening.getsockname()[:2]
-            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            print(f"serving {name} at http://{place}/v1 (Ctrl-C ends)", flush=True)
-            uvicorn.Server(config).run(sockets=[listening])
-        print("stopped")
+            serve_until_told(app, f"serving {name}", listening, self.timeout)
 
     def _check(self, settings: Sequence[str]) -> None:
-        from reflectrl.cli.run import flags
-
-        if settings:
-            option = settings[0].partition("=")[0]
-            raise UserError(
-                f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(type(self))])}"
-            )
+        refuse_settings(type(self), settings)
         if min(self.body_kib, self.concurrent, self.batch) < 1 or not 0 < self.timeout < float("inf"):
             raise UserError("--body-kib, --concurrent and --batch are at least 1, --timeout is above 0")
 
@@ -108,13 +90,81 @@ class Serve:
         }
         return printable_line(f"{recipe.name}:{agent.name}"), about, agent
 
-    def _token(self) -> str | None:
-        if not self.token_env:
-            return None
-        token = os.environ.get(self.token_env, "").strip()
-        if len(token) < 8 or not token.isascii() or not token.isprintable():
-            raise UserError(f"--token-env {self.token_env}: it must hold a token of 8 or more ASCII characters")
-        return token
+
+@dataclass(frozen=True)
+class ServeRollouts:
+    """Serve the models of trainings to their own rollouts (`rollouts.servers`), until Ctrl-C: completions with
+    log-probabilities, of weights that the trainings tell it to load. Only weights below FOLDER are loaded.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    """The folder in which the run folders are, or one of them; both see it under the same path."""
+    host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
+    """Where to listen. Anything but this machine's loopback needs --token-env."""
+    port: Annotated[int, tyro.conf.arg(metavar="N")] = 8000
+    """At which port; 0 takes a free one."""
+    token_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """Environment variable with the token that the trainings have to send (their rollouts.key_env)."""
+    body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 16 * 1024
+    """Largest request, in KiB."""
+    timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 600.0
+    """Longest time for a request, from its first byte to the end of its answer."""
+    threads: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Threads of the model; 0 leaves it to torch."""
+    trust: bool = False
+    """Let models bring code of their own, if their run's recipe wants that, now and from now on."""
+
+    def __call__(self, settings: Sequence[str]) -> None:
+        """Listen, load what is asked for, and serve until told to end."""
+        refuse_settings(type(self), settings)
+        if self.body_kib < 1 or self.threads < 0 or not 0 < self.timeout < float("inf"):
+            raise UserError("--body-kib is at least 1, --threads at least 0, --timeout above 0")
+        token = token_in(self.token_env)
+        try:
+            from reflectrl.wings.serve.guard import Limits
+            from reflectrl.wings.serve.weights import WeightsServer
+        except ImportError as error:
+            raise UserError("the server needs an extra: pip install reflectrl[serve]") from error
+        with bound(self.host, self.port, token is not None) as listening:
+            limits = Limits(self.body_kib * 1024, concurrent=1024, seconds=self.timeout)
+            server = WeightsServer(self.folder, limits, token, self.threads, self.trust)
+            serve_until_told(server.app(), f"serving rollouts of {self.folder}", listening, self.timeout)
+
+
+def refuse_settings(verb: type, settings: Sequence[str]) -> None:
+    """UserError for options that a verb does not have."""
+    from reflectrl.cli.run import flags
+
+    if settings:
+        option = settings[0].partition("=")[0]
+        raise UserError(f"unknown option {option!r}{suggestion(option, [f'--{flag}' for flag in flags(verb)])}")
+
+
+def token_in(variable: str) -> str | None:
+    """The token that an environment variable holds; None where no variable is named."""
+    if not variable:
+        return None
+    token = os.environ.get(variable, "").strip()
+    if len(token) < 8 or not token.isascii() or not token.isprintable():
+        raise UserError(f"--token-env {variable}: it must hold a token of 8 or more ASCII characters")
+    return token
+
+
+def serve_until_told(app: Any, about: str, listening: socket.socket, timeout: float) -> None:
+    """Run an ASGI application at a socket until Ctrl-C or SIGTERM, and say so."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, ws="none", lifespan="on",
+        timeout_graceful_shutdown=math.ceil(timeout),
+    )  # fmt: skip
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
+        signal.signal(number, lambda *_: None)
+    host, port = listening.getsockname()[:2]
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    print(f"{about} at http://{place}/v1 (Ctrl-C ends)", flush=True)
+    uvicorn.Server(config).run(sockets=[listening])
+    print("stopped")
 
 
 def bound(host: str, port: int, has_token: bool) -> socket.socket:

@@ -1,0 +1,174 @@
+"""Completions of prompts, with log-probabilities: the part of OpenAI's (and vLLM's) API that rollouts need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.special import log_softmax, softmax
+
+from reflectrl.models.backend import Answers
+from reflectrl.models.generation import DraftModel
+from reflectrl.models.lm import LanguageModel
+from reflectrl.players.policy import draw
+from reflectrl.types import Sampling, named_seed
+from reflectrl.wings.serve.protocol import Refusal
+
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Asked = TypeVar("Asked", bound=BaseModel)
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class CompletionRequest(_Strict):
+    """Prompts to be continued. What is not known here is refused, since the answer would not be what was asked for."""
+
+    model: Name
+    prompt: str | Ids | Annotated[list[Ids], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] = 16
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=1000)] | None = None
+    allowed_token_ids: Ids | None = None
+    logprob_token_ids: Ids | None = None
+    stop_token_ids: list[int] | None = None
+    return_tokens_as_token_ids: bool = False
+    n: Literal[1] = 1
+    echo: Literal[False] = False
+    stream: Literal[False] = False
+
+
+class LoadRequest(_Strict):
+    """Weights to be loaded under a name: an adapter, as with vLLM, or a whole model."""
+
+    lora_name: Name
+    lora_path: Name
+
+
+class UnloadRequest(_Strict):
+    """Weights to be dropped."""
+
+    lora_name: Name
+
+
+def read_body(kind: type[Asked], body: bytes) -> Asked:
+    """A request from its JSON; a Refusal names the first field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])[:200]
+        raise Refusal(400, f"{place or 'the body'}: {first['msg']}", "invalid_value", place or None) from None
+
+
+def completions(lm: LanguageModel, drafts: DraftModel, request: CompletionRequest) -> dict[str, Any]:
+    """The choices and the usage of an answer. Log-probabilities are those among the allowed tokens, at temperature 1
+    where one token is chosen greedily or scored, and otherwise those that tokens were drawn by.
+
+    Args:
+        drafts: has learned from what the model wrote before.
+    """
+    prompts = _prompts(lm, request)
+    rngs = [_generator(request.seed, i) for i in range(len(prompts))]
+    scoring = request.max_tokens == 1 and request.allowed_token_ids is not None
+    with lm.playing():
+        found = _scored(lm, request, prompts, rngs) if scoring else _written(lm, drafts, request, prompts, rngs)
+    read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in found)
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {"choices": [{"index": i, **choice} for i, choice in enumerate(found)], "usage": usage}
+
+
+def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, ...]]:
+    """The prompts as token ids that the model has, and room for what is to be written."""
+    given = request.prompt
+    if isinstance(given, str):
+        given = lm.encode(given)
+    nested: Sequence[Any] = given if given and isinstance(given[0], list) else [given]
+    prompts = [tuple(one) for one in nested]
+    vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    named = [*(request.allowed_token_ids or ()), *(request.logprob_token_ids or ())]
+    if max((token for ids in (*prompts, named) for token in ids), default=0) >= vocabulary:
+        raise Refusal(400, f"token ids must be below {vocabulary}, the model's vocabulary", "invalid_value", "prompt")
+    longest = max(map(len, prompts))
+    if longest == 0 or longest + request.max_tokens > lm.context:
+        about = f"{longest} tokens and {request.max_tokens} to be written do not fit the context of {lm.context}"
+        raise Refusal(400, about, "context_length_exceeded", "prompt")
+    return prompts
+
+
+def _generator(seed: int | None, prompt: int) -> np.random.Generator:
+    return np.random.default_rng(None if seed is None else named_seed(seed, "completion", prompt))
+
+
+def _scored(
+    lm: LanguageModel,
+    request: CompletionRequest,
+    prompts: Sequence[tuple[int, ...]],
+    rngs: Sequence[np.random.Generator],
+) -> list[dict[str, Any]]:
+    """One of the allowed tokens after each prompt, by the pass with which a policy here scores its labels."""
+    tokens = request.allowed_token_ids or []
+    answers = Answers(tuple((token,) for token in tokens), (1,) * len(tokens))
+    logits_PA, _ = lm.backend.score(prompts, [answers] * len(prompts))
+    choices = []
+    for logits, rng in zip(logits_PA.double().cpu().numpy(), rngs, strict=True):
+        if not np.isfinite(logits).all():
+            raise Refusal(500, "the model's logits are not finite: its weights are broken", "broken_weights")
+        place = int(np.argmax(logits))
+        if request.temperature:
+            place = int(rng.choice(len(tokens), p=softmax(logits / request.temperature)))
+        known = dict(zip(tokens, log_softmax(logits).tolist(), strict=True))
+        shown = request.logprob_token_ids or sorted(known, key=known.__getitem__)[::-1][: request.logprobs or 0]
+        top = {token: known[token] for token in (*shown, tokens[place]) if token in known}
+        choices.append(_choice(lm, request, [tokens[place]], [known[tokens[place]]], [top]))
+    return choices
+
+
+def _written(
+    lm: LanguageModel,
+    drafts: DraftModel,
+    request: CompletionRequest,
+    prompts: Sequence[tuple[int, ...]],
+    rngs: Sequence[np.random.Generator],
+) -> list[dict[str, Any]]:
+    """A text after each prompt; of its tokens, the log-probabilities of those that were written."""
+    sampling = Sampling(request.temperature, request.top_p)
+
+    def one(logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]) -> tuple[torch.Tensor, torch.Tensor]:
+        if request.allowed_token_ids is not None:
+            kept = torch.full_like(logits_BV, -torch.inf)
+            allowed = torch.tensor(request.allowed_token_ids, device=logits_BV.device)
+            logits_BV = kept.index_copy(1, allowed, logits_BV[:, allowed])
+        return draw(logits_BV, generators, sampling)
+
+    written = lm.backend.write(prompts, request.max_tokens, one, rngs, None, drafts)
+    return [_choice(lm, request, ids, logp, [{t: p} for t, p in zip(ids, logp, strict=True)]) for ids, logp in written]
+
+
+def _choice(
+    lm: LanguageModel,
+    request: CompletionRequest,
+    ids: Sequence[int],
+    logprobs: Sequence[float],
+    tops: Sequence[Mapping[int, float]],
+) -> dict[str, Any]:
+    def name(token: int) -> str:
+        return f"token_id:{token}" if request.return_tokens_as_token_ids else str(lm.tokenizer.decode([token]))
+
+    shown = None
+    if request.logprobs is not None:
+        shown = {
+            "tokens": [name(token) for token in ids],
+            "token_logprobs": list(logprobs),
+            "top_logprobs": [{name(token): value for token, value in top.items()} for top in tops],
+        }
+    text = lm.tokenizer.decode(list(ids), skip_special_tokens=True)
+    reason = "length" if len(ids) == request.max_tokens else "stop"
+    return {"ids": ids, "text": text, "logprobs": shown, "finish_reason": reason}

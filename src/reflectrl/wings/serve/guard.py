@@ -1,0 +1,120 @@
+"""Who and what a server lets in, and how it refuses: the same for all servers of this wing."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from reflectrl.types import UserError
+from reflectrl.wings.serve.answers import refusal_of
+from reflectrl.wings.serve.protocol import Refusal
+
+DRAINED = 64 * 2**20
+"""Bytes of a body that is too large which are still read: most clients listen only when they have sent everything."""
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server takes upon itself.
+
+    Attributes:
+        body: bytes of a request.
+        concurrent: requests that are being answered or wait for it.
+        batch: requests that are computed in one call of the model.
+        seconds: from the first byte of a request to the end of its answer.
+    """
+
+    body: int = 2**20
+    concurrent: int = 64
+    batch: int = 32
+    seconds: float = 60.0
+
+
+class Guard:
+    """Admits requests, and reads their bodies within the limits.
+
+    Args:
+        token: that requests have to bring; None where everybody who reaches this machine's loopback may ask.
+    """
+
+    def __init__(self, limits: Limits, token: str | None) -> None:
+        self.limits, self.token, self.busy = limits, token, 0
+
+    def admit(self, request: Request, open_to_all: bool = False) -> None:
+        """Refuse requests without the token; without one, those that a web page made under another host's name."""
+        if self.token is None:
+            host = request.headers.get("host", "")
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if name.lower() not in LOCAL:
+                raise Refusal(403, f"this server answers at {', '.join(LOCAL)} only, not at {host[:100]!r}", "host")
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "replace")
+        if not (open_to_all or hmac.compare_digest(given, self.token.encode())):
+            wanted = {"WWW-Authenticate": "Bearer"}
+            raise Refusal(
+                401, "wrong token, or none: send Authorization: Bearer TOKEN", "invalid_api_key", None, wanted
+            )
+
+    @contextmanager
+    def place(self) -> Any:
+        """Room for a request within the block; a Refusal where there is none."""
+        if self.busy >= self.limits.concurrent:
+            busy = f"{self.busy} requests are being answered, the most that this server takes on"
+            raise Refusal(429, busy, "rate_limit_exceeded", None, {"Retry-After": "1"})
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    async def body(self, request: Request, deadline: float) -> bytes:
+        """The body of a request, which is to be JSON and there by the deadline (of the loop's clock)."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        body, size = bytearray(), 0
+        try:
+            async with asyncio.timeout_at(deadline):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= self.limits.body:
+                        body += chunk
+                    elif size > DRAINED:
+                        break
+        except TimeoutError:
+            raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s", "timeout") from None
+        if size > self.limits.body:
+            raise Refusal(413, f"the body has more than {self.limits.body:,} bytes", "body_too_large")
+        if kind != "application/json":
+            raise Refusal(415, f"Content-Type must be application/json, not {kind[:60]!r}", "unsupported_media_type")
+        return bytes(body)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+async def refused(_: Request, error: Refusal | UserError) -> Response:
+    """The answer to a request that was refused, or that does not fit the model."""
+    refusal = refusal_of(error)
+    return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+
+
+async def not_found(_: Request, error: HTTPException) -> Response:
+    """The answer where there is no such path or method."""
+    told = Refusal(error.status_code, str(error.detail), "not_found")
+    return JSONResponse(told.body(), error.status_code, headers=dict(error.headers or {}))
+
+
+async def failed(_: Request, error: Exception) -> Response:
+    """The answer to a bug of ours, whose traceback goes to stderr."""
+    return JSONResponse(Refusal(500, "the server failed; its stderr says why", "internal_error").body(), 500)
+
+
+HANDLERS: dict[Any, Any] = {Refusal: refused, UserError: refused, HTTPException: not_found, Exception: failed}
+"""What answers where something was raised."""
