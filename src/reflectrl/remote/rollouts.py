@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 from reflectrl import distributed
 from reflectrl.config import RLConfig
@@ -27,7 +28,7 @@ from reflectrl.players.policy import Policy, Reflector
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.remote.client import Servers
 from reflectrl.remote.config import RolloutsConfig, rollouts_settings
-from reflectrl.remote.players import ServedPolicy, ServedReflector, Serving
+from reflectrl.remote.players import UNREACHABLE, ServedPolicy, ServedReflector, Serving
 from reflectrl.rollout import Start
 from reflectrl.types import Observation, Task, UserError
 
@@ -152,8 +153,9 @@ class ServedRollouts(EpisodeRollouts):
         questions = [(policy.prompt(seen, None), seen.actions) for seen in self._observations()]
         far = 0.0
         for here_A, there_A in zip(policy.local(questions), policy.served(questions), strict=True):
-            likely_A = np.exp(here_A) > LIKELY
-            far = max(far, float(np.abs(here_A - there_A)[likely_A].max()))
+            both_A = (np.exp(here_A) > LIKELY) & (there_A > UNREACHABLE / 2)
+            apart = np.abs(log_softmax(here_A[both_A]) - log_softmax(there_A[both_A]))
+            far = max(far, float(apart.max(initial=0.0)))
         self._require_near(far, self.choosing.name)
 
     def _compare_texts(self, reflector: ServedReflector) -> None:

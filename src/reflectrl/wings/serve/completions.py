@@ -69,17 +69,17 @@ def read_body(kind: type[Asked], body: bytes) -> Asked:
 
 
 def completions(lm: LanguageModel, drafts: DraftModel, request: CompletionRequest) -> dict[str, Any]:
-    """The choices and the usage of an answer. Log-probabilities are those among the allowed tokens, at temperature 1
-    where one token is chosen greedily or scored, and otherwise those that tokens were drawn by.
+    """The choices and the usage of an answer. Log-probabilities are those among the allowed tokens; of one token at
+    temperature 1, as its alternatives' are, of several those that they were drawn by.
 
     Args:
         drafts: has learned from what the model wrote before.
     """
     prompts = _prompts(lm, request)
     rngs = [_generator(request.seed, i) for i in range(len(prompts))]
-    scoring = request.max_tokens == 1 and request.allowed_token_ids is not None
     with lm.playing():
-        found = _scored(lm, request, prompts, rngs) if scoring else _written(lm, drafts, request, prompts, rngs)
+        one = request.max_tokens == 1 and request.top_p == 1
+        found = _scored(lm, request, prompts, rngs) if one else _written(lm, drafts, request, prompts, rngs)
     read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in found)
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return {"choices": [{"index": i, **choice} for i, choice in enumerate(found)], "usage": usage}
@@ -113,21 +113,23 @@ def _scored(
     prompts: Sequence[tuple[int, ...]],
     rngs: Sequence[np.random.Generator],
 ) -> list[dict[str, Any]]:
-    """One of the allowed tokens after each prompt, by the pass with which a policy here scores its labels."""
-    tokens = request.allowed_token_ids or []
-    answers = Answers(tuple((token,) for token in tokens), (1,) * len(tokens))
+    """One token after each prompt, by the pass with which a policy here scores its labels."""
+    vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    tokens_A = np.array(request.allowed_token_ids or range(vocabulary))
+    answers = Answers(tuple((token,) for token in tokens_A.tolist()), (1,) * len(tokens_A))
     logits_PA, _ = lm.backend.score(prompts, [answers] * len(prompts))
     choices = []
-    for logits, rng in zip(logits_PA.double().cpu().numpy(), rngs, strict=True):
-        if not np.isfinite(logits).all():
+    for logits_A, rng in zip(logits_PA.double().cpu().numpy(), rngs, strict=True):
+        if not np.isfinite(logits_A).all():
             raise Refusal(500, "the model's logits are not finite: its weights are broken", "broken_weights")
-        place = int(np.argmax(logits))
+        logp_A, place = log_softmax(logits_A), int(np.argmax(logits_A))
         if request.temperature:
-            place = int(rng.choice(len(tokens), p=softmax(logits / request.temperature)))
-        known = dict(zip(tokens, log_softmax(logits).tolist(), strict=True))
-        shown = request.logprob_token_ids or sorted(known, key=known.__getitem__)[::-1][: request.logprobs or 0]
-        top = {token: known[token] for token in (*shown, tokens[place]) if token in known}
-        choices.append(_choice(lm, request, [tokens[place]], [known[tokens[place]]], [top]))
+            place = int(rng.choice(len(tokens_A), p=softmax(logits_A / request.temperature)))
+        shown = np.argsort(-logp_A, kind="stable")[: request.logprobs or 0]
+        if request.logprob_token_ids is not None:
+            shown = np.flatnonzero(np.isin(tokens_A, request.logprob_token_ids))
+        top = {int(tokens_A[at]): float(logp_A[at]) for at in (*shown, place)}
+        choices.append(_choice(lm, request, [int(tokens_A[place])], [float(logp_A[place])], [top]))
     return choices
 
 
