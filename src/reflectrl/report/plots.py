@@ -47,6 +47,12 @@ NAMES = {
     "reflection_kl": "KL divergence from the reflector before training (nats per token)",
     "reflection_clip_fraction": "Share of clipped importance ratios of reflections",
     "scaled_reward_std": "Standard deviation of the scaled rewards",
+    "lag": "Updates between the weights that play and those that learn",
+    "ratio_mean": "Mean importance ratio before an update",
+    "ratio_max": "Greatest importance ratio before an update",
+    "ratio_clipped": "Share of importance ratios outside the clipping range before an update",
+    "labels_missing": "Share of labels that servers did not return",
+    "requests_per_second": "Requests to servers per second",
 }
 SHARES = ("success", "eval_success", "accuracy", "eval_accuracy")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reflectrl import pipeline
-from reflectrl.config import RLConfig, from_dict
+from reflectrl.config import RLConfig, from_dict, load_recipe
 from reflectrl.config.recipe import Recipe
 from reflectrl.envs import make
 from reflectrl.learn.online import train_online
@@ -242,10 +242,15 @@ rollouts = {servers = ["URL"], every = 2, retries = 1}
 """State is saved at every second update."""
 
 
-def begin(folder: Path, url: str) -> subprocess.Popen[str]:
-    """The command of a run, in a process of its own."""
+def written(folder: Path, url: str) -> Path:
+    """The recipe of a run, as a file."""
     recipe = folder.with_suffix(".toml")
     recipe.write_text(RECIPE.replace("URL", url), encoding="utf-8")
+    return recipe
+
+
+def begin(recipe: Path, folder: Path) -> subprocess.Popen[str]:
+    """The command of a run, in a process of its own."""
     words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--folder", str(folder)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -253,9 +258,9 @@ def begin(folder: Path, url: str) -> subprocess.Popen[str]:
 def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes_on(root: Path) -> None:
     server = Running(root)
     url, port = server.url, server.port
-    undisturbed = begin(root / "undisturbed", url)
-    assert undisturbed.communicate(timeout=120)[1] == ""
-    disturbed, metrics = begin(root / "disturbed", url), root / "disturbed/metrics/seed0-rl-reflect-rl.jsonl"
+    recipe = written(root / "tiny", url)
+    pipeline.run(load_recipe(recipe, ()), root / "undisturbed")
+    disturbed, metrics = begin(recipe, root / "disturbed"), root / "disturbed/metrics/seed0-rl-reflect-rl.jsonl"
     deadline = time.monotonic() + 120
     while not metrics.is_file() or metrics.read_text(encoding="utf-8").count("\n") < 4:
         assert time.monotonic() < deadline and disturbed.poll() is None
@@ -265,7 +270,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes
     assert disturbed.returncode == 2 and f"server {url}: cannot connect" in line
     server = Running(root, port)
     try:
-        again = begin(root / "disturbed", url)
+        again = begin(recipe, root / "disturbed")
         assert again.communicate(timeout=120)[1] == "" and again.returncode == 0
         assert server.models() == []
     finally:
@@ -365,7 +370,7 @@ def test_names_are_used_once_and_dropping_one_leaves_the_others(
     status, answer = running.ask("/load_lora_adapter", first)
     assert status == 400 and "already been loaded" in answer["error"]["message"]
     assert running.ask("/load_lora_adapter", second)[0] == 200
-    assert running.ask("/unload_lora_adapter", first)[0] == 200
+    assert running.ask("/unload_lora_adapter", {"lora_name": first["lora_name"]})[0] == 200
     body = {"prompt": [5, 6], "max_tokens": 1}
     assert running.ask("/completions", {**body, "model": second["lora_name"]})[0] == 200
     assert running.ask("/completions", {**body, "model": first["lora_name"]})[0] == 404

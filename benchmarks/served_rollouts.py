@@ -1,0 +1,142 @@
+"""Online RL whose rollouts a server plays, beside the same played here: success, lag, and what the ratio has to mend.
+
+    python -m benchmarks.served_rollouts --out runs/served-rollouts --updates 60
+
+teaches one pair by the recipe (`taxi-demo`), then trains its policy once with rollouts of its own and once for each
+number of `--every` with those of `reflectrl serve-rollouts`, a process of its own on this machine's loopback, which
+gets new weights every so many updates. Interrupted, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from reflectrl.api import train
+from reflectrl.cli.run import find_recipe
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.envs import make
+from reflectrl.learn.checkpoint import write_text
+from reflectrl.learn.online import train_online
+from reflectrl.learn.rollouts import EpisodeRollouts
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.remote.config import RolloutsConfig
+from reflectrl.remote.rollouts import ServedRollouts
+from reflectrl.statistics import wilson
+
+from .fixed_pair import Settings as PairSettings
+from .fixed_pair import played, players
+
+MEASURED = ("lag", "ratio_mean", "ratio_max", "ratio_clipped", "clip_fraction", "labels_missing", "requests_per_second")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    every: tuple[int, ...] = (1, 4)
+    """Updates between two reloads of the server's weights: a training for each."""
+    updates: int = 60
+    """Of each training."""
+    recipe: str = "taxi-demo"
+    """Recipe, by name or file."""
+    out: Path = Path("runs/served-rollouts")
+    """Where the pair, the learners' states and the rows go."""
+    change: tuple[str, ...] = ()
+    """Further keys of the recipe, as in `rl.curriculum=none`."""
+
+
+def main(settings: Settings) -> None:
+    """Teach once, learn once here and once per `every`, print."""
+    changes = ['arms=["sft"]', "seeds=[0]", "threads=1", f"rl.updates={settings.updates}", *settings.change]
+    recipe = load_recipe(find_recipe(settings.recipe), changes)
+    torch.set_num_threads(1)
+    run = RunFolder(train(recipe, settings.out / "pair", until="sft").folder)
+    with serving(settings.out) as url:
+        rows = [learned(recipe, run, settings, "here", None)]
+        for every in settings.every:
+            config = RolloutsConfig((url,), every=every)
+            rows.append(learned(recipe, run, settings, f"served, every {every}", config))
+    print("\n| rollouts | greedy | sampled | " + " | ".join(MEASURED) + " | same episodes | s |")
+    print("|---" * (len(MEASURED) + 5) + "|")
+    for row in rows:
+        print(line(row, rows[0]))
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[str]:
+    """A server of what lies below a folder, in a process of its own; gives its address."""
+    root.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "reflectrl", "serve-rollouts", str(root), "--port", "0", "--threads", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split(" at ")[1].split()[0]
+        finally:
+            process.terminate()
+
+
+def learned(
+    recipe: Recipe, run: RunFolder, settings: Settings, name: str, config: RolloutsConfig | None
+) -> dict[str, Any]:
+    """Train the pair's policy, and play the test tasks; what was finished before is read."""
+    folder = settings.out / name.replace(", ", "-").replace(" ", "-")
+    path = folder / "row.json"
+    if path.is_file():
+        return dict(json.loads(path.read_text()))
+    policy, reflector = players(recipe, run, PairSettings())
+    lines, episodes, began = list[dict[str, Any]](), list[str](), time.perf_counter()
+    given = (policy, reflector, partial(make, recipe.env), recipe.rl, 0)
+    rollouts = (
+        EpisodeRollouts(*given) if config is None else ServedRollouts(config, folder.absolute() / "served", *given)
+    )
+
+    def note(metrics: dict[str, Any]) -> None:
+        lines.append(metrics)
+        if metrics["step"] < recipe.rl.updates:
+            episodes.append(json.dumps([[step.action for step in one.steps] for one in rollouts.fresh]))
+        if "eval_success" in metrics:
+            print(
+                name,
+                metrics["step"],
+                f"{metrics['eval_success']:.2f}",
+                f"{time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
+
+    train_online(rollouts, recipe.rl, 0, note)
+    row: dict[str, Any] = {"row": name, "seconds": time.perf_counter() - began, "episodes": episodes}
+    row |= played(policy, reflector, recipe, "test")
+    row["tasks"] = len(make(recipe.env).tasks("test"))
+    for key in MEASURED:
+        values = [metrics[key] for metrics in lines if key in metrics]
+        row[key] = (max if key.endswith("max") else lambda all_: sum(all_) / len(all_))(values) if values else None
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(row))
+    return row
+
+
+def line(row: dict[str, Any], first: dict[str, Any]) -> str:
+    """A row of the table; episodes are compared with those of the first row, update by update."""
+    cells = [row["row"]]
+    for sampling in ("greedy", "sampled"):
+        low, high = wilson(round(row[sampling] * row["tasks"]), row["tasks"], 0.95)
+        cells.append(f"{100 * row[sampling]:.1f} % [{100 * low:.0f}, {100 * high:.0f}]")
+    cells += ["" if row[key] is None else f"{row[key]:.4g}" for key in MEASURED]
+    same = [one == other for one, other in zip(row["episodes"], first["episodes"], strict=True)]
+    return f"| {' | '.join(cells)} | {sum(same)} of {len(same)} updates | {row['seconds']:.0f} |"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))
