@@ -19,6 +19,8 @@ from reflectrl.types import Sampling, UserError
 T = TypeVar("T")
 UNREACHABLE = -1e4
 """Logit of a label that no server has returned: its probability is 0."""
+MOST_NAMED = 128
+"""So many tokens may be named whose log-probabilities are wanted (vLLM's limit); of more, the likeliest are asked for."""
 
 
 @dataclass
@@ -92,13 +94,11 @@ class ServedPolicy(Policy):
         """Log-probabilities of the listed actions' labels: each is one token, so one token is asked for."""
         settings, prompts = self.serving.servers.settings, [ids for ids, _ in keys]
         labels = [[ids[0] for ids in self.answers(actions).ids] for _, actions in keys]
-        bodies = {
-            tuple(tokens): {
-                "max_tokens": 1, "temperature": 0.0, "logprobs": settings.logprobs,
-                "allowed_token_ids": tokens, "logprob_token_ids": tokens,
-            }
-            for tokens in labels
-        }  # fmt: skip
+        bodies = {}
+        for tokens in labels:
+            named = {"logprob_token_ids": tokens} if len(tokens) <= MOST_NAMED else {}
+            one = {"max_tokens": 1, "temperature": 0.0, "logprobs": settings.logprobs, "allowed_token_ids": tokens}
+            bodies[tuple(tokens)] = one | named
         asked = [bodies[tuple(tokens)] for tokens in labels]
         choices = self.serving.complete(prompts, settings.prompts, asked)
         return [self._logits(choice, tokens) for choice, tokens in zip(choices, labels, strict=True)]

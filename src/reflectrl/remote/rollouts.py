@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,7 @@ class ServedRollouts(EpisodeRollouts):
     policy: Policy
 
     def __init__(
-        self,
-        settings: RolloutsConfig,
-        folder: Path,
-        policy: Policy,
-        reflector: Player | None,
-        *given: Any,
+        self, settings: RolloutsConfig, folder: Path, policy: Policy, reflector: Player | None, *given: Any
     ) -> None:
         config: RLConfig = given[1]
         if settings.policy and settings.every > 1 and config.algorithm in losses.SINGLE_EPOCH:
@@ -81,7 +77,6 @@ class ServedRollouts(EpisodeRollouts):
             reflector = ServedReflector(reflector, self.writing)
         super().__init__(served, reflector, *given)
         self.updates, self.sent = 0, -1
-        self.counted: dict[str, float] = {}
 
     # ---- the weights on the servers ----------------------------------------------------------------------------------
 
@@ -104,8 +99,7 @@ class ServedRollouts(EpisodeRollouts):
             before, self.choosing.name = self.choosing.name, self._send(self.policy.lm, f"policy-{self.updates}")
             self.policy.clear_cache()
             self._compare_choices(self.policy)
-            if before != self.choosing.name:
-                self._drop(before)
+            self._drop_older(before)
 
     def _send(self, lm: LanguageModel, what: str) -> str:
         """Write weights, and have the servers load them; returns their name there."""
@@ -118,14 +112,13 @@ class ServedRollouts(EpisodeRollouts):
         distributed.first(send)
         return name
 
-    def _drop(self, name: str) -> None:
-        """Forget weights that are no longer needed."""
-        if not name:
-            return
+    def _drop_older(self, name: str) -> None:
+        """Drop all weights of the policy from the servers but the present ones, and the folder of those before."""
 
         def drop() -> None:
-            self.servers.unload(name)
-            shutil.rmtree(self.folder / name.removeprefix(f"{self.prefix}-"), ignore_errors=True)
+            self.servers.unload(f"{self.prefix}-policy-", kept=self.choosing.name)
+            if name not in ("", self.choosing.name):
+                shutil.rmtree(self.folder / name.removeprefix(f"{self.prefix}-"), ignore_errors=True)
 
         distributed.first(drop)
 
@@ -140,6 +133,7 @@ class ServedRollouts(EpisodeRollouts):
         self.sent = -1
         self.servers.close()
 
+    @cached_property
     def _observations(self) -> list[Observation]:
         """The first observations of some validation tasks."""
         found = []
@@ -150,7 +144,7 @@ class ServedRollouts(EpisodeRollouts):
 
     def _compare_choices(self, policy: ServedPolicy) -> None:
         """Refuse servers that compute something else than this model."""
-        questions = [(policy.prompt(seen, None), seen.actions) for seen in self._observations()]
+        questions = [(policy.prompt(seen, None), seen.actions) for seen in self._observations]
         far = 0.0
         for here_A, there_A in zip(policy.local(questions), policy.served(questions), strict=True):
             both_A = (np.exp(here_A) > LIKELY) & (there_A > UNREACHABLE / 2)
@@ -160,7 +154,7 @@ class ServedRollouts(EpisodeRollouts):
 
     def _compare_texts(self, reflector: ServedReflector) -> None:
         """The same, by the first token of what is written."""
-        prompts = [tokenize(reflector.lm, reflector_prompt(seen), reserve=1) for seen in self._observations()]
+        prompts = [tokenize(reflector.lm, reflector_prompt(seen), reserve=1) for seen in self._observations]
         pairs = zip(reflector.local(prompts, 1), reflector.served(prompts, 1), strict=True)
         far = [abs(here[0] - there[0]) for (_, here), (_, there) in pairs if here and there]
         self._require_near(max(far, default=0.0), self.writing.name)
