@@ -20,7 +20,7 @@ T = TypeVar("T")
 UNREACHABLE = -1e4
 """Logit of a label that no server has returned: its probability is 0."""
 MOST_NAMED = 128
-"""So many tokens may be named whose log-probabilities are wanted (vLLM's limit); of more, the likeliest are asked for."""
+"""So many tokens may be named whose log-probabilities are wanted (vLLM's limit); of more, the likeliest come."""
 
 
 @dataclass

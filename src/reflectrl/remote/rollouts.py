@@ -102,15 +102,15 @@ class ServedRollouts(EpisodeRollouts):
             self._drop_older(before)
 
     def _send(self, lm: LanguageModel, what: str) -> str:
-        """Write weights, and have the servers load them; returns their name there."""
-        folder, name = self.folder / what, f"{self.prefix}-{what}"
+        """Write weights, and have the servers load them; returns their name there. Of several ranks the first does."""
 
-        def send() -> None:
+        def send() -> str:
+            folder, name = self.folder / what, f"{self.prefix}-{what}"
             write_folder(folder, lambda path: lm.save(path))
             self.servers.load(name, str(folder))
+            return name
 
-        distributed.first(send)
-        return name
+        return distributed.first(send)
 
     def _drop_older(self, name: str) -> None:
         """Drop all weights of the policy from the servers but the present ones, and the folder of those before."""
@@ -183,7 +183,8 @@ class ServedRollouts(EpisodeRollouts):
         counts = {name: distributed.total(value - before[name]) for name, value in self._counts().items()}
         batch.metrics |= self._lags() | ratios(batch, self.config)
         batch.metrics["labels_missing"] = counts["missing"] / max(1, counts["asked"])
-        batch.metrics["requests_per_second"] = counts["requests"] / max(1e-9, counts["seconds"])
+        ranks = 1 if distributed.team is None else distributed.team.size  # which ask at the same time
+        batch.metrics["requests_per_second"] = counts["requests"] * ranks / max(1e-9, counts["seconds"])
         return batch
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:

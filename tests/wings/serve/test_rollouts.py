@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from reflectrl import pipeline
 from reflectrl.config import RLConfig, from_dict, load_recipe
@@ -242,6 +245,16 @@ rollouts = {servers = ["URL"], every = 2, retries = 1}
 """State is saved at every second update."""
 
 
+TRAINED = "checkpoints/seed0/rl-reflect-rl/model.safetensors"
+
+
+@pytest.fixture(scope="session")
+def undisturbed(root: Path, running: Running) -> Path:
+    """A run of that recipe."""
+    pipeline.run(load_recipe(written(root / "undisturbed", running.url), ()), root / "undisturbed")
+    return root / "undisturbed"
+
+
 def written(folder: Path, url: str) -> Path:
     """The recipe of a run, as a file."""
     recipe = folder.with_suffix(".toml")
@@ -249,17 +262,18 @@ def written(folder: Path, url: str) -> Path:
     return recipe
 
 
-def begin(recipe: Path, folder: Path) -> subprocess.Popen[str]:
+def begin(recipe: Path, folder: Path, **env: str) -> subprocess.Popen[str]:
     """The command of a run, in a process of its own."""
     words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--folder", str(folder)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes_on(root: Path) -> None:
+def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes_on(
+    root: Path, undisturbed: Path
+) -> None:
     server = Running(root)
     url, port = server.url, server.port
     recipe = written(root / "tiny", url)
-    pipeline.run(load_recipe(recipe, ()), root / "undisturbed")
     disturbed, metrics = begin(recipe, root / "disturbed"), root / "disturbed/metrics/seed0-rl-reflect-rl.jsonl"
     deadline = time.monotonic() + 120
     while not metrics.is_file() or metrics.read_text(encoding="utf-8").count("\n") < 4:
@@ -275,10 +289,21 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_the_same_command_goes
         assert server.models() == []
     finally:
         server.kill()
-    same = "checkpoints/seed0/rl-reflect-rl/model.safetensors"
-    assert (root / "disturbed" / same).read_bytes() == (root / "undisturbed" / same).read_bytes()
+    assert (root / "disturbed" / TRAINED).read_bytes() == (undisturbed / TRAINED).read_bytes()
     lags = [json.loads(text.partition("}")[0] + "}").get("lag") for text in metrics.read_text().splitlines()]
     assert lags == [0, 1, 0, 1, 0, 1, 0, 1, None]
+
+
+def test_two_ranks_ask_a_server_for_what_one_asks(root: Path, running: Running, undisturbed: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    recipe = written(root / "ranks", running.url)
+    ranks = [begin(recipe, root / "ranks", RANK=rank, LOCAL_RANK=rank, **shared) for rank in "01"]
+    assert [(rank.communicate(timeout=240)[1], rank.returncode) for rank in ranks] == [("", 0), ("", 0)]
+    one, two = (load_file(folder / TRAINED) for folder in (undisturbed, root / "ranks"))
+    for name, tensor in one.items():
+        assert two[name] == pytest.approx(tensor, abs=1e-4)
 
 
 # ---- the server itself -----------------------------------------------------------------------------------------------
