@@ -124,9 +124,8 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                 if batch.ref_logp:
                     terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
                     loss = loss + config.kl_coef * terms["kl"]
-                if (
-                    critic is not None
-                ):  # detached, it does not pull at the policy's backbone; least of all while it warms up
+                if critic is not None:
+                    # Reading a detached state, the critic does not pull at the policy; least of all while it warms up.
                     read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
