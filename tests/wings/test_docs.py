@@ -190,7 +190,7 @@ def require_verb(words: Sequence[str], line: str) -> None:
         try:
             dataclasses.replace(verb, dry_run=True)(settings)
         except UserError as error:
-            assert str(error).startswith("--load: "), error  # a run that the page's reader has
+            assert str(error).startswith(("--load: ", "--fork: ")), error  # a run that the page's reader has
     elif isinstance(verb, Play | CheckEnv):
         look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names
