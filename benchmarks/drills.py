@@ -288,12 +288,16 @@ def complaint(server: Server, code: int, wanted: int) -> str:
     return f"exit code {code}, said {said[-1000:]!r}"
 
 
-def newest_damaged(run: Path, rng: random.Random) -> str | None:
-    """Cut the newest state of a learner, or flip one bit of it; returns what was done, None where there is no state."""
+def newest_state(run: Path) -> Path | None:
+    """The state that a learner has saved last, if any."""
     states = [path for path in run.glob("checkpoints/*/*.learner/*") if path.name == "state.safetensors"]
-    if not states:
-        return None
-    path = max(states, key=lambda path: path.stat().st_mtime_ns)
+    return max(states, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def newest_damaged(run: Path, rng: random.Random) -> str:
+    """Cut the newest state of a learner, or flip one bit of it; returns what was done."""
+    path = newest_state(run)
+    assert path is not None
     how = rng.choice(("truncated", "a bit flipped"))
     data = DAMAGES[how](rng, path.read_bytes())
     path.unlink()
@@ -328,16 +332,29 @@ def drills(asked: Asked, place: Path) -> Iterator[Drill]:
         if asked.small is not None:
             yield from crowded(server, asked, seconds, wanted)
         unfinished = sorted(place.glob("unfinished-*"))
+        learning = [folder for folder in unfinished if newest_state(folder / "run")]
+        if asked.newest and not learning:
+            learning = [killed_while_learning(server, place / "learning", asked.seed, seconds)]
         for number in range(asked.newest + asked.corruptions):
             rng = random.Random(f"{asked.seed} corruption {number}")
             folder = place / f"corruption-{number}"
-            harm = newest_damaged if number < asked.newest else damaged
-            while True:
-                shutil.copytree(rng.choice(unfinished), folder)
-                if (what := harm(folder / "run", rng)) is not None:
-                    break
-                shutil.rmtree(folder)
-            yield tidied(judged(server, folder, what, wanted), folder)
+            among, harm = (learning, newest_damaged) if number < asked.newest else (unfinished, damaged)
+            shutil.copytree(rng.choice(among), folder)
+            yield tidied(judged(server, folder, harm(folder / "run", rng), wanted), folder)
+
+
+def killed_while_learning(server: Server, folder: Path, seed: int, seconds: float) -> Path:
+    """A run that was killed when a learner had saved a state; returns its folder.
+
+    Raises:
+        SystemExit: no state was found in fifty runs.
+    """
+    rng = random.Random(f"{seed} while learning")
+    for _ in range(50):
+        ended(server, folder, rng, seconds, kill)
+        if newest_state(folder / "run"):
+            return folder
+    raise SystemExit("no run was killed while a state was there")
 
 
 def interrupted(server: Server, asked: Asked, place: Path, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:

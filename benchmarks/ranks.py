@@ -32,6 +32,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 NOTES = "notes"
 """The environment variable that names the folder for what a process notes."""
+LIMIT = 3600
+"""Seconds after which a process that has not ended is killed."""
 
 
 # ---- in each process -------------------------------------------------------------------------------------------------
@@ -96,10 +98,19 @@ def launched(words: Sequence[str], ranks: int, folder: Path) -> list[subprocess.
 
 
 def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, str]]:
-    """Run a command on several processes to its end: exit code, stdout and stderr of each."""
+    """Run a command on several processes to its end: exit code, stdout and stderr of each.
+
+    Raises:
+        subprocess.TimeoutExpired: they have not ended within an hour; they are killed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     processes = launched(words, ranks, folder)
-    return [(process.wait(), *said) for process, said in [(one, one.communicate()) for one in processes]]
+    try:
+        said = [process.communicate(timeout=LIMIT) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *streams) for process, streams in zip(processes, said, strict=True)]
 
 
 def difference(one: Path, other: Path) -> tuple[float, int]:

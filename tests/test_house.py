@@ -23,7 +23,9 @@ ROOMS = (
     "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
-METHODS = ("endpoints", "remote", "values", "offline", "reflecting", "distill", "pretrained", "cluster")
+METHODS = (
+    "endpoints", "remote", "values", "offline", "reflecting", "distill", "pretrained", "cluster", "watching", "sweeps",
+)  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""
 BESIDE = tuple(f"reflectrl.{room}" for room in ("wings", *METHODS))

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from benchmarks.ranks import compared_run, difference, played, same_episodes, same_jobs
+from benchmarks.ranks import compared_run, difference, played, row, same_episodes, same_jobs
 
 RECIPE = """
 name = "tiny"
@@ -67,7 +69,11 @@ def test_the_first_gradient_of_every_training_is_the_same_but_for_rounding(runs:
     of_rl = difference(one, two)
     assert 0 < of_sft[0] < 1e-5 and of_sft[1] >= 4  # two optimisers each of reflector and policy, at least
     assert 0 < of_rl[0] < 1e-5 and of_rl[1] >= 2  # online RL, and the reference of offline learning
-    assert (two / "gradients-0.safetensors").read_bytes() == (two / "gradients-1.safetensors").read_bytes()
+    first, second = (load_file(two / f"gradients-{rank}.safetensors") for rank in (0, 1))
+    known = [(name.split()[1], gradient) for name, gradient in first.items()]  # a number, and a digest of the weights
+    for name, gradient in second.items():  # the first rank also makes what is made once for all
+        assert any(start == name.split()[1] and torch.equal(gradient, other) for start, other in known), name
+    assert len(second) >= 5
 
 
 def test_the_curves_are_the_same_but_for_rounding(runs: tuple[Path, Path]) -> None:
@@ -80,6 +86,6 @@ def test_the_curves_are_the_same_but_for_rounding(runs: tuple[Path, Path]) -> No
 
 def test_the_results_are_the_same(runs: tuple[Path, Path]) -> None:
     one, two = (json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in runs)
-    for row, other in zip(one["rows"], two["rows"], strict=True):
-        assert other == pytest.approx(row)
+    for line, other in zip(one["rows"], two["rows"], strict=True):
+        assert other == pytest.approx(line)
     assert row(runs[0].parent, 2, 1, "reflect-rl").startswith("| 2 | True | 100.0% | ")

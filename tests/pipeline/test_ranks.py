@@ -20,6 +20,7 @@ from reflectrl import pipeline
 
 Said = Callable[[Path], dict[str, str]]
 LIMIT = 240
+"""Seconds after which what waits in vain is ended, and its test fails."""
 
 TEAM = """
 import json, sys, torch, torch.distributed as dist
@@ -66,7 +67,7 @@ class Bad(CorridorEnv):
 
 
 SERVER = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
 import reflectrl.pipeline.runner  # what is slow to import is imported once
 from reflectrl.cli import main
 
@@ -75,6 +76,7 @@ for line in sys.stdin:
     for rank, env in enumerate(asked["envs"]):
         child = os.fork()
         if child == 0:
+            signal.alarm(asked["limit"])
             os.environ.update(env)
             for stream, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
@@ -105,7 +107,7 @@ class Launcher:
     def begin(self, ranks: int, *words: str) -> list[int]:
         """Start a command; returns the numbers of the processes."""
         assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps({"words": words, "envs": envs_of(ranks)}) + "\n")
+        self.server.stdin.write(json.dumps({"words": words, "envs": envs_of(ranks), "limit": LIMIT}) + "\n")
         self.server.stdin.flush()
         started: list[int] = json.loads(self.server.stdout.readline())
         return started

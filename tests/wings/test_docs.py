@@ -29,6 +29,7 @@ from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import CheckEnv, Play, all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.plugins import look_here, resolve
+from reflectrl.types import UserError
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -173,8 +174,12 @@ def require_readable(words: Sequence[str], line: str) -> None:
             require_extras(packages, line)
         case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
             require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
+        case ["torchrun" | "accelerate", *rest] if "reflectrl" in rest:
+            require_readable(rest[rest.index("reflectrl") :], line)
+        case [variable, *rest] if "=" in variable:
+            require_readable(rest, line)
         case [program, *_]:
-            assert program in ("curl", "hf", "pre-commit", "source"), f"nothing is known of: {line}"
+            assert program in ("docker", "ray", "curl", "hf", "pre-commit", "source"), f"nothing is known of: {line}"
 
 
 def require_verb(words: Sequence[str], line: str) -> None:
@@ -182,7 +187,10 @@ def require_verb(words: Sequence[str], line: str) -> None:
     verb, settings = parse(words, all_verbs(), "reflectrl", "")
     given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in settings if word.startswith("--")}
     if isinstance(verb, Run):
-        dataclasses.replace(verb, dry_run=True)(settings)
+        try:
+            dataclasses.replace(verb, dry_run=True)(settings)
+        except UserError as error:
+            assert str(error).startswith(("--load: ", "--fork: ")), error  # a run that the page's reader has
     elif isinstance(verb, Play | CheckEnv):
         look_here()
         name = env_section(verb.env, [])["name"]  # of a class, or of one that a project's recipe names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import inspect
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -130,14 +131,21 @@ def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
 
 
 def _items(value: Any, where: str, key: str) -> list[Any]:
-    """A list; of a Word, "[1, 2]", "1,2" and "1" all name one."""
+    """A list; of a Word, "[1, 2]", "1,2" and "1" all name one, and "0..3" the whole numbers from 0 to 3."""
     if isinstance(value, Word):
         read = read_word(value)
         inner = value.strip().removeprefix("[").removesuffix("]")
-        value = read if isinstance(read, list) else [Word(item.strip()) for item in inner.split(",") if item.strip()]
+        words = [item.strip() for item in inner.split(",") if item.strip()]
+        value = read if isinstance(read, list) else [Word(word) for item in words for word in _counted(item)]
     if not isinstance(value, list | tuple):
         raise UserError(f"{where}: {key!r} must be a list, not {_show(value)}")
     return list(value)
+
+
+def _counted(item: str) -> list[str]:
+    """The whole numbers that "0..3" stands for; anything else is itself."""
+    ends = re.fullmatch(r"(\d{1,6})\.\.(\d{1,6})", item)
+    return [str(n) for n in range(int(ends[1]), int(ends[2]) + 1)] if ends else [item]
 
 
 def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:

@@ -19,11 +19,11 @@ import torch
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
-from reflectrl.learn.trainer import Metrics, Trainer, cosine, linear
+from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine, linear
 from reflectrl.learn.value import ValueHead, make_critic
 from reflectrl.models.machine import release_memory
 
-Log = Callable[[dict[str, Any]], None]
+Log = Callable[[dict[str, Any]], Verdict | None]
 
 
 def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
@@ -31,7 +31,9 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
 
     Args:
         rollouts: where batches come from, and who is trained.
-        log: receives one flat dictionary per update, and one for the evaluation after the last.
+        log: receives one flat dictionary per update, and one for the evaluation after the last. Where it returns
+            "stop", the training is evaluated once more and ends; "roll-back" goes on from the best weights so far, with
+            half the learning rate.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
     """
     lm = rollouts.lm
@@ -46,20 +48,23 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
     rate = 1.0  # of the learning rates' peaks, before the schedule
+    last = config.updates
     if trainer.resumed is not None:
         rollouts.load(trainer.resumed)
         rate = trainer.resumed.get("rate", rate)
+        last = trainer.step if trainer.resumed.get("stopped") else last
 
     while True:
         metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, config.updates):
+        if trainer.is_due(config.eval_every, last):
             scores = rollouts.evaluate()
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
-            trainer.save(logged=trainer.step - 1, rate=rate, **rollouts.state())
-        if trainer.step == config.updates:
+            stopped = {"stopped": True} if last < config.updates else {}
+            trainer.save(logged=trainer.step - 1, rate=rate, **stopped, **rollouts.state())
+        if trainer.step == last:
             break
-        if config.schedule != "constant" or config.target_kl:
+        if config.schedule != "constant" or config.target_kl or rate != 1.0:
             fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
             trainer.set_rate(rate * fall)
             metrics["lr"] = config.lr * rate * fall
@@ -72,7 +77,12 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         metrics |= rollouts.end_update()
         release_memory()
         trainer.step += 1
-        log(metrics)
+        match log(metrics):
+            case "stop":
+                last = trainer.step
+            case "roll-back":
+                trainer.roll_back()
+                rate /= 2
     log(metrics)
     trainer.finish()
 
@@ -124,9 +134,8 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                 if batch.ref_logp:
                     terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
                     loss = loss + config.kl_coef * terms["kl"]
-                if (
-                    critic is not None
-                ):  # detached, it does not pull at the policy's backbone; least of all while it warms up
+                if critic is not None:
+                    # Reading a detached state, the critic does not pull at the policy; least of all while it warms up.
                     read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]

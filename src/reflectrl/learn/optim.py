@@ -46,7 +46,9 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
     chosen = {id(p) for p in hidden}
     rest = [p for p in lm.parameters() if id(p) not in chosen]
     adamw = _paged if config.optimizer == "paged_adamw" else partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True)
-    optimizers: list[torch.optim.Optimizer] = [adamw(rest, lr=config.lr, weight_decay=config.weight_decay)]
+    optimizers: list[torch.optim.Optimizer] = []
+    if rest:  # adapters may be matrices alone
+        optimizers.append(adamw(rest, lr=config.lr, weight_decay=config.weight_decay))
     if hidden:
         optimizers.append(Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay))
     for optimizer in optimizers:

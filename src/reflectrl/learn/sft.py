@@ -25,7 +25,7 @@ from reflectrl.learn.examples import (
     summed_nll,
 )
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Metrics, Trainer, cosine
+from reflectrl.learn.trainer import Metrics, Trainer, Verdict, cosine
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import release_memory
 from reflectrl.models.sharing import apart, pack
@@ -38,13 +38,14 @@ def train_sft(
     validation: Sequence[Example],
     config: SFTConfig,
     seed: int,
-    log: Callable[[Metrics], None],
+    log: Callable[[Metrics], Verdict | None],
     state_folder: Path | None = None,
 ) -> None:
     """Train `lm` in place; it ends with the weights of the lowest evaluation loss.
 
     Args:
-        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token).
+        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token). Where it returns
+            anything but "", the training ends.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
 
     Raises:
@@ -79,7 +80,9 @@ def train_sft(
         if trainer.is_due(config.eval_every, config.steps):
             eval_loss = evaluate_loss(lm, validation, config.batch_size, share)
             release_memory()
-            log({"step": trainer.step, "loss": trainer.means()["loss"], "eval_loss": eval_loss})
+            verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], "eval_loss": eval_loss})
             trainer.keep_if_best((-eval_loss,))
             trainer.save(logged=trainer.step)
+            if verdict:
+                break
     trainer.finish()

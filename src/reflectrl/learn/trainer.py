@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ from reflectrl.types import UserError
 
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
+Verdict = Literal["", "stop", "roll-back"]
+"""What whoever hears of metrics may ask of a training: nothing, to end with the best weights, or to go back to them."""
 
 
 class Trainer:
@@ -138,6 +140,12 @@ class Trainer:
         self.stale = 0 if tuple(score) > self.best else self.stale + 1
         if tuple(score) >= self.best:
             self.best, self.best_weights = tuple(score), weights_of(self.model)
+
+    def roll_back(self) -> None:
+        """Return to the best weights so far; the optimisers forget what led away from them."""
+        load_weights(self.model, self.best_weights or {})
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
 
     def save(self, logged: int, **more: Any) -> None:
         """Save the state, from which the training goes on after a kill with the same bits; the one before it is kept.

@@ -33,10 +33,10 @@ def available() -> float:
 
 def free_bytes(device: torch.device) -> float:
     """Bytes of memory that a device can give now; those of the machine for a CPU."""
-    if device.type != "cuda":
-        return available()
     import torch
 
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return available()
     return float(torch.cuda.mem_get_info(device)[0])
 
 

@@ -23,6 +23,7 @@ from reflectrl.episodes import (
 )
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.rollouts import flatten
+from reflectrl.learn.trainer import Verdict
 from reflectrl.learn.validation import evaluate_policy, evenly, success_rate
 from reflectrl.models.load import load_model
 from reflectrl.offline.arms import MODELS, Offline
@@ -186,10 +187,11 @@ def _evaluate(
     return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)
 
 
-def _note(file: MetricsFile, tick: Tick, config: OfflineConfig, metrics: dict[str, Any]) -> None:
-    file.write(metrics)
+def _note(file: MetricsFile, tick: Tick, config: OfflineConfig, metrics: dict[str, Any]) -> Verdict:
+    verdict = file.write(metrics)
     if "value_loss" in metrics:
         tick(int(metrics["step"]), config.value_epochs, f"explained variance {metrics['explained_variance']:.2f}")
     else:
         total = max(int(metrics["steps"]), int(metrics["step"]))
         tick(int(metrics["step"]), total, f"validation {metrics['eval_success']:.0%}")
+    return verdict

@@ -19,7 +19,7 @@ import numpy as np
 
 from reflectrl import distributed
 from reflectrl.learn.optim import make_optimizers
-from reflectrl.learn.trainer import Metrics, Trainer, linear
+from reflectrl.learn.trainer import Metrics, Trainer, Verdict, linear
 from reflectrl.models.machine import release_memory
 from reflectrl.offline.algorithms import DRAWN, PREFERENCES, items_of, losses_of, mean_loss, sampling_weights
 from reflectrl.offline.completions import Dataset
@@ -28,7 +28,7 @@ from reflectrl.offline.reference_cache import ReferenceCache
 from reflectrl.offline.reference_value import split
 from reflectrl.offline.sampling import batches, scaled_steps
 
-Log = Callable[[Metrics], None]
+Log = Callable[[Metrics], Verdict | None]
 Evaluate = Callable[[], Metrics]
 """Scores the model as it is: what matters most comes first, and more is better."""
 
@@ -46,7 +46,8 @@ def train_offline(
 
     Args:
         cache: what the reference thinks of the same data.
-        log: receives one flat dictionary per evaluation, the first before any step.
+        log: receives one flat dictionary per evaluation, the first before any step. Where it returns anything but "",
+            the training ends.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
         evaluate: None compares losses on held-out prompts (or tasks) instead, which are then not learned from.
 
@@ -90,7 +91,9 @@ def train_offline(
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, steps):
-            log({"step": trainer.step, **evaluated(), **shared, **trainer.means()})
+            verdict = log({"step": trainer.step, **evaluated(), **shared, **trainer.means()})
             release_memory()
             trainer.save(logged=trainer.step)
+            if verdict:
+                break
     trainer.finish()

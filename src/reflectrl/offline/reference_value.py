@@ -23,7 +23,7 @@ from reflectrl.types import UserError, named_seed
 
 HEADS, DROPOUT = 8, 0.1
 
-Log = Callable[[dict[str, float]], None]
+Log = Callable[[dict[str, float]], object]
 
 
 class PromptValue(nn.Module):

@@ -1,4 +1,7 @@
-"""The metrics of a run: a file per training while it goes on, one file for all of them afterwards."""
+"""The metrics of a run: a file per training while it goes on, one file for all of them afterwards.
+
+Listeners, which packages bring in the entry points "reflectrl.listeners", hear every line as it is written.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,49 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from reflectrl import distributed
 from reflectrl.digests import seal, unseal
 from reflectrl.episodes import drop_half_line
 from reflectrl.learn.checkpoint import BEGINS_ANEW, drop_state, load_meta, write_text
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.learn.trainer import Verdict
+from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.plugins import names, resolve
 
 LOG = logging.getLogger(__name__)
 NOTED = ".sha256"
 """The ending of the file that holds the digest of a training's metrics once it has logged the last of them."""
+
+
+class Listener(Protocol):
+    """Hears the metrics of one training."""
+
+    def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+        """Called with each line before it is written: whether the training should change its way, and why."""
+
+    def close(self) -> None:
+        """Called when the training has ended, however it did."""
+
+
+Listen = Callable[[Path, Sequence[Mapping[str, Any]]], Listener]
+"""Called as a training begins or goes on, with the path of its metrics and the lines that were logged before."""
+
+_listen: list[Listen] = []
+
+
+@contextmanager
+def listening(context: Context) -> Iterator[None]:
+    """Listeners hear what is trained within the block: those that `reflectrl.listeners` brings for this recipe."""
+    _listen[:] = [listen for name in names("listeners") for listen in resolve("listeners", name)(context)]
+    try:
+        yield
+    finally:
+        _listen.clear()
 
 
 class MetricsFile:
@@ -36,13 +69,26 @@ class MetricsFile:
         self.shared = shared
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(NOTED).unlink(missing_ok=True)
-        write_text(path, "".join(f"{seal(text)}\n" for text in _before(path, learner)))
+        before = _before(path, learner)
+        write_text(path, "".join(f"{seal(text)}\n" for text in before))
         self._file = path.open("a", encoding="utf-8")
+        earlier = [json.loads(text) for text in before] if _listen else []
+        self._listeners = [listen(path, earlier) for listen in _listen]
 
-    def write(self, metrics: dict[str, Any]) -> None:
+    def write(self, metrics: dict[str, Any]) -> Verdict:
+        """Write a line; returns what a listener asks of the training, the same on all ranks."""
+        verdict, why = distributed.first(lambda: self._told(metrics)) if self._listeners else ("", "")
+        if why:
+            metrics = {**metrics, "alarm": why}
         self._file.write(seal(json.dumps({**self.shared, **metrics})) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())  # a state that is saved next relies on it
+        return verdict
+
+    def _told(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+        """What the first listener that has something to say says."""
+        heard = [listener.heard(metrics) for listener in self._listeners]
+        return next((one for one in heard if one[1]), ("", ""))
 
     def __enter__(self) -> MetricsFile:
         return self
@@ -50,6 +96,8 @@ class MetricsFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the file; a training that has logged all that it will has the digest of it written beside it."""
         self._file.close()
+        for listener in self._listeners:
+            listener.close()
         if kind is None:
             path = Path(self._file.name)
             write_text(path.with_suffix(NOTED), _digest(path).decode())

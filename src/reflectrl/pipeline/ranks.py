@@ -78,6 +78,8 @@ class Ranks:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):  # the machine's name may lead nowhere
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         try:
             store, rank, size = next(dist.rendezvous("env://", timeout=timedelta(seconds=ARRIVAL)))
             self.store, self.team, self._made = dist.PrefixStore("reflectrl", store), Team(rank, size), 0

@@ -35,6 +35,7 @@ from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.signal import random_play as play_at_random
 from reflectrl.learn.signal import signal_of
+from reflectrl.learn.trainer import Verdict
 from reflectrl.learn.validation import evenly
 from reflectrl.models.labels import candidates
 from reflectrl.models.load import LanguageModel, load_model
@@ -163,10 +164,11 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
         run.metrics(seed, name), learner, {"kind": kind, "seed": seed, "arm": None, "artifact": name}
     ) as log:
 
-        def note(metrics: dict[str, float]) -> None:
-            log.write(metrics)
+        def note(metrics: dict[str, float]) -> Verdict:
+            verdict = log.write(metrics)
             last.update(metrics)
             tick(int(metrics["step"]), budget.steps, f"evaluation loss {metrics['eval_loss']:.4f}")
+            return verdict
 
         train_sft(lm, train, validation, budget, named_seed(seed, name), note, learner)
     if last.get("step", budget.steps) < budget.steps:
@@ -213,15 +215,16 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     with MetricsFile(run.metrics(seed, name), learner, shared) as log, run.timings.open("a") as times:
         spent = time.perf_counter()
 
-        def note(metrics: dict[str, Any]) -> None:
+        def note(metrics: dict[str, Any]) -> Verdict:
             nonlocal spent
-            log.write(metrics)
+            verdict = log.write(metrics)
             success = metrics.get("eval_success")
             if success is not None:  # how long it took since the last time: the report draws success over minutes
                 since, spent = spent, time.perf_counter()
                 line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
                 print(json.dumps(line), file=times, flush=True)
             tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
+            return verdict
 
         with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
             rl_seed = named_seed(seed, name)

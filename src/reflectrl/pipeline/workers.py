@@ -23,6 +23,7 @@ from reflectrl.config import Recipe
 from reflectrl.envs.workers import deaf_children, portable
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.metrics import listening
 from reflectrl.pipeline.progress import Board, Tick
 from reflectrl.plugins import resolve
 from reflectrl.types import UserError, named_seed
@@ -150,7 +151,8 @@ def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
         torch.set_num_threads(context.recipe.threads)
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start = time.perf_counter()
-    timings = function(artifact.build)(context, artifact, tick)
+    with listening(context):
+        timings = function(artifact.build)(context, artifact, tick)
     seconds = round(time.perf_counter() - start, 2)
     about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
     return [*(timings or ()), {**about, "seconds": seconds}]

@@ -712,7 +712,7 @@ def test_hostile_texts_take_no_time(title: str) -> None:
     for path in KINDS:
         began = time.process_time()
         check(path, HOSTILE[title])
-        assert time.process_time() - began < 1, path
+        assert time.process_time() - began < 3, path  # what is not linear takes minutes
 
 
 def test_a_large_file_is_quick() -> None:

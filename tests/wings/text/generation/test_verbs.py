@@ -41,14 +41,19 @@ def test_compare_prints_several_runs_in_one_table(tmp_path, capsys):
     assert "1.000 [0.000, 2.000]" in said
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [(None, "no results there yet"), ("{}", "not the results of a text task")]
-)
-def test_compare_refuses_other_folders(tmp_path, capsys, text, message):
+@pytest.mark.parametrize("text", [None, "{}", "[]", "half a li"])
+def test_compare_refuses_other_folders(tmp_path, capsys, text):
     if text is not None:
         (tmp_path / "results.json").write_text(text)
     assert main(["compare", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_compare_refuses_runs_of_different_kinds(tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "recipe.toml").write_text('name = "other"\n')
+    assert main(["compare", str(folder(tmp_path / "a")), str(tmp_path / "other")]) == 2
+    assert "of different kinds" in capsys.readouterr().err
 
 
 def test_components_come_before_the_other_metrics():

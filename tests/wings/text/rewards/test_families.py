@@ -172,7 +172,11 @@ def test_ppo_is_an_arm_like_the_others_and_goes_on_after_a_kill(tmp_path, monkey
     [
         (("run", "orders"), {"arms": "nul"}, "unknown arm of a text task 'nul' (did you mean 'nll'?)"),
         (("run", "orders"), {"eval.splits": "tests"}, "unknown split 'tests' (did you mean 'test'?)"),
-        (("run", "hha"), {"text.data": "nowhere"}, "no train samples (looked in nowhere; `reflectrl data hha"),
+        (
+            ("run", "hha"),
+            {"text.data": "nowhere", "model.source": "scratch"},
+            "no train samples (looked in nowhere; `reflectrl data hha",
+        ),
         (
             ("run", "orders"),
             {"rewards.fluency": "1.0"},

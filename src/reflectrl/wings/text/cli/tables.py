@@ -1,4 +1,4 @@
-"""`judge` and `compare`: what models of text tasks have written, side by side."""
+"""`judge`: what models of text tasks have written, side by side."""
 
 from __future__ import annotations
 
@@ -11,29 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from reflectrl.config.folders import refuse_links
-from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
     from reflectrl.wings.text.samples import Sample
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-RunPaths = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Print one table of the results of several text tasks: tasks by arms, pooled over seeds, best and last."""
-
-    runs: RunPaths
-    """Run folders of text tasks."""
-
-    def __call__(self, settings: Sequence[str]) -> None:
-        """Read the results, and print a table per task, split and sampling."""
-        _refuse(settings)
-        from reflectrl.wings.text.pipeline.results import show
-
-        show(console(160), *self.runs)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from reflectrl.config import Recipe
@@ -75,6 +76,14 @@ class TextPipeline:
         from reflectrl.wings.text.pipeline.results import show
 
         show(console(160), context.run.path)
+
+    @staticmethod
+    def compare(folders: Sequence[Path]) -> None:
+        """One table of several runs, pooled over seeds: what `reflectrl compare` prints of text tasks."""
+        from reflectrl.terminal import console
+        from reflectrl.wings.text.pipeline.results import show
+
+        show(console(160), *folders)
 
 
 def _artifacts(recipe: Recipe, seed: int, samples: str) -> Iterator[Artifact]:

@@ -16,6 +16,7 @@ from reflectrl.config.folders import data_folder
 from reflectrl.learn.checkpoint import drop_state, load_state, write_folder
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.trainer import Verdict
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.scratch import save_scratch
 from reflectrl.offline.completions import Dataset
@@ -201,12 +202,13 @@ def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     shared = {"kind": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
     with MetricsFile(text.run.metrics(seed, name), learner, shared) as file:
 
-        def note(metrics: dict[str, float]) -> None:
-            file.write(metrics)
+        def note(metrics: dict[str, float]) -> Verdict:
+            verdict = file.write(metrics)
             total = max(int(metrics["steps"]), int(metrics["step"]))
             kind = "eval_reward" if "eval_reward" in metrics else "return"
             about = {"eval_reward": "validation reward", "return": "reward"}[kind]
             tick(int(metrics["step"]), total, f"{about} {metrics[kind]:.3f}")
+            return verdict
 
         recipe, learning_seed = text.recipe, named_seed(seed, name)
         evaluate = partial(_evaluate, text, lm, seed, name)

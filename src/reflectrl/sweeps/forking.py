@@ -1,0 +1,88 @@
+"""`run --fork RUN`: a new run that takes over what another has made with the same settings, and makes the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.cli.run import RunOption
+from reflectrl.config import Recipe
+from reflectrl.pipeline.artifacts import Artifact, State, fingerprint
+from reflectrl.pipeline.graph import pipeline_of
+from reflectrl.terminal import console
+from reflectrl.types import UserError
+
+
+@dataclass(frozen=True)
+class Fork(RunOption):
+    """The option `--fork` of `reflectrl run`."""
+
+    fork: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Take over what this run folder holds and the changed recipe leaves as it is; the folder itself is not touched."""
+
+    def changed(self, recipe: Recipe, folder: Path) -> Recipe:
+        """The recipe as it is; refuses a fork of a folder into itself, or of what is no run."""
+        if self.fork is not None:
+            if not (self.fork / "recipe.toml").is_file():
+                raise UserError(f"--fork: {self.fork} is not a run folder")
+            if self.fork.resolve() == folder.resolve():
+                raise UserError(f"--fork: {folder} is the run itself; name the new one: --name NEW, or --folder")
+        return recipe
+
+    def prepare(self, recipe: Recipe, folder: Path) -> None:
+        """Copy what can be taken over, unless the new run has begun already."""
+        if self.fork is not None and not (folder / "recipe.toml").is_file():
+            taken = take_over(recipe, self.fork, folder)
+            console(120).print(f"taken over from {self.fork}: {len(taken)} artifacts", soft_wrap=True)
+
+
+def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
+    """Copy the artifacts of a run that are complete and were made with the settings that they have in `recipe`.
+
+    Returns:
+        Their keys.
+    """
+    graph, settings = pipeline_of(recipe).graph(recipe), recipe.plain()
+    before, after = State.read(source), State.read(folder)
+    for key, artifact in graph.items():
+        made = before.made.get(key, {})
+        agrees = made.get("fingerprint") == fingerprint(graph, key, settings)
+        if artifact.always or not agrees or "extent" not in made or not artifact.exists(source):
+            continue
+        for path in sorted(set(_files(artifact, source))):
+            _copy(path, folder / path.relative_to(source))
+        after.made[key] = dict(made)
+    if after.made:
+        after.write()
+    return list(after.made)
+
+
+def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
+    """The files and folders of an artifact, with the metrics of its training."""
+    for pattern in artifact.outputs:
+        for path in run.glob(pattern):
+            parts = path.relative_to(run).parts
+            is_model = parts[0] == "checkpoints" and len(parts) > 3  # of a model, the whole folder
+            yield run.joinpath(*parts[:3]) if is_model else path
+    if artifact.training:
+        name = Path(artifact.training).stem
+        yield from (run / "metrics").glob(f"seed{artifact.seed}-{name}.jsonl")
+        yield from (run / "metrics").glob(f"seed{artifact.seed}-{name}.sha256")
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file, or a folder with its files, whole or not at all."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f"{to.name}.{os.getpid()}.part")
+    if path.is_dir():
+        shutil.copytree(path, part, dirs_exist_ok=True)
+    else:
+        shutil.copy2(path, part)
+    if not to.exists():
+        part.replace(to)

@@ -1,0 +1,39 @@
+"""What hears the metrics of a run: alarms and trackers, where its recipe wants them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from reflectrl.pipeline.folder import Context
+from reflectrl.pipeline.metrics import Listen
+from reflectrl.types import UserError
+from reflectrl.watching.alarms import Alarms
+from reflectrl.watching.config import AlarmsConfig, WatchConfig
+
+
+def listeners(context: Context) -> list[Listen]:
+    """What opens them for each training; nothing where the recipe names nothing. An entry point.
+
+    Raises:
+        UserError: a tracker is not installed.
+    """
+    sections = context.recipe.sections
+    alarms: AlarmsConfig = sections["alarms"]
+    watch: WatchConfig = sections["watch"]
+    found: list[Listen] = []
+    if alarms.action != "off":
+        found.append(lambda path, earlier: Alarms(alarms, path.stem, earlier))
+    for name in watch.trackers:
+        if find_spec(name) is None:
+            raise UserError(f"watch.trackers: {name} is not installed; pip install 'reflectrl[{name}]'")
+    if watch.trackers:
+        found.append(lambda path, earlier: _trackers(context, watch, path))
+    return found
+
+
+def _trackers(context: Context, watch: WatchConfig, path: Path) -> Any:
+    from reflectrl.watching.trackers import Trackers
+
+    return Trackers(watch, path, context.recipe.name, context.recipe.plain())

@@ -1,0 +1,167 @@
+"""Trackers: TensorBoard, trackio, Weights & Biases and MLflow are told of every line of metrics.
+
+Each is imported when a recipe names it, and not before. What was told is noted in the run folder, so that a run that
+was killed and goes on tells no step twice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from reflectrl.learn.trainer import Verdict
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+from reflectrl.watching.config import WatchConfig
+
+FOLDER = "trackers"
+"""Folder of a run in which is noted what was told to whom, and where TensorBoard's files lie."""
+
+
+class Tracker(Protocol):
+    """Where numbers go."""
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Tell it the numbers of a step."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Trackers:
+    """Tells the metrics of one training to all trackers that the recipe names.
+
+    Args:
+        path: of the training's metrics, in the run folder.
+        settings: of the whole recipe, for trackers that show them.
+
+    Raises:
+        UserError: a tracker cannot be reached.
+    """
+
+    def __init__(self, config: WatchConfig, path: Path, run: str, settings: Mapping[str, Any]) -> None:
+        self.config, self.name, self.run, self.settings = config, path.stem, run, settings
+        self.folder = path.parents[1] / FOLDER
+        self._open: dict[str, Tracker] = {}
+
+    def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
+        """Tell each tracker, but for steps that it knows."""
+        step, shown = int(metrics["step"]), numbers(metrics)
+        for kind in self.config.trackers:
+            noted = self.folder / f"{self.name}.{kind}"
+            if step <= (int(noted.read_text(encoding="ascii")) if noted.is_file() else -1):
+                continue
+            if kind not in self._open:
+                self._open[kind] = opened(kind, self)
+            try:
+                self._open[kind].log(shown, step)
+            except Exception as error:  # of any kind: it speaks to a server
+                raise UserError(f"tracker {kind}: {one_line(error)}; the same command goes on") from error
+            noted.write_text(str(step), encoding="ascii")
+        return "", ""
+
+    def close(self) -> None:
+        """Let go of all trackers."""
+        for tracker in self._open.values():
+            tracker.close()
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line of metrics."""
+    found = {name: value for name, value in metrics.items() if name not in ("step", "seed")}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def opened(kind: str, of: Trackers) -> Tracker:
+    """A tracker, ready to be told numbers; UserError where it does not want to."""
+    of.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return TRACKERS[kind](of)
+    except Exception as error:  # of any kind: accounts, addresses, versions
+        raise UserError(f"tracker {kind}: {one_line(error)}") from error
+
+
+class TensorBoard:
+    """Event files in the run folder: `tensorboard --logdir runs`."""
+
+    def __init__(self, of: Trackers) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(of.folder / "tensorboard" / of.name))
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Write them, and flush: a kill loses nothing that was noted as told."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class MLflow:
+    """A run per training, in an experiment; the address is MLFLOW_TRACKING_URI's, or the folder mlruns here."""
+
+    def __init__(self, of: Trackers) -> None:
+        self._mlflow: Any = importlib.import_module("mlflow")
+        self._mlflow.set_experiment(of.config.project)
+        noted = of.folder / f"{of.name}.mlflow-run"
+        known = noted.read_text(encoding="ascii") if noted.is_file() else None
+        self._client = self._mlflow.MlflowClient()
+        if known is None:
+            experiment = self._mlflow.get_experiment_by_name(of.config.project).experiment_id
+            known = self._client.create_run(experiment, run_name=f"{of.run} {of.name}").info.run_id
+            noted.write_text(known, encoding="ascii")
+        self._run = known
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Send them."""
+        for name, value in numbers.items():
+            self._client.log_metric(self._run, name, value, step=step)
+
+    def close(self) -> None:
+        """Say that the run is over."""
+        self._client.set_terminated(self._run)
+
+
+class Session:
+    """A run of trackio or Weights & Biases, whose interfaces are alike; one that was begun goes on under its name."""
+
+    def __init__(self, of: Trackers, module: str, **options: Any) -> None:
+        package: Any = importlib.import_module(module)
+        name = f"{of.run}-{of.name}"
+        self._run: Any = package.init(project=of.config.project, name=name, config=dict(of.settings), **options)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Send them."""
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        """Say that the run is over."""
+        self._run.finish()
+
+
+def trackio(of: Trackers) -> Session:
+    """Trackio keeps its data on this machine, unless its own settings say otherwise."""
+    return Session(of, "trackio", resume="allow")
+
+
+def wandb(of: Trackers) -> Session:
+    """Weights & Biases; WANDB_MODE=offline keeps everything here."""
+    return Session(of, "wandb", resume="allow", id=f"{of.run}-{of.name}", dir=str(of.folder))
+
+
+TRACKERS: dict[str, Callable[[Trackers], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "trackio": trackio,
+    "wandb": wandb,
+}
