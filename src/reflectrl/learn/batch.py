@@ -83,3 +83,6 @@ class Rollouts(ABC):
 
     def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (what has no state has nothing to load)
         """Go on from what `state` returned."""
+
+    def close(self) -> None:  # noqa: B027
+        """Called when the training has ended, and nothing will be played any more."""

@@ -85,6 +85,7 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
                 rate /= 2
     log(metrics)
     trainer.finish()
+    rollouts.close()
 
 
 SCHEDULES: dict[str, Callable[[int, int, float], float]] = {

@@ -122,17 +122,6 @@ class ServedRollouts(EpisodeRollouts):
 
         distributed.first(drop)
 
-    def release(self) -> None:
-        """Drop all weights from the servers, and close the connections."""
-
-        def drop() -> None:
-            self.servers.unload(self.prefix)
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-        distributed.first(drop)
-        self.sent = -1
-        self.servers.close()
-
     @cached_property
     def _observations(self) -> list[Observation]:
         """The first observations of some validation tasks."""
@@ -170,10 +159,7 @@ class ServedRollouts(EpisodeRollouts):
 
     def evaluate(self) -> dict[str, float]:
         self.refresh(most=0)
-        scores = super().evaluate()
-        if self.updates == self.config.updates:
-            self.release()
-        return scores
+        return super().evaluate()
 
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
         self.updates = update
@@ -195,12 +181,19 @@ class ServedRollouts(EpisodeRollouts):
         self.updates += 1
         return super().end_update()
 
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"updates": self.updates}
-
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
-        self.updates = int(state.get("updates", state["step"]))
+        self.updates = int(state["step"])
+
+    def close(self) -> None:
+        """Drop all weights from the servers, and close the connections."""
+
+        def drop() -> None:
+            self.servers.unload(self.prefix)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+        distributed.first(drop)
+        self.servers.close()
 
     def _counts(self) -> dict[str, float]:
         """What has been counted so far by this process."""
