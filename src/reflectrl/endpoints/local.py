@@ -51,7 +51,7 @@ class LocalModel:
 
     def _written(self, asks: Sequence[Ask]) -> list[str]:
         prompts = [self._prompt(ask) for ask in asks]
-        generators = [np.random.default_rng(named_seed("local", ask.sample, len(ids))) for ask, ids in
+        generators = [np.random.default_rng(named_seed("local", ask.sample, *ids)) for ask, ids in
                       zip(asks, prompts, strict=True)]  # fmt: skip
         draw = sampler(Sampling(asks[0].temperature))
         with self.lm.playing():
