@@ -101,6 +101,13 @@ class TestAlarmsOfARun:
         found = self.metrics(tmp_path / "run")
         assert [line["step"] for line in found] == [0, 1, 2] and found[1]["lr"] == pytest.approx(like().rl.lr / 2)
 
+    def test_alarms_that_change_what_rl_ends_with_belong_to_its_settings(
+        self, recipe_file: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["run", str(recipe_file), "--folder", str(copy), "--alarms.action", "warn"]) == 0
+        assert main(["run", str(recipe_file), "--folder", str(copy), "--alarms.action", "stop"]) == 2
+        assert "alarms.action" in capsys.readouterr().err
+
     def test_warn_changes_nothing_but_the_metrics(self, like: LIKE, tmp_path: Path, finished: Path) -> None:
         pipeline.run(like("alarms.action=warn", "alarms.patience=1", "alarms.entropy=10"), tmp_path / "run")
         assert contents(tmp_path / "run", ["results.json"]) == contents(finished, ["results.json"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config.rules import Count, Natural, NonNegative, Positive, Share
+
+if TYPE_CHECKING:
+    from reflectrl.config import Recipe
 
 
 @dataclass(frozen=True)
 class AlarmsConfig:
-    """What is done when a training collapses. No artifact is made anew because alarms were changed."""
+    """What is done when a training collapses."""
 
     action: Literal["off", "warn", "stop", "roll-back"] = "off"
     """off; warn: one line, and in the metrics; stop: end the training with the best weights so far; roll-back: go on
@@ -32,6 +35,10 @@ class AlarmsConfig:
     """Success from which a policy may be sure of itself."""
     roll_backs: Natural = 2
     """How often a training goes back; at the next alarm it stops."""
+
+    def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
+        """Keys that decide what online RL makes: none, unless alarms end it or take it back."""
+        return ("alarms",) if self.action in ("stop", "roll-back") else ()
 
 
 @dataclass(frozen=True)
