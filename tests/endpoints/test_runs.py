@@ -89,6 +89,7 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
     pipeline.run(recipe_of(tmp_path, server), run)
     shown = capsys.readouterr()
     assert "4 episodes from http://127.0.0.1" in shown.out and "requests and" in shown.out
+    assert "pass@2" in shown.out
     taught = list(read_episodes(run / "episodes" / "teach-seed0-train.jsonl"))
     assert len(taught) == 4 and all(episode.success for episode in taught)
     assert {step.reflection for episode in taught for step in episode.steps} == {"It goes on."}

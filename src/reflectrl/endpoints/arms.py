@@ -28,25 +28,62 @@ ABOUT: dict[Style, str] = {
 
 
 @dataclass(frozen=True)
+class Round:
+    """One round of DAgger: who plays, and which logs of episodes it reads and writes.
+
+    Attributes:
+        log: the log that it writes, `episodes/LOG-seedN-train.jsonl`.
+        before: the log of the round before; "" for the teaching episodes.
+        policy: the student's policy, one of the models.
+        reflector: its reflector.
+    """
+
+    log: str
+    before: str
+    policy: str
+    reflector: str
+
+
+ROUNDS = {
+    "train": Round("dagger", "", "policy", "reflector"),
+    "2": Round("dagger-2", "dagger", "dagger-policy", "dagger-reflector"),
+    "3": Round("dagger-3", "dagger-2", "dagger-2-policy", "dagger-2-reflector"),
+    "4": Round("dagger-4", "dagger-3", "dagger-3-policy", "dagger-3-reflector"),
+}
+"""The rounds by the names of their artifacts; each begins with what the one before has trained."""
+
+
+@dataclass(frozen=True)
 class Aggregated(SFT):
     """A model fine-tuned on the teaching episodes and on what the teacher said where the student went (DAgger)."""
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """The teaching episodes with those of the student, and the model itself."""
+        """The episodes so far with those of the student, and the model itself."""
+        [(number, played)] = [(number, one) for number, one in ROUNDS.items() if one.log == self.log]
         output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
         asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)
-        inputs = [plan.reflected("train"), *plan.model("policy"), *plan.model("reflector")]
-        walked = plan.add("dagger", "train", "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks)
+        inputs = [plan.reflected("train"), *plan.model(played.policy), *plan.model(played.reflector)]
+        walked = plan.add("dagger", number, "sft", f"{BUILDERS}:dagger", output, inputs, *PLAYED, "teach", *asks)
         inputs = [*plan.model(BASE), walked, plan.reflected("validation")]
         return [plan.add("sft", name, "sft", "reflectrl.pipeline.training:sft", plan.checkpoint(name), inputs, *PLAYED,
                          "sft")]  # fmt: skip
 
 
 MODELS = {
-    "dagger-reflector": Aggregated("reflector", log="dagger"),
-    "dagger-policy": Aggregated("policy", log="dagger"),
+    f"{played.log}-{player}": Aggregated(player, log=played.log)
+    for played in ROUNDS.values()
+    for player in ("reflector", "policy")
 }
-ARMS = {"dagger": Arm("SFT, walks of its own labelled by the teacher, SFT again", "dagger-policy", "dagger-reflector")}
+ARMS = {
+    played.log: Arm(
+        "SFT, walks of its own labelled by the teacher, SFT again"
+        if not played.before
+        else f"{played.before}, once more",
+        f"{played.log}-policy",
+        f"{played.log}-reflector",
+    )
+    for played in ROUNDS.values()
+}
 
 
 def arms_of(recipe: Recipe) -> dict[str, Arm]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.config import Recipe
+from reflectrl.endpoints.arms import ROUNDS
 from reflectrl.endpoints.client import Endpoint
 from reflectrl.endpoints.config import endpoint_settings, require_address, teacher_settings
 from reflectrl.endpoints.contestants import asked_by
@@ -183,10 +184,10 @@ class Advised:
 def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Let the student play, and the teacher say what is best in the states it meets (DAgger, Ross et al. 2011).
 
-    The log that is written has the teaching episodes first, then the student's, whatever it did, with the teacher's
-    targets and reflections.
+    The log that is written has the teaching episodes first, or those of the round before, then the student's, whatever
+    it did, with the teacher's targets and reflections.
     """
-    recipe, run, seed = context.recipe, context.run, artifact.seed
+    recipe, run, seed, played = context.recipe, context.run, artifact.seed, ROUNDS[artifact.name]
     env, config = make(recipe.env), teacher_settings(recipe)
     able, endpoint = env.teacher.abilities(), recipe.teach.by == "endpoint"
     knows = "expert" in able and (not endpoint or config.ask != "walks")
@@ -194,11 +195,11 @@ def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
         raise UserError(
             f"the arm 'dagger' needs a teacher: {type(env).__name__} has no expert and analyst; set teach.by = endpoint"
         )
-    policy_lm, reflector_lm = load_pair(recipe, run, seed, Arm("", "policy", "reflector"), "policy")
+    policy_lm, reflector_lm = load_pair(recipe, run, seed, Arm("", played.policy, played.reflector), played.policy)
     assert reflector_lm is not None
     policy: Player = make_policy(recipe, policy_lm, Sampling(1.0))
     student = Advised(policy, analyse=not endpoint) if knows else policy
-    jobs = [Job(task, named_seed(seed, "dagger", task.id, k), {"player": "student", "kind": "dagger"})
+    jobs = [Job(task, named_seed(seed, played.log, task.id, k), {"player": "student", "kind": "dagger"})
             for task in _tasks(recipe, env, "train") for k in range(config.dagger_episodes)]  # fmt: skip
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         reflector, batch = make_reflector(recipe, reflector_lm), recipe.eval.batch
@@ -207,11 +208,15 @@ def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
     states = [(k, i) for k, episode in enumerate(episodes) for i in range(len(episode.steps))]
     states = [states[i] for i in evenly(len(states), config.dagger_states)]
     advice = student.advice if isinstance(student, Advised) else Advice()
-    lessons = _lessons(_teacher(context, f"dagger-seed{seed}") if endpoint else None, episodes, states, advice, tick)
-    path = run.path / "episodes" / f"dagger-seed{seed}-train.jsonl"
-    taught = run.outcomes(seed, "train") if recipe.teach.reflections == "outcomes" else run.teach(seed, "train")
-    lines = [to_line(episode) for episode in [*read_episodes(taught), *_with_lessons(episodes, lessons)]]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    lessons = _lessons(
+        _teacher(context, f"{played.log}-seed{seed}") if endpoint else None, episodes, states, advice, tick
+    )
+    folder = run.path / "episodes"
+    before = run.outcomes(seed, "train") if recipe.teach.reflections == "outcomes" else run.teach(seed, "train")
+    if played.before:
+        before = folder / f"{played.before}-seed{seed}-train.jsonl"
+    lines = [to_line(episode) for episode in [*read_episodes(before), *_with_lessons(episodes, lessons)]]
+    write_text(folder / f"{played.log}-seed{seed}-train.jsonl", "".join(f"{line}\n" for line in lines))
 
 
 def _lessons(

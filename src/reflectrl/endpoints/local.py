@@ -75,7 +75,8 @@ class LocalModel:
 
     def key(self, ask: Ask) -> str:
         """What identifies a question: the model, every word and setting."""
-        return _digest([self.source, list(ask.messages), *ask[1:]])
+        text = json.dumps([self.source, list(ask.messages), *ask[1:]])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _batches(self, left: Sequence[tuple[str, Ask]]) -> Iterator[list[tuple[str, Ask]]]:
         """The questions in parts that are computed together: of one temperature each."""
@@ -102,7 +103,7 @@ class LocalModel:
     def _written(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]]) -> list[tuple[str, int]]:
         """The text and the number of tokens of each answer."""
         generators = [
-            np.random.default_rng(named_seed("local", _digest(list(ask.messages)), ask.sample)) for ask in asks
+            np.random.default_rng(named_seed("local", ask.sample, *ids)) for ask, ids in zip(asks, prompts, strict=True)
         ]
         draw = sampler(Sampling(asks[0].temperature))
         with self.lm.playing():
@@ -132,6 +133,3 @@ class LocalModel:
             raise UserError(f"model {self.source!r}: a conversation has {len(ids)} tokens; its context has {fits}")
         return tuple(ids)
 
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -129,9 +129,14 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]], arms: Mapping[str, Arm
     table.add_column("arm", no_wrap=True)
     for stage in stages:
         table.add_column(stage, justify="right", no_wrap=True)
+    shares = list(dict.fromkeys(key for row in rows for key in row if key.startswith("pass@") or key == "illegal"))
+    for share in shares:
+        table.add_column(share, justify="right", no_wrap=True)
     table.add_column("what it is")
     for name, arm in arms.items():
-        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), arm.about)
+        last = cells.get((name, stages[-1]), {})
+        further = ("-" if last.get(share) is None else f"{100 * last[share]:.1f} %" for share in shares)
+        table.add_row(name, *(_cell(cells.get((name, stage))) for stage in stages), *further, arm.about)
     return table
 
 
