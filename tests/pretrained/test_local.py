@@ -15,7 +15,11 @@ from reflectrl.endpoints.local import LONGEST, LocalModel
 from reflectrl.episodes import read_episodes
 from reflectrl.types import UserError
 
-ASKS = [Ask([{"role": "user", "content": f"you are in room {n} of 5"}], 12, 1.0, sample) for n in (1, 2) for sample in (7, 8)]
+ASKS = [
+    Ask([{"role": "user", "content": f"you are in room {n} of 5"}], 12, 1.0, sample)
+    for n in (1, 2)
+    for sample in (7, 8)
+]
 RECIPE = """
 name = "local-teacher"
 arms = ["sft", "plays"]
@@ -60,8 +64,7 @@ def test_no_longer_conversation_than_that(instruct: Path, tmp_path: Path) -> Non
     folder = shutil.copytree(instruct, tmp_path / "long")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4 * LONGEST}))
-    for name in ("digests.json",):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "digests.json").unlink(missing_ok=True)
     model = LocalModel(str(folder), 1)
     with pytest.raises(UserError, match=f"its context has {LONGEST} tokens"):
         model.complete_all([Ask([{"role": "user", "content": "room 1 " * LONGEST}], 1)])

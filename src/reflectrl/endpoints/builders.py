@@ -104,7 +104,11 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
             raise UserError(f"teacher.ask is 'explain', and {type(env).__name__} has no expert; set it to walks")
         return demonstrations(_tasks(recipe, env, split), recipe.teach, seed)
     tasks = _tasks(recipe, env, split)
-    about = {"player": "teacher", "kind": "walk", "model": endpoint_settings(recipe).local or endpoint_settings(recipe).model}
+    about = {
+        "player": "teacher",
+        "kind": "walk",
+        "model": endpoint_settings(recipe).local or endpoint_settings(recipe).model,
+    }
     return [Job(task, named_seed(seed, "walk", task.id, k), about) for task in tasks for k in range(config.walks)]
 
 

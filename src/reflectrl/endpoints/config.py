@@ -61,7 +61,7 @@ class EndpointConfig:
     """Budget of a run: most money, by the prices given; 0 sets no limit."""
     local: str = ""
     """A model of this machine that is asked in place of one behind an address: a folder, a GGUF file, or a name as of
-    `model.source`. It needs a chat template; nothing is sent anywhere, and `concurrency` questions are computed together.
+    `model.source`. It needs a chat template. Nothing is sent anywhere; `concurrency` questions are computed together.
     """
 
     def problem(self) -> str | None:
@@ -175,7 +175,9 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
     inherited = {
         field.name: getattr(shared, field.name)
         for field in fields(shared)
-        if field.name not in table and not (elsewhere and field.name in WHERE) and not (served and field.name == "local")
+        if field.name not in table
+        and not (elsewhere and field.name in WHERE)
+        and not (served and field.name == "local")
     }
     made = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
     if made.local:

@@ -54,7 +54,7 @@ def players(
 
 
 def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
-    """Whom a player or the teacher of a run asks: a server, or a model that is loaded here. The run keeps the answers."""
+    """Whom a player or the teacher of a run asks: a server, or a model loaded here. The run keeps what it answers."""
     if config.local:
         return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
     return Endpoint(config, journal_of(recipe, folder))

@@ -132,4 +132,3 @@ class LocalModel:
             fits = f"{self.lm.context} tokens, of which {ask.max_tokens} (max_tokens) are for the answer"
             raise UserError(f"model {self.source!r}: a conversation has {len(ids)} tokens; its context has {fits}")
         return tuple(ids)
-
