@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reflectrl.config import Recipe
 
 BUILDERS = "reflectrl.endpoints.builders"
-ASKED = ("base_url", "model", "api", "api_version", "newer_parameters")
+ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters")
 """Keys that decide who answers."""
 SHARED = tuple(f"endpoint.{key}" for key in ASKED)
 ABOUT: dict[Style, str] = {
@@ -103,8 +103,9 @@ def _arm(recipe: Recipe, name: str) -> Arm:
     table, shared = recipe.sections["players"][name], recipe.sections["endpoint"]
     style: Style = table.get("style", "act")
     host = urlsplit(table.get("base_url", shared.base_url)).hostname  # never a key, which may stand in a query
-    asked = table.get("local") or f"{table.get('model', shared.model)} at {host}"
-    settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "local", "style", "max_tokens", "history")))
+    here = table.get("local") or ("" if {"base_url", "model"} & set(table) else shared.local)
+    asked = here or f"{table.get('model', shared.model)} at {host}"
+    settings = (*SHARED, *(f"players.{name}.{key}" for key in (*ASKED, "style", "max_tokens", "history")))
     players = "reflectrl.endpoints.contestants:players"
     if style == "reflector":
         return Arm(ABOUT[style], "policy", players=players, settings=settings, asked=asked)

@@ -14,7 +14,8 @@ from reflectrl.config import Recipe
 from reflectrl.endpoints.arms import ROUNDS
 from reflectrl.endpoints.client import Endpoint
 from reflectrl.endpoints.config import endpoint_settings, require_address, teacher_settings
-from reflectrl.endpoints.contestants import journal_of
+from reflectrl.endpoints.contestants import asked_by
+from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.teacher import (
     EndpointTeacher,
     Lesson,
@@ -71,7 +72,7 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
             tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher.endpoint))
     if not _teaches(path):
         raise UserError(
-            f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.config.model}: none won"
+            f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.name}: none won"
             f" with usable reflections (what was rejected is in {teacher.rejected}); try a larger model, or teacher.ask"
         )
 
@@ -85,7 +86,7 @@ def remaining_teaching(context: Context, artifact: Artifact) -> bool:
 
 def _teacher(context: Context, name: str) -> EndpointTeacher:
     recipe, folder = context.recipe, context.run.path
-    endpoint = Endpoint(require_address(endpoint_settings(recipe), "endpoint"), journal_of(recipe, folder))
+    endpoint = asked_by(require_address(endpoint_settings(recipe), "endpoint"), recipe, folder)
     return EndpointTeacher(endpoint, teacher_settings(recipe), folder / "endpoints" / f"rejected-{name}.jsonl")
 
 
@@ -103,7 +104,11 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
             raise UserError(f"teacher.ask is 'explain', and {type(env).__name__} has no expert; set it to walks")
         return demonstrations(_tasks(recipe, env, split), recipe.teach, seed)
     tasks = _tasks(recipe, env, split)
-    about = {"player": "teacher", "kind": "walk", "model": endpoint_settings(recipe).model}
+    about = {
+        "player": "teacher",
+        "kind": "walk",
+        "model": endpoint_settings(recipe).local or endpoint_settings(recipe).model,
+    }
     return [Job(task, named_seed(seed, "walk", task.id, k), about) for task in tasks for k in range(config.walks)]
 
 
@@ -146,14 +151,14 @@ def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: boo
         one, factor, about = teacher.endpoint.estimate(asks), len(planned), "about"
     tokens, money = factor * (one.tokens_in + one.tokens_out), factor * one.money
     price = f", cost {money:.2f}" if money else ""
-    where = teacher.endpoint.config.base_url
+    where = teacher.endpoint.where
     console(120).print(
         f"{len(planned)} episodes from {where}: {about} {factor * one.requests} requests and {tokens} tokens{price}",
         soft_wrap=True,
     )
 
 
-def _spent(endpoint: Endpoint) -> str:
+def _spent(endpoint: Endpoint | LocalModel) -> str:
     spent = endpoint.journal.spent
     cost = f", cost {spent.money:.2f}" if spent.money else ""
     return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}"

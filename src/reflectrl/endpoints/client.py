@@ -78,6 +78,7 @@ class Endpoint:
 
     Attributes:
         asked: questions so far; `known` of them were answered from the journal.
+        where, name: what messages call it: the address, and the server's name for the model.
 
     Raises:
         UserError: the `openai` package is missing, no address or model is named, or the key's variable is not set.
@@ -93,6 +94,7 @@ class Endpoint:
         for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):  # their finer lines quote what is sent
             logging.getLogger(name).setLevel(logging.WARNING)
         self.config, self.journal = config, Journal() if journal is None else journal
+        self.where, self.name = config.base_url, config.model
         self.asked = self.known = 0
         self._errors, self._key = openai, config.key()
         self._client: Any = None

@@ -59,6 +59,10 @@ class EndpointConfig:
     """Budget of a run: most tokens, read and written; 0 sets no limit."""
     max_cost: NonNegative = 0.0
     """Budget of a run: most money, by the prices given; 0 sets no limit."""
+    local: str = ""
+    """A model of this machine that is asked in place of one behind an address: a folder, a GGUF file, or a name as of
+    `model.source`. It needs a chat template. Nothing is sent anywhere; `concurrency` questions are computed together.
+    """
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None. Never shows what might be a key or a password."""
@@ -66,6 +70,8 @@ class EndpointConfig:
             return "'key_env' must be the name of an environment variable that holds the key, never the key itself"
         if self.base_url and not self.base_url.startswith(("http://", "https://")):
             return "'base_url' must begin with http:// or https://"
+        if self.local and (both := [key for key in ("base_url", "model") if getattr(self, key)]):
+            return f"'local' and {both[0]!r} are two models; name one of them"
         if self.base_url and "@" in urlsplit(self.base_url).netloc:
             return "'base_url' holds a user or a password; name a variable with a key in 'key_env' instead"
         if self.api == "azure" and not self.api_version:
@@ -121,14 +127,11 @@ class PlayerConfig(EndpointConfig):
         style: "act" answers with the action; "reason" thinks first, in the same answer; "react" reflects in one turn
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
             "reflector" writes reflections for our trained policy.
-        local: a model of this machine that plays in place of one behind an address: a folder, a GGUF file, or a name
-            as of `model.source`. It needs a chat template; nothing is sent anywhere.
         max_tokens: longest answer, in the model's tokens.
         history: most characters of an observation's history that it is shown: the end of it.
     """
 
     style: Style = "act"
-    local: str = ""
     max_tokens: Count = 300
     history: Count = 12_000
 
@@ -154,8 +157,6 @@ class Players(FreeSection):
                     f"players.{name}.{budget[0]}: the budget is that of the whole run; set endpoint.{budget[0]}"
                 )
             from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
-            if "local" in table and (both := [key for key in ("base_url", "model") if key in table]):
-                raise UserError(f"players.{name}: 'local' and {both[0]!r} are two models; name one of them")
 
 
 WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "price_in", "price_out")
@@ -170,10 +171,13 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
     """
     table, shared = recipe.sections["players"][name], endpoint_settings(recipe)
     elsewhere = "base_url" in table
+    served = elsewhere or "model" in table  # so a model that [endpoint] names by `local` is not meant
     inherited = {
         field.name: getattr(shared, field.name)
         for field in fields(shared)
-        if field.name not in table and not (elsewhere and field.name in WHERE)
+        if field.name not in table
+        and not (elsewhere and field.name in WHERE)
+        and not (served and field.name == "local")
     }
     made = from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
     if made.local:
@@ -182,7 +186,9 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
 
 
 def require_address(config: Any, section: str) -> Any:
-    """The settings, which name an address and a model; UserError names the key that is missing."""
+    """The settings, which name an address and a model, or one of this machine; UserError names the missing key."""
+    if config.local:
+        return config
     for key in ("base_url", "model"):
         if not getattr(config, key):
             raise UserError(f"{section}.{key} is missing; name the server and its model (docs/endpoints.md)")

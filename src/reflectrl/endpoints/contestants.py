@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from reflectrl.config import Recipe
 from reflectrl.config.values import Word, from_dict
 from reflectrl.endpoints.client import Ask, Endpoint, Message
-from reflectrl.endpoints.config import PlayerConfig, endpoint_settings, player_settings
+from reflectrl.endpoints.config import EndpointConfig, PlayerConfig, endpoint_settings, player_settings
 from reflectrl.endpoints.journal import Budget, Journal
 from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.parsing import read_action, read_reflection
@@ -54,17 +53,11 @@ def players(
     return player, make_reflector(recipe, load_model(folder, recipe.model, "reflector"))
 
 
-def asked_by(config: PlayerConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
-    """Whom a player of a run asks: a server, whose answers the run keeps, or a model that is loaded here."""
+def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
+    """Whom a player or the teacher of a run asks: a server, or a model loaded here. The run keeps what it answers."""
     if config.local:
-        return _local(config.local, config.concurrency)
+        return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
     return Endpoint(config, journal_of(recipe, folder))
-
-
-@lru_cache(maxsize=1)
-def _local(source: str, batch: int) -> LocalModel:
-    """The model that was loaded last is kept: a run asks for it anew for every split and sampling."""
-    return LocalModel(source, batch)
 
 
 def player_at(url: str) -> EndpointPlayer:

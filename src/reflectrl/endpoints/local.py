@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from reflectrl.config import ModelConfig
 from reflectrl.endpoints.client import Ask, without_thinking
+from reflectrl.endpoints.journal import Cost, Journal
+from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.players.policy import sampler
 from reflectrl.plugins import one_line
@@ -18,45 +23,93 @@ LONGEST = 8192
 """Most tokens of a conversation with its answer, where the model can take so many."""
 
 
+@lru_cache(maxsize=1)
+def _loaded(source: str) -> LanguageModel:
+    """The model that was loaded last is kept: a run asks for it anew for every split and sampling."""
+    return load_model(source, ModelConfig(source=source, chat="on", context=LONGEST))
+
+
 class LocalModel:
-    """Answers conversations with a model that is loaded here. Equal questions are computed once.
+    """Answers conversations with a model that is loaded here, as an `Endpoint` does with one behind an address.
+
+    Answers are kept in the journal like those of a server, so equal questions are computed once, and a run that was
+    killed goes on without asking again. What is drawn depends on the question and on `Ask.sample` alone.
 
     Args:
         source: a folder, a GGUF file, a name that `reflectrl data model` knows, or that of a model on this machine.
         batch: how many questions are computed together.
+        journal: remembers answers and holds the budget, in which its tokens count (they cost no money).
+
+    Attributes:
+        where, name: what messages call it: the source.
 
     Raises:
         UserError: nothing loadable is there, or its tokenizer has no chat template.
     """
 
-    def __init__(self, source: str, batch: int) -> None:
-        self.source, self.batch = source, batch
-        self.lm = load_model(source, ModelConfig(source=source, chat="on", context=LONGEST))
-        self._known: dict[str, str] = {}
+    def __init__(self, source: str, batch: int, journal: Journal | None = None) -> None:
+        self.source = self.where = self.name = source
+        self.batch, self.journal = batch, Journal() if journal is None else journal
+        self.lm = _loaded(source)
 
     def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:
         """The answers, in order; see `Endpoint.complete_all`.
 
         Raises:
-            UserError: a conversation does not fit the model's context, or its chat template cannot hold it.
+            UserError: a conversation does not fit the model's context, its chat template cannot hold it, or the budget
+                is spent; what was answered is kept.
         """
-        keys = [repr((list(ask.messages), ask[1:])) for ask in asks]
-        missing = {key: ask for key, ask in zip(keys, asks, strict=True) if key not in self._known}
-        left = list(missing.items())
-        for start in range(0, len(left), self.batch):
-            part = left[start : start + self.batch]
-            self._known |= zip((key for key, _ in part), self._written([ask for _, ask in part]), strict=True)
-            tick(len(asks) - len(left) + start + len(part))
-        return [self._known[key] for key in keys]
+        keys = [self.key(ask) for ask in asks]
+        left = [one for one in dict(zip(keys, asks, strict=True)).items() if self.journal.answer(one[0]) is None]
+        done = len(asks) - len(left)
+        for part in self._batches(left):
+            self._answer(part)
+            done += len(part)
+            tick(done)
+        return [self.journal.answer(key) or "" for key in keys]
 
-    def _written(self, asks: Sequence[Ask]) -> list[str]:
-        prompts = [self._prompt(ask) for ask in asks]
-        generators = [np.random.default_rng(named_seed("local", ask.sample, *ids)) for ask, ids in
-                      zip(asks, prompts, strict=True)]  # fmt: skip
+    def estimate(self, asks: Sequence[Ask]) -> Cost:
+        """What these questions would take at most: no money."""
+        left = [ask for ask in asks if self.journal.answer(self.key(ask)) is None]
+        return Cost(sum(len(self._prompt(ask)) for ask in left), sum(ask.max_tokens for ask in left), 0.0, len(left))
+
+    def key(self, ask: Ask) -> str:
+        """What identifies a question: the model, every word and setting."""
+        text = json.dumps([self.source, list(ask.messages), *ask[1:]])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _batches(self, left: Sequence[tuple[str, Ask]]) -> Iterator[list[tuple[str, Ask]]]:
+        """The questions in parts that are computed together: of one temperature each."""
+        for temperature in dict.fromkeys(ask.temperature for _, ask in left):
+            same = [one for one in left if one[1].temperature == temperature]
+            yield from (same[start : start + self.batch] for start in range(0, len(same), self.batch))
+
+    def _answer(self, part: Sequence[tuple[str, Ask]]) -> None:
+        """Compute answers, and keep them; as many as the budget allows."""
+        prompts, numbers = [self._prompt(ask) for _, ask in part], list[str]()
+        for (_, ask), ids in zip(part, prompts, strict=True):
+            if (number := self.journal.reserve(Cost(len(ids), ask.max_tokens))) is None:
+                break
+            numbers.append(number)
+        found = self._written([ask for _, ask in part[: len(numbers)]], prompts[: len(numbers)]) if numbers else []
+        for number, (key, _), ids, (text, count) in zip(numbers, part, prompts, found, strict=False):
+            self.journal.settle(number, Cost(len(ids), count), key, text)
+        if len(numbers) < len(part):
+            raise UserError(
+                f"model {self.source!r}: the budget is spent ({self.journal.refused}); what was answered is kept:"
+                " raise it and go on"
+            )
+
+    def _written(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]]) -> list[tuple[str, int]]:
+        """The text and the number of tokens of each answer."""
+        generators = [
+            np.random.default_rng(named_seed("local", ask.sample, *ids)) for ask, ids in zip(asks, prompts, strict=True)
+        ]
         draw = sampler(Sampling(asks[0].temperature))
         with self.lm.playing():
             found = self.lm.backend.write(prompts, [ask.max_tokens for ask in asks], draw, generators)
-        return [without_thinking(self.lm.tokenizer.decode(ids, skip_special_tokens=True)) for ids, _ in found]
+        decode = self.lm.tokenizer.decode
+        return [(without_thinking(decode(ids, skip_special_tokens=True)), len(ids)) for ids, _ in found]
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """The conversation as the model's chat template has it; instructions join the first question if they must."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from reflectrl.endpoints.client import Ask, Endpoint, Message
 from reflectrl.endpoints.config import TeacherConfig
 from reflectrl.endpoints.contestants import ILLEGAL
+from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.parsing import problem_of, read_action, read_reflection
 from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts.messages import conversation, follow_up, said
@@ -55,7 +56,7 @@ class EndpointTeacher:
         rejected: the file in which answers are kept aside that were not usable after all attempts.
     """
 
-    def __init__(self, endpoint: Endpoint, config: TeacherConfig, rejected: Path) -> None:
+    def __init__(self, endpoint: Endpoint | LocalModel, config: TeacherConfig, rejected: Path) -> None:
         self.endpoint, self.config, self.rejected = endpoint, config, rejected
 
     def lessons(self, questions: Sequence[Question]) -> list[Lesson]:
