@@ -179,7 +179,9 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("docker", "ray", "curl", "hf", "pre-commit", "source"), f"nothing is known of: {line}"
+            assert program in ("docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
+                f"nothing is known of: {line}"
+            )
 
 
 def require_verb(words: Sequence[str], line: str) -> None:
