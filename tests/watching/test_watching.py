@@ -190,6 +190,19 @@ class TestWatch:
             assert running.wait(timeout=300) == 0
         assert seen.returncode == 0 and "eval 3 of 3" in seen.stdout, seen.stderr
 
+    def test_ctrl_c_ends_the_watching_without_a_word(
+        self, copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def pressed(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        state = json.loads((copy / "state.json").read_text(encoding="utf-8"))
+        (copy / "state.json").write_text(json.dumps({**state, "complete": ["teach"]}), encoding="utf-8")
+        monkeypatch.setattr(time, "sleep", pressed)
+        assert main(["watch", str(copy)]) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and "rl reflect-rl" in said.out
+
     def test_lines_that_are_half_written_or_damaged_are_passed_over(self, tmp_path: Path, copy: Path) -> None:
         path = copy / "metrics/seed0-rl-reflect-rl.jsonl"
         whole = lines(path)

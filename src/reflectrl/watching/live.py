@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,7 +50,7 @@ class Watch:
         if self.once:
             out.print(table(self.run))
             return
-        with Live(table(self.run), console=out, auto_refresh=False) as live:
+        with suppress(KeyboardInterrupt), Live(table(self.run), console=out, auto_refresh=False) as live:
             while not is_complete(self.run):
                 time.sleep(self.every)
                 live.update(table(self.run), refresh=True)
