@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from reflectrl.cli import main
 from reflectrl.config import load_recipe
+from reflectrl.report.data import read_run
+from reflectrl.sweeps.compare import differing
 from tests.pipeline.conftest import contents
 
 
@@ -109,6 +112,13 @@ class TestCompare:
             assert part in said and part in text.replace("Careful: ", "careful: ")
         assert "│ random " in said and "run · random" not in said  # what learns nothing stands once
         assert text.count("<svg") > 4 and "src=" not in text
+
+    def test_a_key_that_an_older_version_did_not_know_has_its_default(self, finished: Path, tmp_path: Path) -> None:
+        old = tmp_path / "old"
+        shutil.copytree(finished, old)
+        lines = (old / "recipe.toml").read_text(encoding="utf-8").splitlines()
+        (old / "recipe.toml").write_text("\n".join(line for line in lines if "rank_timeout" not in line))
+        assert differing([read_run(run).recipe for run in (finished, old)]) == {}
 
     def test_one_run_or_none_is_refused(
         self, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

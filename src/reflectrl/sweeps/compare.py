@@ -12,6 +12,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table as Shown
 
+from reflectrl.pipeline.artifacts import defaults
 from reflectrl.report.data import REFERENCES, Metric, Run, Score, read_run
 from reflectrl.report.page import asset, template, write_page
 from reflectrl.report.plots import CurveSection, curve_sections
@@ -89,8 +90,12 @@ def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, An
 
 
 def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Dotted key → its value in each recipe, for the keys whose values differ; the run's name is none of them."""
-    flat = [dict(_flat(recipe)) for recipe in recipes]
+    """Dotted key → its value in each recipe, for the keys whose values differ; the run's name is none of them.
+
+    A key that an older version did not know has its default there.
+    """
+    known = dict(_flat(defaults()))
+    flat = [known | dict(_flat(recipe)) for recipe in recipes]
     keys = dict.fromkeys(key for one in flat for key in one if key != "name")
     values = {key: [_words(one.get(key)) for one in flat] for key in keys}
     return {key: found for key, found in values.items() if len(set(found)) > 1}
