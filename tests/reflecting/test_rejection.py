@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from reflectrl.config import RLConfig
 from reflectrl.learn.trainer import weights_of
 from reflectrl.players import Policy, Reflector
 from reflectrl.reflecting.config import ReflectingConfig
@@ -31,11 +32,16 @@ CONFIG = replace(RL, episodes=8)
 
 
 def train(
-    policy: Policy, reflector: Reflector, settings: ReflectingConfig = SETTINGS, log: Any = None, **more: Any
+    policy: Policy,
+    reflector: Reflector,
+    settings: ReflectingConfig = SETTINGS,
+    log: Any = None,
+    config: RLConfig = CONFIG,
+    **more: Any,
 ) -> Metrics:
     found: Metrics = []
-    rollouts = rollouts_of(policy, reflector, CONFIG, settings)
-    train_rejection(rollouts, CONFIG, settings, 0, log or found.append, make_env=Signs, batch=8, **more)
+    rollouts = rollouts_of(policy, reflector, config, settings)
+    train_rejection(rollouts, config, settings, 0, log or found.append, make_env=Signs, batch=8, **more)
     return found
 
 
@@ -76,10 +82,11 @@ def test_where_all_reflections_do_alike_none_is_kept(pair: Pair) -> None:
 
 def test_the_reflector_learns_to_say_what_wins(pair: Pair) -> None:
     policy, reflector = pair()
-    log = train(policy, reflector)
+    settings = replace(SETTINGS, samples=8, continuations=4, rounds=6)
+    log = train(policy, reflector, settings, config=replace(CONFIG, episodes=32))
     assert log[0]["eval_success"] == 0.25 and max(line["eval_success"] for line in log) == 1.0
-    assert log[0]["success"] < 0.35 and log[-2]["success"] > log[0]["success"] + 0.3
-    assert [line["step"] for line in log] == [*range(SETTINGS.rounds + 1)]
+    assert log[0]["success"] < 0.4 and log[-2]["success"] > 0.75  # 0.94 to 1 with each of six seeds
+    assert [line["step"] for line in log] == [*range(settings.rounds + 1)]
     assert {"judged", "kept", "gain", "reflection_loss", "env_steps", "eval_success"} <= log[0].keys()
     assert log[1]["env_steps"] > log[0]["env_steps"] > 8  # what actions were tried with counts
 

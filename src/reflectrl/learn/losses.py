@@ -219,7 +219,7 @@ def approximate_kl(logp_N: Tensor, old_logp_N: Tensor) -> Tensor:
     Source: Schulman 2020, "Approximating KL Divergence", the estimator k3. [N], [N] -> scalar without gradient.
     """
     log_ratio_N = (logp_N - old_logp_N).detach()
-    return (log_ratio_N.exp() - 1 - log_ratio_N).mean()
+    return (log_ratio_N.expm1() - log_ratio_N).clamp(min=0).mean()  # below 0 by rounding only
 
 
 def _ppo(logp_N: Tensor, old_logp_N: Tensor, advantages_N: Tensor, config: RLConfig) -> dict[str, Tensor]:
