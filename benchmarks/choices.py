@@ -9,6 +9,7 @@ label; the other two read no list. `texts` gives each action the log-probability
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
     }
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, 5 * settings.repetitions).items()}
     return {
-        "size": size,
+        "size": Path(size).name,
         "one pass per action, ms": 1000 * seconds["plain"],
         "enumeration, ms": 1000 * seconds["enumeration"],
         "texts, ms": 1000 * seconds["texts"],
@@ -68,7 +69,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per size."""
-    return [note(row(size, settings)) for size in settings.sizes]
+    return [note(row(size, settings)) for size in settings.models]
 
 
 if __name__ == "__main__":

@@ -49,10 +49,15 @@ class Tokens:
 
 
 def tokenized(lm: LanguageModel, texts: Sequence[str], side: str, reserve: int = 0) -> tuple[Tensor, Tensor]:
-    """Ids and attention mask, both (B, T), padded on a side; a text that is too long loses its beginning."""
+    """Ids and attention mask, both (B, T), padded on a side; a text that is too long loses its beginning.
+
+    Texts open with the beginning-of-text token where the engine's prompts do, whatever the tokenizer would add.
+    """
+    bos = lm.tokenizer.bos_token if lm.tokenizer.bos_token_id not in (None, lm.tokenizer.eos_token_id) else ""
     lm.tokenizer.truncation_side = "left"
     batch = lm.tokenizer(
-        list(texts),
+        [bos + text for text in texts],
+        add_special_tokens=False,
         return_tensors="pt",
         padding=True,
         padding_side=side,

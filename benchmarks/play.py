@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,6 @@ from .workloads import Workload, bench_model, records, reflection_ids, workload
 
 KEPT = 7 * 2**30
 """Bytes of keys and values that each player may keep: all that 64 long episodes need at the smaller sizes."""
-
-HEAVY = 2e12
-"""Operations of a plain tick beyond which the tick in the middle stands for all, and is played once."""
 
 BEFORE = 16
 """Other episodes whose reflections the draft model knows."""
@@ -216,21 +214,23 @@ class Cell:
             total += measure(lambda playing=playing, steps=steps: self.engine.tick(playing, steps))
         return total
 
-    def row(self, repetitions: int) -> dict[str, Any]:
+    def row(self, repetitions: int, heavy: float) -> dict[str, Any]:
+        """What is found; where a plain tick takes more operations, the middle one stands for all and is played once."""
         rate = gemm_rate(self.lm.dtype, self.lm.device)
         middle = self.ticks[len(self.ticks) // 2]
-        if len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > HEAVY:
+        once = len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > heavy
+        if once:
             self.ticks = [middle]
         watch, plain_watch = Watch(self.engine.models), PlainWatch(self.plain)
         sides = {"plain": (self.plain_ticks, plain_watch), "engine": (self.engine_ticks, watch)}
-        seconds, flops = measured(sides, repetitions, len(self.ticks) == 1)
+        seconds, flops = measured(sides, repetitions, once)
         repetitions = len(seconds["engine"])
         plain, ours = statistics.median(seconds["plain"]), statistics.median(seconds["engine"])
         predicted = flops["plain"] / flops["engine"]
         steps = len(self.ticks) * len(self.episodes)
         every = steps * repetitions
         return {
-            "size": self.size,
+            "size": Path(self.size).name,
             "workload": self.work.name,
             "batch": len(self.episodes),
             "plain steps/s": steps / plain,
@@ -318,7 +318,8 @@ class PlainWatch(Watch):
 
 def body(lm: LanguageModel) -> int:
     """Weights that every token is multiplied with."""
-    return sum(p.numel() for p in lm.core.base_model.parameters() if p.ndim == 2) - 2 * lm.hidden_size * lm.context
+    tables = {id(module.weight) for module in lm.core.modules() if isinstance(module, torch.nn.Embedding)}
+    return sum(p.numel() for p in lm.core.parameters() if p.ndim == 2 and id(p) not in tables)
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
@@ -326,7 +327,8 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
     made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
     speculative = settings.speculative == "on"
     return [
-        note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions)) for cell in settings.cells()
+        note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions, settings.heavy))
+        for cell in settings.cells()
     ]
 
 

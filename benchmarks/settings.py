@@ -23,10 +23,14 @@ class Settings:
     """What is played: "taxi", "taxi-history", "alfworld"."""
     sizes: tuple[str, ...] = ("4x256", "gpt2-small")
     """Models: "tiny", "4x256", "gpt2-small", "gpt2-xl"."""
+    model: str = ""
+    """Folder or short name of a pretrained model, measured in the place of these."""
     batches: tuple[int, ...] = (1, 16, 64)
     """Episodes at a time in play; steps per pass in an update."""
     repetitions: int = 3
     """Interleaved repetitions; the median is shown."""
+    heavy: float = 2e12
+    """Operations of the plain side beyond which a cell is measured once, however many repetitions are asked for."""
     threads: int = 0
     """Threads; 0 leaves it to torch."""
     device: str = "cpu"
@@ -40,9 +44,14 @@ class Settings:
     shares: tuple[float, ...] = (0.2, 0.5, 0.8)
     """Where in the episodes the timed steps of play lie, as shares of the shortest."""
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What `bench_model` is to load or make: the pretrained model, else the sizes."""
+        return (self.model,) if self.model else self.sizes
+
     def cells(self) -> list[tuple[str, str, int]]:
         """(size, workload, batch) of every row."""
-        return [(size, name, batch) for size in self.sizes for name in self.workloads for batch in self.batches]
+        return [(size, name, batch) for size in self.models for name in self.workloads for batch in self.batches]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
     speeds = {side: tokens / taken for side, taken in seconds.items()}
     best = max(speed for side, speed in speeds.items() if side != "engine")
     return {
-        "size": size,
+        "size": Path(size).name,
         "workload": name,
         "batch": batch,
         "precision": precision,

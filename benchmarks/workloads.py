@@ -20,6 +20,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.scratch import make_model, train_tokenizer
 from reflectrl.models.sharing import Ids
+from reflectrl.models.sources import find_model
 from reflectrl.prompts import policy_prompt, reflection_completion
 from reflectrl.teach import Demonstration, teach
 from reflectrl.types import Episode, Task, UserError, named_seed
@@ -126,23 +127,29 @@ def bench_model(
     """A model with random weights in evaluation mode, loaded as every model is: float32, and attention as on CPUs.
 
     Args:
-        size: "tiny", "4x256", "gpt2-small" or "gpt2-xl".
+        size: "tiny", "4x256", "gpt2-small" or "gpt2-xl"; or a pretrained model, by folder or short name. It keeps its
+            weights, vocabulary and tokenizer, and is spoken to without a chat template, as on the plain side.
         workload: the tokenizer is trained on its text.
         vocab: rows of the embedding table; more than the tokenizer has tokens cost time and memory, as in a model that
             was not made for this text. None: 512 for "4x256", else GPT-2's 50257.
-        context: positions; None takes the workload's.
+        context: positions; None takes the workload's, or all of a pretrained model's.
         adapter: the player's name, where `settings` ask for LoRA.
         settings: further fields of `ModelConfig` (`lora_rank`, `dtype`, `device`, `mixed_precision` ...).
 
     Raises:
-        UserError: no such size, or fewer rows than the tokenizer has tokens.
+        UserError: no such size, fewer rows than the tokenizer has tokens, or other rows than a pretrained model has.
     """
+    plain = {"device": "cpu", "mixed_precision": "off"}
     if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+        source = find_model(size)
+        if not Path(source).is_dir() or vocab is not None:
+            raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}, and folders of models")
+        whole = ModelConfig(**({"context": context or 2**30, "chat": "off"} | plain | settings))  # type: ignore[arg-type]
+        return load_model(source, whole, adapter, seed)
     layers, width, heads = SIZES[size]
     vocab, context = vocab or VOCAB.get(size, GPT2_VOCAB), context or workload.context
     shape = {"family": family, "layers": layers, "width": width, "heads": heads, "context": context}
-    config = ModelConfig(**shape, **({"device": "cpu", "mixed_precision": "off"} | settings))  # type: ignore[arg-type]
+    config = ModelConfig(**shape, **(plain | settings))  # type: ignore[arg-type]
     return make_bench_model(config, workload, vocab, seed, adapter)
 
 

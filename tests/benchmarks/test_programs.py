@@ -1,7 +1,10 @@
 """Each program measures both sides on a tiny model, and the two sides do the same work."""
 
+import copy
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from benchmarks import choices, identical, offline, play, sft, update
 from benchmarks.settings import Settings
 from reflectrl.cli import main
+from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import has_fast_bfloat16
 
 TINY = Settings(workloads=("taxi-history",), sizes=("tiny",), batches=(3,), repetitions=1, threads=1)
@@ -38,6 +42,23 @@ def test_sft_is_measured_in_the_precisions_that_the_machine_computes() -> None:
     both = has_fast_bfloat16(torch.device("cpu"))
     assert [row["precision"] for row in found] == (["fp32", "bf16"] if both else ["fp32"])
     assert all(row["tokens/s"] > 0 and row["padded tokens/s"] > 0 and row["packed tokens/s"] > 0 for row in found)
+
+
+def test_a_pretrained_model_is_measured_in_the_place_of_the_sizes(
+    tiny: Callable[..., LanguageModel], tmp_path: Path
+) -> None:
+    """Its prompts open with a token of its own, on both sides."""
+    made, folder = tiny("taxi-history", vocab=600, family="llama"), tmp_path / "mine"
+    tokenizer = copy.deepcopy(made.tokenizer)
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    made.model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    asked = replace(TINY, model=str(folder), shares=(0.5,), heavy=0.0)
+    [played], [updated] = play.rows(asked), update.rows(asked)
+    assert played["size"] == updated["size"] == "mine"
+    assert played["read"] < played["plain read"] / 2 and played["written"] >= played["plain written"] - 1
+    assert updated["difference"] < 1e-4 and updated["read"] < updated["plain read"]
+    assert sft.rows(replace(asked, workloads=("taxi",), batches=(2,)))[0]["speed-up"] > 0
 
 
 def test_a_lol_reads_the_samples_that_likelihood_reads() -> None:
@@ -70,6 +91,8 @@ def test_the_verb_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["play", "--sizes", "huge"], "huge"),
         (["play", "--workloads", "texi"], "texi"),
         (["choices", "--repetitions", "0"], "repetitions"),
+        (["memory", "--model", "mine"], "takes no --model"),
+        (["update", "--model", "./gone"], "gone"),
         (["choices", "--nonsense", "1"], "nonsense"),
     ],
 )

@@ -1,5 +1,7 @@
 """What a model needs is told from its files, and what cannot fit is refused before it is loaded."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from reflectrl.cli import main
 from reflectrl.config import ModelConfig, Recipe, from_dict
 from reflectrl.models.fitting import GIB, adapter_bytes, estimate, shapes_of, weight_bytes
 from reflectrl.models.load import load_model
-from reflectrl.models.memory import available, refuse_unless_fitting, require_memory
+from reflectrl.models.memory import available, out_of_memory_told, refuse_unless_fitting, require_memory
 from reflectrl.types import UserError
 
 
@@ -88,6 +90,24 @@ def test_a_model_that_cannot_fit_is_refused_with_settings_that_help(tiny_folder:
     refuse_unless_fitting(source, ModelConfig(dtype="bfloat16"), needed / 2)
     refuse_unless_fitting(source, ModelConfig(quantisation="nf4", lora_rank=2), needed - 1)
     assert 0 < available() < 2**20 * GIB
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="the system does not tell the limits")
+def test_a_limit_of_the_process_counts_as_memory() -> None:
+    code = (
+        "import resource; from reflectrl.models.memory import available;"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34)); assert available() < 2**34, available();"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**20, 2**34)); assert available() < 0, available()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_memory_that_runs_out_is_told_in_a_line() -> None:
+    for take in (lambda: torch.empty(2**50), lambda: bytearray(2**62)):
+        with pytest.raises(UserError, match="memory is used up"), out_of_memory_told():
+            take()
+    with pytest.raises(RuntimeError, match="inconsistent"), out_of_memory_told():
+        torch.ones(2) @ torch.ones(3)
 
 
 def test_a_damaged_header_is_named(tmp_path: Path) -> None:

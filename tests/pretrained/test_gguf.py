@@ -131,7 +131,11 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, command: Command) -
     write(tmp_path / "odd.gguf", architecture="mamba3")
     (tmp_path / "text.gguf").write_text("a model")
     (tmp_path / "short.gguf").write_bytes((tmp_path / "odd.gguf").read_bytes()[:200])
+    write(tmp_path / "cut.gguf")
+    with (tmp_path / "cut.gguf").open("r+b") as file:
+        file.truncate((tmp_path / "cut.gguf").stat().st_size - 2000)
     for name, about in (
+        ("cut.gguf", "this GGUF file cannot be read"),
         ("odd.gguf", "this GGUF file cannot be read: .*mamba3"),
         ("short.gguf", "this GGUF file cannot be read"),
         ("text.gguf", "is no GGUF file"),

@@ -1,6 +1,7 @@
 """What is wrong with a model is said before anything is made: one line, exit code 2, by the command line itself."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,14 @@ import pytest
 from reflectrl.cli import main
 from tests.pretrained.conftest import Maker
 
-OWN = "{{ raise_exception('only poems, please') }}"
-
+TEMPLATES = {
+    "{{ raise_exception('only poems, please') }}": r"fails \(TemplateError: only poems, please\)",
+    "{{ persona.name }}": r"fails \(UndefinedError: 'persona' is undefined\)",
+    "{% for message in messages %}": r"fails \(TemplateSyntaxError: ",
+    "{# nothing #}": "does not keep a prompt as it is",
+    "{{ messages[-1]['content'] | upper }}": "does not keep a prompt as it is",
+}
+"""Chat templates that cannot be used, and what is said of them."""
 
 Refused = Callable[..., str]
 
@@ -38,6 +45,10 @@ def test_a_model_that_is_not_there_is_refused_before_teaching(refused: Refused, 
     assert "hf download NAME" in line
 
 
+def test_a_misspelt_short_name_is_told_the_near_one(refused: Refused) -> None:
+    assert refused("smollm2-135").endswith("(did you mean 'smollm2-135m'?)")
+
+
 def test_a_role_of_its_own_is_looked_at_as_well(refused: Refused, instruct: Path, tmp_path: Path) -> None:
     assert "model './gone' is neither" in refused(instruct, "--model.reflector", "./gone")
 
@@ -53,9 +64,11 @@ def test_damaged_weights_are_named(refused: Refused, instruct: Path, tmp_path: P
     assert "broken/model.safetensors is no safetensors file" in refused("broken")
 
 
-def test_a_chat_template_that_fails_is_named_with_the_way_out(refused: Refused, chat_model: Maker) -> None:
-    line = refused(chat_model(OWN))
-    assert "its chat template fails (TemplateError: only poems, please); set model.chat to off" in line
+@pytest.mark.parametrize(("template", "about"), TEMPLATES.items())
+def test_a_chat_template_that_cannot_be_used_is_named_with_the_way_out(
+    refused: Refused, chat_model: Maker, template: str, about: str
+) -> None:
+    assert re.search(f"its chat template {about}.*; set model.chat to off", refused(chat_model(template)))
 
 
 def test_a_tokenizer_without_labels_is_named(

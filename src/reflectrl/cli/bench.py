@@ -29,6 +29,9 @@ PARTS = {
 }
 """What is measured, and what it says."""
 
+PRETRAINED = ("play", "update", "sft", "choices")
+"""Parts that can be measured with a pretrained model."""
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -40,10 +43,14 @@ class Bench:
     """What is played: taxi, taxi-history, alfworld (its shape, not the game)."""
     sizes: tuple[str, ...] = ("4x256",)
     """Models, with random weights: tiny, 4x256, gpt2-small, gpt2-xl."""
+    model: str = ""
+    """Folder or short name of a pretrained model, in the place of these; for play, update, sft and choices."""
     batches: tuple[int, ...] = (1, 16)
     """Episodes at a time in play; steps per pass in an update; rows per step in SFT."""
     repetitions: int = 3
     """Interleaved repetitions; medians are shown."""
+    heavy: float = 2e12
+    """Operations of the plain side beyond which play and update are measured once, whatever the repetitions."""
     threads: int = 0
     """Threads; 0 leaves it to torch."""
     device: str = "cpu"
@@ -70,7 +77,7 @@ class Bench:
         asked.begin(wanted)
         measure = importlib.import_module(f"{package}.measure")
         found: dict[str, Any] = {}
-        for part in self.parts or PARTS:
+        for part in self.parts or (PRETRAINED if self.model else PARTS):
             program = importlib.import_module(f"{package}.{part}")
             if not self.json:
                 print(f"{part}: {PARTS[part]}", flush=True)
@@ -84,6 +91,8 @@ class Bench:
         for part in self.parts:
             if part not in PARTS:
                 raise UserError(f"unknown part {part!r}{suggestion(part, PARTS)}; there are {', '.join(PARTS)}")
+            if self.model and part not in PRETRAINED:
+                raise UserError(f"bench: {part} takes no --model; {', '.join(PRETRAINED)} do")
         for name, least in (("repetitions", self.repetitions), ("batches", min(self.batches, default=0))):
             if least < 1:
                 raise UserError(f"bench: {name} must be at least 1")

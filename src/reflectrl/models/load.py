@@ -33,7 +33,7 @@ from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.sources import find_model
-from reflectrl.plugins import one_line
+from reflectrl.plugins import names, one_line, suggestion
 from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError
 
@@ -184,7 +184,8 @@ def _loading(source: str) -> Iterator[None]:
     except Exception as error:
         if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
-            raise UserError(f"model {source!r} {about}") from error
+            near = suggestion(source, names("models"))
+            raise UserError(f"model {source!r} {about}{near if 'mean' in near else ''}") from error
         raise UserError(
             f"model {source!r} cannot be loaded as a Hugging Face model: {one_line(error)[:200]}"
         ) from error

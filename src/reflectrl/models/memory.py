@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
 
 
 def available() -> float:
-    """Bytes of memory that this machine (or its control group) can give now; infinite where nobody says."""
+    """Bytes of memory that this process can get now: from the machine, its control group, and within `ulimit -v`.
+
+    Infinite where nobody says.
+    """
+    return min(_of_machine(), _of_process())
+
+
+def _of_process() -> float:
+    """Address space that a limit of the process leaves."""
+    try:
+        lines = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
+        limit = next(line for line in lines if line.startswith("Max address space")).split()[3]
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        return float(int(limit) - used) if limit.isdecimal() else float("inf")
+    except (OSError, StopIteration, ValueError, IndexError):
+        return float("inf")
+
+
+def _of_machine() -> float:
     found = float("inf")
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -38,6 +57,21 @@ def free_bytes(device: torch.device) -> float:
     if device.type != "cuda" or not torch.cuda.is_available():
         return available()
     return float(torch.cuda.mem_get_info(device)[0])
+
+
+@contextmanager
+def out_of_memory_told() -> Iterator[None]:
+    """Memory that runs out within the block is no bug: UserError says what would need less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        about = " ".join(str(error).split())
+        if isinstance(error, MemoryError) or "allocate memory" in about or "out of memory" in about:
+            raise UserError(
+                "the memory is used up; end what else takes some, or set a smaller model.context, sft.batch_size or"
+                " rl.minibatch, or model.gradient_checkpointing"
+            ) from error
+        raise
 
 
 def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
