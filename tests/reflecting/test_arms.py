@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,14 @@ def test_the_trained_reflector_is_loaded_and_exported(learned: Path, tmp_path: P
             for player, weights in zip((players.player, players.reflector), wanted, strict=True):
                 found: dict[str, torch.Tensor] = player.lm.weights()  # type: ignore[union-attr]
                 assert all(torch.equal(tensor, found[key]) for key, tensor in weights.items())
+
+
+def test_the_curriculum_of_rejection_sampling_goes_on_with_its_rounds(learned: Path) -> None:
+    lines = [
+        json.loads(line) for line in (learned / "metrics/seed0-reflector-rejection.jsonl").read_text().splitlines()
+    ]
+    stages = [line["stage"] for line in lines if "judged" in line]
+    assert len(stages) == len(set(stages)) == 2
 
 
 @pytest.mark.parametrize("name", list(ARMS))

@@ -42,7 +42,8 @@ class Curriculum:
         window: int = 5,
     ) -> None:
         if kind == "equal" and updates < len(stages):
-            raise UserError(f"rl.updates is {updates}; curriculum 'equal' needs at least {len(stages)}, one per stage")
+            about = f"rl.updates is {updates} (or an arm's own rounds); curriculum 'equal' needs at least"
+            raise UserError(f"{about} {len(stages)}, one per stage")
         self.stages = tuple(stages)
         self._kind, self._gate, self._window = kind, gate, window
         self._share = updates // len(self.stages)

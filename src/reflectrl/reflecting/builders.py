@@ -71,9 +71,11 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
 
 def settings_of(recipe: Recipe, row: Reflecting) -> RLConfig:
     """The recipe's [rl], without replay, whose reflections other weights wrote; and without what would train a policy
-    that stays as it is.
+    that stays as it is. Of rejection sampling the rounds are its updates, so that a curriculum goes on with them.
     """
     config = replace(recipe.rl, replay=0, replay_episodes=0, replay_log=0, self_imitation=False)
     if row.trains == "both":
         return config
-    return replace(config, kl_coef=0.0, temperature=reflecting_settings(recipe).policy_temperature)
+    settings = reflecting_settings(recipe)
+    updates = settings.rounds if row.method == "rejection" else config.updates
+    return replace(config, updates=updates, kl_coef=0.0, temperature=settings.policy_temperature)
