@@ -41,6 +41,7 @@ from .measure import CLEAR, growth, report
 from .settings import note
 
 Stage = Literal["play", "sft", "rl"]
+Training = Literal["LoRA", "full"]
 MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WORDS = [f"w{i}" for i in range(100)]
 STEPS = 3
@@ -54,6 +55,8 @@ class Settings:
     """Folder of a model to measure beside GPT-2 small's shape, SmolLM2-135M for example."""
     gpt2: bool = True
     """Whether to measure GPT-2 small's shape."""
+    trainings: tuple[Training, ...] = ("LoRA", "full")
+    """Whether adapters learn, or every weight."""
     stages: tuple[Stage, ...] = ("play", "sft", "rl")
     """Play, SFT of one player, RL of one player beside the other one."""
     context: int = 160
@@ -106,7 +109,7 @@ def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
         {"gradient_checkpointing": True} if settings.checkpointing else {}
     )
     rows = settings.batch
-    rl = {"episodes": rows, "minibatch": rows, "updates": 1, "eval_episodes": 1, "replay": 0, "curriculum": "none"}
+    rl = {"episodes": rows, "minibatch": rows, "updates": 2, "eval_episodes": 1, "replay": 0, "curriculum": "none"}
     return from_dict(
         Recipe,
         {
@@ -149,7 +152,7 @@ def sft(recipe: Recipe) -> None:
 
 
 def rl(recipe: Recipe) -> None:
-    """One update of the policy beside the reflector."""
+    """Two updates of the policy beside the reflector: only the second meets the optimiser's averages."""
     policy, second = (make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True))
     rollouts = EpisodeRollouts(cast(Any, policy), cast(Any, second), filling, recipe.rl, 0)
     with tempfile.TemporaryDirectory() as place:
@@ -212,14 +215,14 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
             models["GPT-2 small"] = place
         for name, source in models.items():
             for dtype in ("float32", "bfloat16"):
-                for rank in (16, 0):
-                    recipe = recipe_of(source, settings, dtype, rank)
+                for training in settings.trainings:
+                    recipe = recipe_of(source, settings, dtype, 16 if training == "LoRA" else 0)
                     need = estimate(recipe)
                     assert need is not None
                     for stage in settings.stages:
                         peak = peak_of(RUNS[stage], recipe)
                         told = getattr(need, stage)
-                        row = {"model": name, "training": "LoRA" if rank else "full", "dtype": dtype, "stage": stage}
+                        row = {"model": name, "training": training, "dtype": dtype, "stage": stage}
                         measured = {"measured GiB": peak / GIB, "ratio": told / peak} if peak else {}
                         found.append(note({**row, "estimate GiB": told / GIB, **measured}))
     return found

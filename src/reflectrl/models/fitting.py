@@ -104,14 +104,16 @@ class Need:
 
     @property
     def sft(self) -> float:
-        """One player, its gradient, the optimiser's two averages, the best weights so far, and activations."""
-        return max(self.load, max(self.weights) + self.adapter + 4 * self.trained + self.rows[0])
+        """One player, the optimiser's two averages, the best weights so far, and activations, or what they give way to
+        on the way back: the gradient.
+        """
+        return max(self.load, max(self.weights) + self.adapter + 3 * self.trained + max(self.rows[0], self.trained))
 
     @property
     def rl(self) -> float:
         """Both players, what learning keeps of one, its reference, and activations."""
-        learner = (4 + self.references) * self.trained
-        return max(self.play, sum(self.weights) + 2 * self.adapter + learner + self.rows[1])
+        learner = (3 + self.references) * self.trained + max(self.rows[1], self.trained)
+        return max(self.play, sum(self.weights) + 2 * self.adapter + learner)
 
     @property
     def peak(self) -> float:
