@@ -1,5 +1,6 @@
 """Checkpoints are written whole or not at all, whenever the writer is killed."""
 
+import json
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ import torch
 
 from reflectrl.learn.checkpoint import (
     drop_state,
+    keeping,
     load_meta,
     load_state,
     optimizer_tensors,
@@ -262,3 +264,76 @@ def test_a_state_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     states(tmp_path / "learner", 2)
     drop_state(tmp_path / "learner")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- how many are kept -----------------------------------------------------------------------------------------------
+
+
+def steps_of(folder: Path) -> dict[str, int]:
+    return {path.name: json.loads((path / "state.json").read_text())["step"] for path in folder.parent.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    [
+        (1, {"learner": 5}),
+        (2, {"learner": 5, "learner.old": 4}),
+        (4, {"learner": 5, "learner.old": 4, "learner.old2": 3, "learner.old3": 2}),
+    ],
+)
+def test_as_many_states_are_kept_as_are_asked_for(tmp_path: Path, count: int, kept: dict[str, int]) -> None:
+    folder = tmp_path / "learner"
+    with keeping(count):
+        states(folder, 5)
+    assert steps_of(folder) == kept
+
+
+def test_states_beyond_the_number_go_when_it_is_lowered(tmp_path: Path) -> None:
+    folder = tmp_path / "learner"
+    with keeping(4):
+        states(folder, 4)
+    assert load_meta(folder) == {"step": 4} and len(steps_of(folder)) == 4  # reading throws nothing away
+    states(folder, 1)
+    assert steps_of(folder) == {"learner": 1, "learner.old": 4}
+
+
+def test_where_the_last_two_are_damaged_the_third_takes_over(tmp_path: Path) -> None:
+    folder = tmp_path / "learner"
+    with keeping(3):
+        states(folder, 5)
+        for damaged in (folder, folder.with_name("learner.old")):
+            flip(damaged / "state.safetensors")
+        assert load_meta(folder) == {"step": 3}
+        states(folder, 1)
+        assert steps_of(folder) == {"learner": 1, "learner.old": 3}
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_kill_at_any_rename_loses_no_state_but_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    folder, rename, done = tmp_path / "learner", Path.rename, []
+
+    def counted(self: Path, target: Path) -> Path:
+        if len(done) == renames:
+            raise Killed
+        done.append(target)
+        return rename(self, target)
+
+    with keeping(4):
+        states(folder, 4)
+        monkeypatch.setattr(Path, "rename", counted)
+        with pytest.raises(Killed):
+            save_state(folder, {"weights": {"a": torch.zeros(1)}}, {"step": 5})
+        monkeypatch.undo()
+        latest = 5 if renames == 3 else 4
+        assert load_meta(folder) == {"step": latest}
+        assert sorted(steps_of(folder).values())[-3:] == [latest - 2, latest - 1, latest] or renames < 3
+        save_state(folder, {"weights": {"a": torch.zeros(1)}}, {"step": 6})
+        assert steps_of(folder) == dict(
+            zip(
+                ("learner", "learner.old", "learner.old2", "learner.old3"),
+                (6, latest, latest - 1, latest - 2),
+                strict=True,
+            )
+        )

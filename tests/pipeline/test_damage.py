@@ -115,6 +115,30 @@ def test_where_both_states_are_damaged_the_training_begins_anew_to_the_same_end(
     assert ends_as(unfinished, finished, said)
 
 
+def test_with_three_states_the_last_two_may_be_damaged(
+    tmp_path: Path, like: Any, said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = like("keep_states=3", "sft.eval_every=1")
+    run = stopped(lambda: recipe, tmp_path / "run", "policy", 5)
+    learners = [run / f"checkpoints/seed0/policy.{name}" for name in ("learner", "learner.old", "learner.old2")]
+    assert sorted((run / "checkpoints/seed0").glob("*.learner*")) == learners
+    for damaged in learners[:2]:
+        flip(damaged / "state.safetensors")
+    pipeline.run(recipe, run, "sft")
+    assert [line.endswith(GOES_ON) for line in caplog.messages] == [True, True]
+    whole = tmp_path / "whole"
+    pipeline.run(recipe, whole, "sft")
+    assert ends_as(run, whole, said)
+    assert not list(run.rglob("*.learner*"))
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_number_of_states_that_is_none_is_refused_in_a_line(recipe_file: Path, count: str, capfd: Any) -> None:
+    assert main(["run", str(recipe_file), "--keep-states", count, "--dry-run"]) == 2
+    err = capfd.readouterr().err
+    assert "keep_states" in err and err.count("\n") == 1
+
+
 METRICS: dict[str, Damage] = {
     "garbage": lambda path: path.write_bytes(b"\xff\x00not a line\n" * 3),
     "a flipped byte": lambda path: flip(path, 40),

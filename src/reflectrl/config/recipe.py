@@ -423,6 +423,9 @@ class Recipe:
     """Where processes and environment workers run: "local", or on a cluster of "ray" ([scale.md](scale.md))."""
     rank_timeout: Positive = 1800.0
     """Seconds for which a rank of a run on several ranks waits for the others before it gives up."""
+    keep_states: Count = 2
+    """Last states that are kept of a training under way, from the latest undamaged of which it goes on; with 1 there is
+    none to fall back on."""
     env_workers: Natural = 0
     """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
     env: Mapping[str, Any] = field(default_factory=dict)

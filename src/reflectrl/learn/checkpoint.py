@@ -7,7 +7,8 @@ import logging
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,22 @@ GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this tr
 """What becomes of a training whose last state is damaged."""
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = False) -> None:
+def write_folder(folder: Path, fill: Callable[[Path], None], keep: int = 1) -> None:
     """Let `fill` write a folder under a temporary name, then put it, with digests, in the place of the old one.
 
     Killed at any moment, it leaves the old folder or the new one, once `recover` has looked. Of several ranks only the
     first writes.
 
     Args:
-        keep_old: keep the old one beside the new one, under the same name with ".old".
+        keep: how many are kept, the new one included; those before it lie beside it, as `_older` names them.
 
     Raises:
         OSError: it cannot be written, for instance because the disk is full; the old folder stays as it was.
     """
     if distributed.launched()[0] > 0:
         return
-    recover(folder, keep_old)
-    fresh, old = _beside(folder)
+    recover(folder, keep)
+    fresh = _fresh(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
@@ -55,28 +56,48 @@ def write_folder(folder: Path, fill: Callable[[Path], None], keep_old: bool = Fa
         raise OSError(f"{folder}: {error}") from error
     write_digests(fresh)
     _sync(fresh)
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
+    there, aside = [path for path in (folder, *_older(folder)) if path.exists()], max(1, keep - 1)
+    for path in there[aside:]:
+        shutil.rmtree(path, ignore_errors=True)
+    for number, path in reversed([*enumerate(there[:aside], 1)]):  # the oldest makes room first
+        path.rename(_old(folder, number))
     fresh.rename(folder)
-    if not keep_old:
-        shutil.rmtree(old, ignore_errors=True)
+    if keep == 1:
+        shutil.rmtree(_old(folder, 1), ignore_errors=True)
 
 
-def recover(folder: Path, keep_old: bool = False) -> None:
-    """Finish what a kill interrupted between the two renames of `write_folder`; otherwise clear the old folder away.
+def recover(folder: Path, keep: int = 1) -> None:
+    """Finish what a kill interrupted between the renames of `write_folder`; clear away older folders beyond `keep`."""
+    _complete(folder)
+    for path in _older(folder)[keep - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)
 
-    The old folder is moved aside only when the new one is whole, so an old one without a folder means a whole new one.
+
+def _complete(folder: Path) -> None:
+    """Give a folder that was moved aside a successor.
+
+    It is moved aside only when the new one is whole, so an old one without a folder means a whole new one.
     """
-    fresh, old = _beside(folder)
-    if old.is_dir() and not folder.exists():
-        (fresh if fresh.is_dir() else old).rename(folder)
-    if old.is_dir() and not keep_old:
-        shutil.rmtree(old, ignore_errors=True)
+    older = _older(folder)
+    if older and not folder.exists():
+        (_fresh(folder) if _fresh(folder).is_dir() else older[0]).rename(folder)
 
 
-def _beside(folder: Path) -> tuple[Path, Path]:
-    return folder.with_name(folder.name + ".writing"), folder.with_name(folder.name + ".old")
+def _fresh(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".writing")
+
+
+def _old(folder: Path, number: int) -> Path:
+    """The name of the folder that many before the present one: "name.old", "name.old2", "name.old3" and so on."""
+    return folder.with_name(f"{folder.name}.old{number if number > 1 else ''}")
+
+
+def _older(folder: Path) -> list[Path]:
+    """The folders before the present one, the latest first. A kill may have left a gap in their numbers."""
+    begins = f"{folder.name}.old"
+    names = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    numbers = [name.removeprefix(begins) or "1" for name in names if name.startswith(begins)]
+    return [_old(folder, number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -98,9 +119,23 @@ def _sync(folder: Path) -> None:
 
 # ---- the state of a learner ------------------------------------------------------------------------------------------
 
+_keep = 2
+"""How many states of a learner are kept (`keeping`)."""
+
+
+@contextmanager
+def keeping(count: int) -> Iterator[None]:
+    """Within the block, so many of a learner's last states are kept, the present one included."""
+    global _keep
+    before, _keep = _keep, count
+    try:
+        yield
+    finally:
+        _keep = before
+
 
 def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
-    """Write a learner's state so that an interrupted training can go on where it was; the one before it is kept.
+    """Write a learner's state so that an interrupted training can go on where it was; see `keeping` for those before.
 
     Args:
         tensors: by group (a model, an optimiser), then by name; no group's name holds a dot.
@@ -112,7 +147,7 @@ def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: 
         save_file(_apart(flat), fresh / TENSORS)
         (fresh / META).write_text(json.dumps(meta), encoding="utf-8")
 
-    write_folder(folder, fill, keep_old=True)
+    write_folder(folder, fill, _keep)
 
 
 def _apart(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -145,24 +180,23 @@ def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, An
 def load_meta(folder: Path) -> dict[str, Any] | None:
     """The part of a learner's state that is no tensor, or None where there is none.
 
-    A damaged state is removed, with a warning, and the one before it takes its place. Should that be damaged as well,
-    there is none: nothing finished depends on either, and training it anew is all that anybody could do.
+    A damaged state is removed, with a warning, and the one before it takes its place. Should all be damaged, there is
+    none: nothing finished depends on them, and training it anew is all that anybody could do.
     """
-    recover(folder, keep_old=True)
+    _complete(folder)
     if not folder.is_dir():
         return None
     if (problem := _flaw(folder)) is None:
         return read_json(folder / META)
-    fresh, before = _beside(folder)
-    LOG.warning("reflectrl: %s; %s", problem, GOES_ON if before.is_dir() else BEGINS_ANEW)
-    shutil.rmtree(fresh, ignore_errors=True)  # perhaps half-written: it must not be taken for the new one
+    LOG.warning("reflectrl: %s; %s", problem, GOES_ON if _older(folder) else BEGINS_ANEW)
+    shutil.rmtree(_fresh(folder), ignore_errors=True)  # perhaps half-written: it must not be taken for the new one
     shutil.rmtree(folder)
     return load_meta(folder)
 
 
 def drop_state(folder: Path) -> None:
-    """Remove a learner's state, and the one before it."""
-    for path in (*_beside(folder), folder):
+    """Remove a learner's state, and those before it."""
+    for path in (_fresh(folder), *_older(folder), folder):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -21,6 +21,7 @@ import transformers
 
 from reflectrl.config import Recipe
 from reflectrl.envs.workers import deaf_children, portable
+from reflectrl.learn.checkpoint import keeping
 from reflectrl.models.memory import out_of_memory_told
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
@@ -152,7 +153,7 @@ def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
         torch.set_num_threads(context.recipe.threads)
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
     start = time.perf_counter()
-    with listening(context), out_of_memory_told():
+    with listening(context), keeping(context.recipe.keep_states), out_of_memory_told():
         timings = function(artifact.build)(context, artifact, tick)
     seconds = round(time.perf_counter() - start, 2)
     about = {"stage": artifact.kind, "artifact": artifact.name, "seed": artifact.seed}
