@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,8 +45,19 @@ def test_every_round_adds_the_walks_of_the_pair_that_the_one_before_has_trained(
         assert all(step.label == "positive" for one in walked for step in one.steps)
     seeds = {one.seed for log in logs[1:] for one in log[-4:]}
     assert len(seeds) == 12, "no round walks with the chance of another"
+    page = (run / "report.html").read_text(encoding="utf-8")
+    section = page[page.index("What asking more was worth") :]
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", section[: section.index("</section>")], re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    labels = [sum(step.label is not None for one in log for step in one.steps) for log in logs]
+    assert [int(row[0]) for row in cells] == [len(log) for log in logs]
+    assert [int(row[1]) for row in cells] == labels
+    assert [row[2] for row in cells] == ["–", *(str(after - before) for before, after in pairwise(labels))]
+    assert float(cells[1][3]) == 100 * sum(one.success for one in logs[1][-4:]) / 4
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert {row["arm"] for row in results["rows"]} == {"sft", "dagger", "dagger-2", "dagger-3"}
+    whole = {row["arm"]: 100 * row["success"] for row in results["summary"] if row["stage"] == "full"}
+    assert [float(row[4].split()[0]) for row in cells] == pytest.approx(list(whole.values()), abs=0.05)
 
 
 def test_a_later_round_alone_makes_those_before_it(tmp_path: Path) -> None:

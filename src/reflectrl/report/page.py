@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from reflectrl.plugins import names
 from reflectrl.report.data import Run, read_run
 from reflectrl.report.learned import learned_plots
 from reflectrl.report.plots import curve_sections, stage_plots
+from reflectrl.report.sections import Section, further_sections
 from reflectrl.report.svg import looks
 from reflectrl.report.table import headline, tables
 from reflectrl.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
@@ -39,7 +40,8 @@ def write_report(run_folder: Path) -> Path:
     """
     run = read_run(run_folder)
     live = LIVE if (run_folder / LIVE).is_file() else ""
-    return write_page(run_folder / "report.html", render(run, sample_run(run_folder / "episodes"), live))
+    page = render(run, sample_run(run_folder / "episodes"), live, further_sections(run_folder, run))
+    return write_page(run_folder / "report.html", page)
 
 
 def write_page(path: Path, page: str) -> Path:
@@ -53,8 +55,13 @@ def write_page(path: Path, page: str) -> Path:
     return path
 
 
-def render(run: Run, sample: Sample, live: str = "") -> str:
-    """The page as text; `live` is the address of a page beside it on which the trained players play."""
+def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] = ()) -> str:
+    """The page as text.
+
+    Args:
+        live: the address of a page beside it on which the trained players play.
+        further: sections that follow the results.
+    """
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
     look = looks([score.arm for score in summary] + [metric.arm for metric in run.metrics])
     found = tables(summary)
@@ -66,6 +73,7 @@ def render(run: Run, sample: Sample, live: str = "") -> str:
         tables=found,
         headline=headline(found),
         rows=rows,
+        further=further,
         look=look,
         learned=learned_plots(run.metrics, run.times, look),
         sections=curve_sections(run.metrics, look),
