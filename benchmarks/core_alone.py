@@ -12,13 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.lines import BESIDE
+
 ROOT = Path(__file__).parents[1]
-BESIDE = ("wings", "endpoints", "values", "offline", "reflecting", "distill", "pretrained")
-"""What stands beside the core."""
 WITH_WINGS = {
     ROOT / place
     for place in (
-        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in BESIDE),
+        *(f"{top}/{room}" for top in ("src/reflectrl", "tests") for room in ("wings", *BESIDE)),
         "tests/benchmarks",
     )
 }

@@ -24,12 +24,16 @@ what stands here; `reflectrl --version` prints the version. This page is made fr
 
 
 def page() -> str:
-    """Every verb with its options: the core's, then the wings', then the benchmarks of `data`."""
+    """Every verb with its options: the core's, those of the rooms beside it, the wings', the benchmarks of `data`."""
     verbs = all_verbs()
-    own, others = [verb for verb in verbs if verb in OWN], [verb for verb in verbs if verb not in OWN]
+    rooms = {verb: kind.__module__.split(".")[1] for verb, kind in verbs.items()}
     benchmarks = {f"data {name}": resolve("benchmarks", name) for name in names("benchmarks")}
-    sections = [HEAD, "## Of the core", *(_section(verb, verbs[verb]) for verb in own)]
-    sections += ["## Of the wings", *(_section(verb, verbs[verb]) for verb in others)]
+    own = [verb for verb, room in rooms.items() if room == "cli"]
+    wings = [verb for verb, room in rooms.items() if room == "wings"]
+    beside = [verb for verb in verbs if verb not in (*own, *wings)]
+    sections = [HEAD]
+    for title, group in (("the core", own), ("the rooms beside it", beside), ("the wings", wings)):
+        sections += [f"## Of {title}", *(_section(verb, verbs[verb]) for verb in group)]
     sections += ["## Data", *(_section(verb, kind) for verb, kind in benchmarks.items())]
     return "\n\n".join(section.strip() for section in sections) + "\n"
 

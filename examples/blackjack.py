@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reflectrl.envs.adapter import GymTextEnv
-from reflectrl.envs.check import check_text_env
+from reflectrl.workbench.check import check_text_env
 
 
 class BlackjackEnv(GymTextEnv):

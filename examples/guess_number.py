@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from reflectrl.envs.base import SPLITS, Outcome, TextEnv, divide, require_known
-from reflectrl.envs.check import check_text_env
 from reflectrl.envs.teacher import Teacher
 from reflectrl.types import Task, UserError
+from reflectrl.workbench.check import check_text_env
 
 LOWEST = 70  # the range of a task starts somewhere below this
 

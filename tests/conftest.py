@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import reflectrl
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 STRANGER = str(Path(__file__).parent / "stranger")
 """An installed package with an environment, "corridor", as far as these tests and the processes they start can see."""
@@ -70,6 +72,46 @@ def command(tmp_path: Path) -> Command:
         )
 
     return run
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """An environment beside which commands are run."""
+    from tests.command_line import PLUGIN
+
+    path = tmp_path / "my_lamp.py"
+    path.write_text(PLUGIN, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def lamp(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same, importable in this process."""
+    monkeypatch.syspath_prepend(plugin.parent)
+    yield plugin
+    sys.modules.pop("my_lamp", None)
+
+
+WITNESS = """
+import os, sys
+
+def witness(event, arguments):
+    if event.startswith("socket."):
+        with open(os.environ["SOCKET_LOG"], "a") as log:
+            log.write(f"{event} {arguments}\\n")
+
+sys.addaudithook(witness)
+"""
+
+
+@pytest.fixture
+def witnessed(tmp_path: Path) -> dict[str, str]:
+    """An environment in which every Python process writes down each socket that it opens."""
+    folder = tmp_path / "witness"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITNESS, encoding="utf-8")
+    paths = [str(folder), str(Path(reflectrl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SOCKET_LOG": str(tmp_path / "sockets.log")}
 
 
 WORDS = (

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,54 +15,7 @@ import reflectrl
 from reflectrl.cli import main
 from reflectrl.config import Recipe, from_dict
 from reflectrl.config.reference import keys
-
-PLUGIN = '''
-from reflectrl.envs.base import Outcome, TextEnv
-from reflectrl.types import Task
-
-
-class Lamp(TextEnv):
-    """Switch the lamp on. `fault` names a method that raises."""
-
-    def __init__(self, fault: str = "", size: int = 1) -> None:
-        super().__init__(horizon=3)
-        self.fault, self.on = fault, False
-        self.fail("__init__")
-
-    def fail(self, where: str) -> None:
-        if where == self.fault:
-            raise RuntimeError(f"broken in\\n{where}")
-
-    def tasks(self, split, stage=None):
-        from reflectrl.types import UserError
-        if split not in ("train", "validation", "test") or stage not in (None, "full"):
-            raise UserError("no such tasks")
-        return [Task(f"lamp-{split}", "lamp", {"room": split}, split)]
-
-    def begin(self, task):
-        self.fail("reset")
-        self.on = False
-
-    def apply(self, action):
-        self.fail("step")
-        self.on = action == "on" and self.fault != "deaf"
-        return Outcome(1.0 if self.on else 0.0, self.on, self.on)
-
-    def history(self):
-        return ""
-
-    def state(self):
-        return f"The lamp is {'on' if self.on else 'off'}. \\x1b[31m"
-
-    def legal_actions(self):
-        return ["wait", "on"]
-
-    def get_state(self):
-        return self.on
-
-    def set_state(self, state):
-        self.on = state
-'''
+from tests.command_line import refused
 
 
 @pytest.fixture
@@ -74,22 +26,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir()
     path.write_text("# A tiny recipe.\n[rl]\nupdates = 3\n", encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def plugin(tmp_path: Path) -> Path:
-    """An environment beside which commands are run."""
-    path = tmp_path / "my_lamp.py"
-    path.write_text(PLUGIN, encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def lamp(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The same, importable in this process."""
-    monkeypatch.syspath_prepend(plugin.parent)
-    yield plugin
-    sys.modules.pop("my_lamp", None)
 
 
 @pytest.fixture
@@ -104,14 +40,6 @@ def at_the_terminal(lamp: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
         return str(out)
 
     return play
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line on stderr with which words are refused."""
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("reflectrl: ") and err.count("\n") == 1 and err.endswith("\n"), err
-    return err
 
 
 class TestDryRun:
@@ -176,13 +104,6 @@ class TestRefusals:
             (["play", "corridor", "--player", "exprt"], ["'exprt'", "'expert'"]),
             (["play", "corridor", "--player", "absent:sft"], ["'absent:sft'"]),
             (["play", "corridor", "--plyer", "expert"], ["'plyer'", "--player"]),
-            (["check-env", "corridor", "--slipery", "true"], ["'slipery'", "'slippery'"]),
-            (["check-env", "corridor", "--slippery", "perhaps"], ["'slippery'", "true or false"]),
-            (["check-env", "corridor", "--length", "1.5"], ["'length'", "whole number"]),
-            (["check-env", "corridor", "--impossible", "gone"], ["'impossible'", "hidden"]),
-            (["check-env", "no_such_module:Env"], ["no_such_module"]),
-            (["check-env", "json:JSONDecoder"], ["TextEnv", "JSONDecoder"]),
-            (["check-env", "json:__name__"], ["json:__name__"]),
         ],
     )
     def test_one_line_names_what_is_wrong_and_what_would_be_right(
@@ -212,29 +133,6 @@ class TestRefusals:
         assert "Traceback" not in done.stderr
 
 
-class TestPlugins:
-    def test_one_in_the_current_folder_is_found(self, plugin: Path, command: Any) -> None:
-        done = command("check-env", "my_lamp:Lamp", "--size", "2")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "my_lamp:Lamp: every promise is kept" in done.stdout
-
-    @pytest.mark.parametrize("fault", ["__init__", "reset", "step"])
-    @pytest.mark.parametrize("words", [["check-env", "my_lamp:Lamp"], ["play", "my_lamp:Lamp", "--player", "random"]])
-    def test_one_that_raises_is_named_with_its_exception(
-        self, lamp: Path, capsys: Any, words: list[str], fault: str
-    ) -> None:
-        line = refused(capsys, *words, "--fault", fault)
-        assert "Lamp" in line and f"RuntimeError: broken in {fault}" in line
-
-    def test_a_broken_promise_is_named(self, lamp: Path, capsys: Any) -> None:
-        lamp.write_text(PLUGIN.replace('["wait", "on"]', '["on", "on"]'), encoding="utf-8")
-        line = refused(capsys, "check-env", "my_lamp:Lamp")
-        assert "'my_lamp:Lamp' breaks a promise" in line and "unique" in line
-
-    def test_one_without_an_expert_says_so(self, lamp: Path, capsys: Any) -> None:
-        assert refused(capsys, "play", "my_lamp:Lamp", "--player", "expert") == "reflectrl: Lamp has no expert\n"
-
-
 class TestPlay:
     def test_the_expert_can_be_watched(self, capsys: Any) -> None:
         assert main(["play", "corridor", "--player", "expert", "--task", "1"]) == 0
@@ -248,6 +146,14 @@ class TestPlay:
             assert main([*words, "--seed", seed]) == 0
             shown.append(capsys.readouterr().out)
         assert shown[0] == shown[1] != shown[2]
+
+    @pytest.mark.parametrize("fault", ["__init__", "reset", "step"])
+    def test_an_environment_that_raises_is_named_with_its_exception(self, lamp: Path, capsys: Any, fault: str) -> None:
+        line = refused(capsys, "play", "my_lamp:Lamp", "--player", "random", "--fault", fault)
+        assert "Lamp" in line and f"RuntimeError: broken in {fault}" in line
+
+    def test_an_environment_without_an_expert_says_so(self, lamp: Path, capsys: Any) -> None:
+        assert refused(capsys, "play", "my_lamp:Lamp", "--player", "expert") == "reflectrl: Lamp has no expert\n"
 
     @pytest.mark.parametrize("typed", ["2\n", "on\n", "o\n", "O\n", "7\nx\n\n2\n"])
     def test_a_person_chooses_by_number_or_beginning(self, at_the_terminal: Any, typed: str) -> None:
@@ -292,7 +198,7 @@ def test_version(capsys: Any) -> None:
     assert capsys.readouterr().out == f"reflectrl {reflectrl.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["play", "-h"], ["check-env", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["play", "-h"]])
 def test_help_goes_to_stdout(words: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as stop:
         main(words)

@@ -166,7 +166,7 @@ class TestWaysToAllowIt:
 class TestPlugIns:
     @pytest.mark.parametrize(("name", "what"), [("called", "a function"), ("Stranger", "the class Stranger")])
     def test_what_is_no_environment_is_not_called(self, write: Write, capsys: Any, name: str, what: str) -> None:
-        for words in (["check-env"], ["play"], ["run", str(write("")), "--env.name"]):
+        for words in (["play"], ["run", str(write("")), "--env.name"]):
             assert main([*words, f"stranger:{name}"]) == 2
             assert f"must be a class derived from TextEnv; it is {what}" in capsys.readouterr().err
         assert ran() == ["imported"]

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.exploration import ARMS, Settings, demonstration, row_of, rows
 from examples.key_door import KeyDoorEnv, chance
-from reflectrl.envs.check import check_text_env
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import UserError
+from reflectrl.workbench.check import check_text_env
 
 
 def test_the_environment_keeps_its_promises_and_its_milestones_lie_on_the_way() -> None:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from reflectrl.cli.bench import Bench
-from reflectrl.cli.check import CheckEnv
 from reflectrl.cli.data import Data
 from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.projects import EnvName, Init, env_section, recipes
@@ -109,7 +108,6 @@ OWN: dict[str, type] = {
     "play": Play,
     "init": Init,
     "import-episodes": ImportEpisodes,
-    "check-env": CheckEnv,
     "export-agent": ExportAgent,
     "data": Data,
     "bench": Bench,

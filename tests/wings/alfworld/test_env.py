@@ -8,7 +8,6 @@ import pytest
 
 from reflectrl.config import Word
 from reflectrl.envs import make
-from reflectrl.envs.check import check_text_env
 from reflectrl.types import Task, UserError
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
@@ -16,6 +15,7 @@ from reflectrl.wings.alfworld.house import House
 from reflectrl.wings.alfworld.importing import generate_games
 from reflectrl.wings.alfworld.reading import compile_game
 from reflectrl.wings.alfworld.variants import redrawn
+from reflectrl.workbench.check import check_text_env
 from tests.wings.alfworld.houses import kitchen
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from reflectrl.envs import make
-from reflectrl.envs.check import check_text_env
 from reflectrl.types import Task, UserError
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
+from reflectrl.workbench.check import check_text_env
 from tests.wings.autoexplore.shelf import make_library
 
 H = 15

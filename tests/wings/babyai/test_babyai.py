@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.envs.base import SPLITS
-from reflectrl.envs.check import check_text_env
 from reflectrl.types import UserError
 from reflectrl.wings.babyai.env import BabyAIEnv
 from reflectrl.wings.babyai.view import ACTIONS, SIDES, Wanted, steps, wanted
+from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("minigrid") is None:
     pytest.skip("reflectrl[babyai]", allow_module_level=True)

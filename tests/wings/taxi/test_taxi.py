@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from reflectrl.config import TeachConfig
 from reflectrl.envs import make
-from reflectrl.envs.check import check_text_env
 from reflectrl.plugins import names, resolve
 from reflectrl.teach import demonstrations, teach
 from reflectrl.types import Task, UserError
 from reflectrl.wings.taxi.env import TaxiEnv
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, SIZE, STANDARD, City, Ride, random_city
+from reflectrl.workbench.check import check_text_env
 
 SPLITS = ("train", "validation", "test")
 GYM = gym.make("Taxi-v4").unwrapped

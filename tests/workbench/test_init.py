@@ -16,8 +16,8 @@ import pytest
 from reflectrl.cli import main
 from reflectrl.cli.projects import class_name
 from reflectrl.config import read_recipe
-from reflectrl.envs.check import check_text_env
 from reflectrl.plugins import look_here, resolve
+from reflectrl.workbench.check import check_text_env
 
 TINY = [
     *("--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--rl.updates", "2", "--rl.episodes", "4"),

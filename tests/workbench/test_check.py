@@ -1,14 +1,16 @@
 """Every rule of `check_text_env` catches an environment that breaks it, and a good environment passes."""
 
 import random
+from typing import Any
 
 import gymnasium as gym
 import pytest
+from corridor import CorridorEnv
 
 from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
-from reflectrl.envs.check import EnvCheckError, check_text_env
 from reflectrl.envs.teacher import Teacher
 from reflectrl.types import Task
+from reflectrl.workbench.check import EnvCheckError, check_text_env
 
 
 class Guide(Teacher):
@@ -411,3 +413,13 @@ def test_a_replayed_point_is_the_saved_one_in_another_instance_too():
 def test_an_environment_without_a_required_hook_is_refused_by_name():
     with pytest.raises(TypeError, match=r"Stateless.*state"):
         type("Stateless", (Corridor,), {"state": TextEnv.state})()
+
+
+class Wordy(CorridorEnv):
+    def apply(self, action: str) -> Any:
+        return vars(super().apply(action))
+
+
+def test_the_checker_names_the_promise() -> None:
+    with pytest.raises(EnvCheckError, match=r"^apply\(\) gives an Outcome, not .* \(task 'corridor-"):
+        check_text_env(Wordy())

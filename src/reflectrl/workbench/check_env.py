@@ -65,8 +65,8 @@ def checked(section: dict[str, Any], model: ModelConfig) -> str:
     """
     from reflectrl.envs import make
     from reflectrl.envs.base import SPLITS
-    from reflectrl.envs.check import EnvCheckError, check_text_env
     from reflectrl.learn.signal import RARE, random_play, signal_of
+    from reflectrl.workbench.check import EnvCheckError, check_text_env
 
     name, make_env = section["name"], functools.partial(make, section)
     env = make_env()

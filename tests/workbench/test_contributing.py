@@ -12,7 +12,7 @@ import pytest
 import reflectrl
 
 PACKAGE = Path(reflectrl.__file__).parent
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PATCHES = dict(
     re.findall(
         r"<!-- patch (\w) -->\n```diff\n(.*?\n)```", (ROOT / "docs" / "contributing.md").read_text("utf-8"), re.S

@@ -1,0 +1,1 @@
+"""For whoever builds an environment: whether it keeps its promises, and what it is fit for."""
