@@ -10,7 +10,7 @@ from typing import Any
 from reflectrl.cli.session import Quit, Session
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
-from reflectrl.pipeline.card import CARD
+from reflectrl.pipeline.artifacts import CARD
 from reflectrl.players.base import Player
 from reflectrl.players.human import HELP, Watched
 from reflectrl.players.simple import UNLEARNED, AnalystPlayer

@@ -15,7 +15,6 @@ import tyro
 
 from reflectrl.cli.bench import Bench
 from reflectrl.cli.data import Data
-from reflectrl.cli.export import ExportAgent
 from reflectrl.cli.projects import EnvName, Init, env_section, recipes
 from reflectrl.cli.run import flags, run_verbs, summary
 from reflectrl.config.reference import keys
@@ -108,7 +107,6 @@ OWN: dict[str, type] = {
     "play": Play,
     "init": Init,
     "import-episodes": ImportEpisodes,
-    "export-agent": ExportAgent,
     "data": Data,
     "bench": Bench,
     "list": List,

@@ -17,15 +17,16 @@ import torch
 
 from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.envs import make
+from reflectrl.exporting.card import Card, PlaySettings, write_card
+from reflectrl.exporting.publishing import Publication, check_publication, push
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import all_arms, chosen
-from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, write_card
+from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.demonstrations import finished_lines
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_players
-from reflectrl.pipeline.publishing import Publication, check_publication, push
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
