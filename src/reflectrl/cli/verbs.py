@@ -13,9 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from reflectrl.cli.bench import Bench
-from reflectrl.cli.data import Data
-from reflectrl.cli.projects import EnvName, Init, env_section, recipes
+from reflectrl.cli.projects import EnvName, env_section, recipes
 from reflectrl.cli.run import flags, run_verbs, summary
 from reflectrl.config.reference import keys
 from reflectrl.pipeline import all_arms
@@ -105,10 +103,7 @@ class List:
 
 OWN: dict[str, type] = {
     "play": Play,
-    "init": Init,
     "import-episodes": ImportEpisodes,
-    "data": Data,
-    "bench": Bench,
     "list": List,
 }
 """The core's verbs, beside those of a run."""
