@@ -24,8 +24,8 @@ ROOMS = (
 )  # fmt: skip
 """The core; each imports only from those before it."""
 METHODS = (
-    "downloads", "playing", "exporting", "workbench", "endpoints", "remote", "values", "offline", "reflecting",
-    "distill", "pretrained", "cluster", "watching", "sweeps",
+    "downloads", "fitting", "playing", "exporting", "workbench", "endpoints", "remote", "values", "offline",
+    "reflecting", "distill", "pretrained", "cluster", "watching", "sweeps",
 )  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""

@@ -10,7 +10,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.episodes import read_episodes
-from tests.test_told import expert_episode
+from tests.playing.test_told import expert_episode
 
 
 class TestImport:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reflectrl.envs import make
 from reflectrl.episodes import from_line, to_line
-from reflectrl.episodes.told import told_line
+from reflectrl.playing.told import told_line
 from reflectrl.teach import as_told, replayed, tasks_of
 from reflectrl.types import Observation, Task, UserError
 
