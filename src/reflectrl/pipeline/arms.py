@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BASE = "base"
 """The model from which everything starts: one made from scratch, or the one in `model.source`."""
 PLAYED = ("env", "model", "play")
-"""The recipe sections on which every artifact depends for which a model plays."""
+"""The recipe sections that affect every artifact for which a model plays."""
 
 
 class TrainedModel(Protocol):
