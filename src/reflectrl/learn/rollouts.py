@@ -63,6 +63,7 @@ class EpisodeRollouts(Rollouts):
     ) -> None:
         super().__init__(policy.lm, config, seed)
         self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
+        self.policy.read = {} if config.baseline == "critic" else None
         self.make_env, self.env = make_env, make_env()
         self.reference_policy: Policy | None = None
         if self.reference is not None:
@@ -116,7 +117,9 @@ class EpisodeRollouts(Rollouts):
             near_N = begun_near(learned)
             self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
         expected = self.expected(learned) if config.reverse else self.baseline[False]
-        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+        prepared = prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
+        self.policy.clear_cache()  # its weights change now
+        return prepared
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
         """Tasks of an update; with what the log is to say of their episodes, and where those begin."""
@@ -147,7 +150,6 @@ class EpisodeRollouts(Rollouts):
         return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 
     def end_update(self) -> dict[str, float]:
-        self.policy.clear_cache()
         current = [episode for episode in self.fresh if episode.task.stage == self.curriculum.stage]
         near = [episode for episode in current if replayed(episode)]
         current = [episode for episode in current if not replayed(episode)]
@@ -327,7 +329,7 @@ def prepare(
     if critic is not None:
         values_N = torch.zeros(len(asked))
         for part in whole[rank::ranks]:
-            values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
+            values_N[part] = critic(states(policy, steps, part)).cpu()
         if team is not None:
             team.sum(values_N)
     ref_logp: list[list[Tensor]] = []
@@ -369,6 +371,17 @@ def policy_pass(
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
     logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
     return logp_PA[same_N], hidden_PD[same_N]
+
+
+def states(policy: Policy, steps: Steps, index: Sequence[int]) -> Tensor:
+    """Hidden states (N, D) after the prompts of the steps in `index`, without gradients: those that play has just read
+    need no pass of their own."""
+    read = policy.read or {}
+    known = {i: read[q] for i in index if (q := (steps.prompts[i], steps.actions[i])) in read}
+    missing = [i for i in index if i not in known]
+    if missing:
+        known.update(zip(missing, policy_pass(policy, steps, missing)[1], strict=True))
+    return torch.stack([known[i] for i in index])
 
 
 def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:

@@ -159,6 +159,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         shuffle_labels: list the actions in a random order at every step (enumeration only).
         memory, cache: see `LanguagePlayer`.
         scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
+
+    Attributes:
+        read: hidden states (D,) after the prompts that were read since the weights last changed, kept where a critic is
+            to judge them; None keeps none.
     """
 
     def __init__(
@@ -176,10 +180,16 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self._opening = "" if lm.chat is None else lm.chat.after
         self._labels = self.labels() if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
+        self.read: dict[Question, Tensor] | None = None
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """The same player with another way of drawing, and memories of its own."""
         return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
+
+    def clear_cache(self) -> None:
+        super().clear_cache()
+        if self.read is not None:
+            self.read.clear()
 
     def labels(self, count: int | None = None) -> Labels:
         """The tokenizer's choice labels for that many actions, or all (UserError if it has too few)."""
@@ -264,7 +274,9 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> list[np.ndarray]:
         """Logits of the listed actions."""
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
-        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        found, hidden_PD = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
+        if self.read is not None:
+            self.read.update(zip(keys, hidden_PD, strict=True))
         rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
         if not all(row.isfinite().all() for row in rows):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
