@@ -3,22 +3,22 @@
     git worktree add ../before HEAD~10
     python -m benchmarks.rl_throughput --before ../before [--recipe taxi-demo] [--ranks 2]
 
-A pair is taught briefly by the recipe `taxi`, or by `taxi-demo`, whose model is a sixth as large (in `--run`, once). Each
-setting of `SETTINGS` is then trained from it for
-some updates of 256 episodes, of which the first is not counted: the reflector, which is frozen, remembers what it wrote
-then. Every version of the code trains in a process of its own, and the versions take turns update by update. Play is
-all up to the finished episodes; learning is the rest of the update: advantages, every optimiser step, replay.
+A pair is taught briefly by the recipe `taxi`, or by `taxi-demo`, whose model is much smaller (in `--run`, once). Each
+setting of `SETTINGS` is then trained from it for some updates of 256 episodes, of which the first is not counted: the
+reflector, which is frozen, remembers what it wrote then. Every version of the code trains in a process of its own, and
+the versions take turns update by update. Play is all up to the finished episodes; learning is the rest of the update:
+advantages, every optimiser step, replay.
 
 `distinct` is how many different prompts there are per step; the columns at the end are the shares of the time that each
 part took, without the parts that it called.
 
 What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
 its own, costs 3.6 ms of a core forwards and 7 ms backwards in the model of `taxi`. Three fifths of that are matrix
-products, at the rate of large ones; a fifth is attention. (0.8 and 1.3 ms in that of `taxi-demo`, of which attention is
-the larger part.) Play reads a prompt once per update, as the reference does, without a gradient; REINFORCE once more
-with its gradient; PPO once per epoch and minibatch that the prompt is in: one per epoch where prompts are dealt out, not
-steps. Environment, rendering, losses and AdamW are a twentieth together; what is left is the reflector, for states that
-it has not seen.
+products, at the rate of large ones; a fifth is attention. (0.8 and 1.3 ms in that of `taxi-demo`, where attention takes
+more than matrix products do.) Play reads a prompt once per update, as the reference does, without a gradient; REINFORCE
+once more with its gradient; PPO once per epoch and minibatch that the prompt is in: one per epoch where prompts are
+dealt out, not steps. Environment, rendering, losses and AdamW are a twentieth together; what is left is the reflector,
+for states that it has not seen.
 """
 
 from __future__ import annotations
@@ -217,13 +217,13 @@ def serve(threads: int, clock_name: str) -> None:
     clock = Stopwatch(time.process_time if clock_name == "cpu" else time.perf_counter)
     watch_all(clock)
     asked, updates = "", iter(())
-    with joined(from_dict(Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "")) as ranks:
-        with distributed.together(ranks.team) if ranks is not None else nullcontext():
-            for line in sys.stdin:
-                if line != asked:
-                    folder, setting, episodes, temperature = json.loads(line)
-                    asked, updates = line, training(Path(folder), setting, episodes, temperature, clock)
-                print(json.dumps(next(updates)), flush=True)
+    recipe = from_dict(Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "ranks")
+    with joined(recipe) as ranks, distributed.together(ranks.team) if ranks else nullcontext():
+        for line in sys.stdin:
+            if line != asked:
+                folder, setting, episodes, temperature = json.loads(line)
+                asked, updates = line, training(Path(folder), setting, episodes, temperature, clock)
+            print(json.dumps(next(updates)), flush=True)
 
 
 # ---- the versions in turns -------------------------------------------------------------------------------------------
@@ -261,8 +261,11 @@ class Version:
         """End the processes; returns their exit codes."""
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.close()
-        return [process.wait() for process in self.processes]
+            process.stdin.close()  # all of them first: the last word of each is waited for by the others
+        for process in self.processes:
+            with process:
+                process.wait()
+        return [process.returncode for process in self.processes]
 
 
 def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, Any]:

@@ -374,10 +374,12 @@ def policy_pass(
 
 
 def states(policy: Policy, steps: Steps, index: Sequence[int]) -> Tensor:
-    """Hidden states (N, D) after the prompts of the steps in `index`, without gradients: those that play has just read
-    need no pass of their own."""
+    """Hidden states (N, D) after the prompts of the steps in `index`: play has just read most of them, with the same
+    weights, and the others are read here.
+    """
     read = policy.read or {}
-    known = {i: read[q] for i in index if (q := (steps.prompts[i], steps.actions[i])) in read}
+    asked = {i: (steps.prompts[i], steps.actions[i]) for i in index}
+    known = {i: read[question] for i, question in asked.items() if question in read}
     missing = [i for i in index if i not in known]
     if missing:
         known.update(zip(missing, policy_pass(policy, steps, missing)[1], strict=True))
