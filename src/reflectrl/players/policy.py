@@ -276,7 +276,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
         found, hidden_PD = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
         if self.read is not None:
-            self.read.update(zip(keys, hidden_PD, strict=True))
+            self.read.update(zip(keys, hidden_PD.clone(), strict=True))  # lest more than these rows be kept
         rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
         if not all(row.isfinite().all() for row in rows):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
