@@ -119,7 +119,9 @@ def test_the_critic_judges_what_play_has_read(tiny: Callable[..., LanguageModel]
     kept = lm.weights()
     for factor in (1.0, 0.5):  # an update changes the weights
         lm.load_weights({name: factor * weight for name, weight in kept.items()})
-        batch = batch if factor == 1.0 else collecting.collect(1, critic)
+        if factor != 1.0:
+            collecting.end_update()
+            batch = collecting.collect(1, critic)
         assert batch.values_N is not None and batch.values_N.std() > 0
         for rows, index in batch.minibatches[0]:
             torch.testing.assert_close(

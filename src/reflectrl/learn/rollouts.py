@@ -63,7 +63,6 @@ class EpisodeRollouts(Rollouts):
     ) -> None:
         super().__init__(policy.lm, config, seed)
         self.policy, self.reflector = policy.with_sampling(Sampling(config.temperature)), reflector
-        self.policy.read = {} if config.baseline == "critic" else None
         self.make_env, self.env = make_env, make_env()
         self.reference_policy: Policy | None = None
         if self.reference is not None:
@@ -91,6 +90,7 @@ class EpisodeRollouts(Rollouts):
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
         horizon = growing_horizon(config, self.env.horizon, update) if config.first_horizon else 0
+        self.policy.read = {} if critic is not None else None
         self.fresh, learned, drawn, wanted = [], [], 0, config.episodes // config.group
         for _ in range(1 + config.refills):
             groups = self.groups(wanted)
@@ -118,7 +118,7 @@ class EpisodeRollouts(Rollouts):
             self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
         expected = self.expected(learned) if config.reverse else self.baseline[False]
         prepared = prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
-        self.policy.clear_cache()  # its weights change now
+        self.policy.read = None  # its weights change now
         return prepared
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
@@ -150,6 +150,7 @@ class EpisodeRollouts(Rollouts):
         return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 
     def end_update(self) -> dict[str, float]:
+        self.policy.clear_cache()
         current = [episode for episode in self.fresh if episode.task.stage == self.curriculum.stage]
         near = [episode for episode in current if replayed(episode)]
         current = [episode for episode in current if not replayed(episode)]

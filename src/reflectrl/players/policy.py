@@ -161,8 +161,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
 
     Attributes:
-        read: hidden states (D,) after the prompts that were read since the weights last changed, kept where a critic is
-            to judge them; None keeps none.
+        read: hidden states (D,) after the prompts that are read, kept while a critic is to judge them; None keeps none.
     """
 
     def __init__(
@@ -185,11 +184,6 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     def with_sampling(self, sampling: Sampling) -> Policy:
         """The same player with another way of drawing, and memories of its own."""
         return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
-
-    def clear_cache(self) -> None:
-        super().clear_cache()
-        if self.read is not None:
-            self.read.clear()
 
     def labels(self, count: int | None = None) -> Labels:
         """The tokenizer's choice labels for that many actions, or all (UserError if it has too few)."""
