@@ -15,10 +15,10 @@ part took, without the parts that it called.
 What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
 its own, costs 3.6 ms of a core forwards and 7 ms backwards in the model of `taxi`. Three fifths of that are matrix
 products, at the rate of large ones; a fifth is attention. (0.8 and 1.3 ms in that of `taxi-demo`, where attention takes
-more than matrix products do.) Play reads a prompt once per update, as the reference does, without a gradient; REINFORCE
-once more with its gradient; PPO once per epoch and minibatch that the prompt is in: one per epoch where prompts are
-dealt out, not steps. Environment, rendering, losses and AdamW are a twentieth together; what is left is the reflector,
-for states that it has not seen.
+more than matrix products do.) Play reads a prompt once per update, as the critic's values and the reference do,
+without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that the prompt is in: one
+per epoch where prompts are dealt out, not steps. Environment, rendering, losses and AdamW are a twentieth together;
+what is left is the reflector, for states that it has not seen.
 """
 
 from __future__ import annotations

@@ -104,32 +104,6 @@ def test_episodes_that_come_again_change_and_cost_nothing(tiny: Callable[..., La
     assert encoded[0] == encoded[1] > 0
 
 
-def test_the_critic_judges_what_play_has_read(tiny: Callable[..., LanguageModel], make_rooms: Any) -> None:
-    """Its values are those of a pass of their own, which is spared; the weights that play next are read anew."""
-    lm = tiny()
-    critic, encoded = ValueHead(lm.hidden_size, "mlp"), {}
-    torch.nn.init.normal_(critic.out.weight)
-    for baseline in ("mean", "critic"):
-        config = replace(PPO, baseline=baseline, episodes=12)
-        collecting = rollouts.EpisodeRollouts(Policy(lm), None, make_rooms, config, 0)
-        before = lm.counters.encoded
-        batch = collecting.collect(0, critic if baseline == "critic" else None)
-        encoded[baseline] = lm.counters.encoded - before
-    assert encoded["critic"] == encoded["mean"] > 0
-    kept = lm.weights()
-    for factor in (1.0, 0.5):  # an update changes the weights
-        lm.load_weights({name: factor * weight for name, weight in kept.items()})
-        if factor != 1.0:
-            collecting.end_update()
-            batch = collecting.collect(1, critic)
-        assert batch.values_N is not None and batch.values_N.std() > 0
-        for rows, index in batch.minibatches[0]:
-            torch.testing.assert_close(
-                batch.values_N[index], critic(batch.read(rows)[1]).detach(), atol=1e-5, rtol=1e-4
-            )
-    lm.load_weights(kept)
-
-
 @pytest.mark.parametrize("dealt", ["steps", "prompts"])
 def test_slices_hold_so_many_prompts_and_epochs_every_step(
     tiny: Callable[..., LanguageModel], make_rooms: Any, dealt: Any

@@ -90,7 +90,6 @@ class EpisodeRollouts(Rollouts):
         config = self.config
         self.rng = np.random.default_rng(named_seed(self.seed, "update", update))
         horizon = growing_horizon(config, self.env.horizon, update) if config.first_horizon else 0
-        self.policy.read = {} if critic is not None else None
         self.fresh, learned, drawn, wanted = [], [], 0, config.episodes // config.group
         for _ in range(1 + config.refills):
             groups = self.groups(wanted)
@@ -117,9 +116,7 @@ class EpisodeRollouts(Rollouts):
             near_N = begun_near(learned)
             self.baseline = {near: float(steps.returns_N[near_N == near].mean()) for near in set(near_N.tolist())}
         expected = self.expected(learned) if config.reverse else self.baseline[False]
-        prepared = prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
-        self.policy.read = None  # its weights change now
-        return prepared
+        return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
         """Tasks of an update; with what the log is to say of their episodes, and where those begin."""
@@ -330,7 +327,7 @@ def prepare(
     if critic is not None:
         values_N = torch.zeros(len(asked))
         for part in whole[rank::ranks]:
-            values_N[part] = critic(states(policy, steps, part)).cpu()
+            values_N[part] = critic(policy_pass(policy, steps, part)[1]).cpu()
         if team is not None:
             team.sum(values_N)
     ref_logp: list[list[Tensor]] = []
@@ -372,19 +369,6 @@ def policy_pass(
     legal_PA = torch.arange(logits_PA.shape[1], device=policy.lm.device)[None] < counts[:, None]
     logp_PA = restricted_log_softmax(logits_PA / (policy.sampling.temperature or 1.0), legal_PA)
     return logp_PA[same_N], hidden_PD[same_N]
-
-
-def states(policy: Policy, steps: Steps, index: Sequence[int]) -> Tensor:
-    """Hidden states (N, D) after the prompts of the steps in `index`: play has just read most of them, with the same
-    weights, and the others are read here.
-    """
-    read = policy.read or {}
-    asked = {i: (steps.prompts[i], steps.actions[i]) for i in index}
-    known = {i: read[question] for i, question in asked.items() if question in read}
-    missing = [i for i in index if i not in known]
-    if missing:
-        known.update(zip(missing, policy_pass(policy, steps, missing)[1], strict=True))
-    return torch.stack([known[i] for i in index])
 
 
 def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:

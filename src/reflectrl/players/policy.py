@@ -159,9 +159,6 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         shuffle_labels: list the actions in a random order at every step (enumeration only).
         memory, cache: see `LanguagePlayer`.
         scoring: "enumeration", or by the actions' texts ("sum", "token", "word", "trie"; see `text_scoring.py`).
-
-    Attributes:
-        read: hidden states (D,) after the prompts that are read, kept while a critic is to judge them; None keeps none.
     """
 
     def __init__(
@@ -179,7 +176,6 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self._opening = "" if lm.chat is None else lm.chat.after
         self._labels = self.labels() if self.packs else Labels((), (), "")
         self._answers: dict[Actions | int, Answers] = {}
-        self.read: dict[Question, Tensor] | None = None
 
     def with_sampling(self, sampling: Sampling) -> Policy:
         """The same player with another way of drawing, and memories of its own."""
@@ -268,9 +264,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
     ) -> list[np.ndarray]:
         """Logits of the listed actions."""
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
-        found, hidden_PD = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
-        if self.read is not None:
-            self.read.update(zip(keys, hidden_PD.clone(), strict=True))  # lest more than these rows be kept
+        found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
         rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
         if not all(row.isfinite().all() for row in rows):
             raise UserError("the policy's logits are not finite: its weights are broken (a learning rate too high?)")
