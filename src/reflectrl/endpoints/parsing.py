@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from reflectrl.endpoints.client import without_thinking
+from reflectrl.endpoints.answers import without_thinking
 
 MARKED = re.compile(r"(?im)^\W*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
 REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")

@@ -10,7 +10,8 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.client import Endpoint, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Endpoint
 from reflectrl.types import named_seed
 from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question

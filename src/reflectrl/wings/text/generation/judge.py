@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.client import Endpoint, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Endpoint
 from reflectrl.episodes.log import drop_half_line
 from reflectrl.statistics import mean_interval
 from reflectrl.types import UserError
