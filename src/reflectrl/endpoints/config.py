@@ -145,6 +145,49 @@ class TeacherConfig:
 
 
 @dataclass(frozen=True)
+class JudgeConfig:
+    """A judge's ranking as a reward of online RL: the model of [endpoint] compares the episodes that a policy played of
+    the same task (`rl.group`), in pairs ([endpoints.md](endpoints.md)).
+    """
+
+    stays_behind = True
+    coef: NonNegative = 0.0
+    """Reward, at its last step, of an episode that beats all others of its task; one that loses to all gets none. 0
+    asks nobody. Never a part of the reported reward."""
+    instead: bool = False
+    """Learn from that alone, without the environment's rewards."""
+    longest: Count = 6000
+    """Most characters of an episode that the judge is shown: its beginning and its end."""
+    max_tokens: Count = 16
+    """Longest answer in the model's tokens; more for one that thinks aloud."""
+
+    @property
+    def rollouts(self) -> str:
+        """What collects episodes in place of `EpisodeRollouts`; "" for nothing."""
+        return "reflectrl.endpoints.judged:judged_rollouts" if self.coef else ""
+
+    def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
+        """Keys that decide what online RL makes.
+
+        Raises:
+            UserError: no model is named, or the recipe has settings that do not go with a judge.
+        """
+        if not self.coef:
+            return ()
+        require_address(endpoint_settings(recipe), "endpoint")
+        if recipe.rl.group < 2:
+            raise UserError("judge.coef: a judge compares episodes of one task; set rl.group to at least 2")
+        others = [name for name, one in recipe.sections.items() if one is not self and getattr(one, "rollouts", None)]
+        if others:
+            raise UserError(f"judge.coef does not go with [{others[0]}]: both collect the episodes")
+        return ("judge", *(f"endpoint.{key}" for key in ASKED))
+
+
+ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters")
+"""Keys that decide who answers."""
+
+
+@dataclass(frozen=True)
 class PlayerConfig(EndpointConfig):
     """A player behind an endpoint: [players.NAME].
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol
 
 from reflectrl.endpoints.client import Ask, Endpoint
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.endpoints.journal import Budget, Journal
+from reflectrl.endpoints.ranking import both_ways, standings
 from reflectrl.episodes.log import drop_half_line
 from reflectrl.prompts.messages import said
 from reflectrl.types import UserError
@@ -122,7 +122,7 @@ class Tournament(Component):
         groups: dict[str, dict[str, None]] = {}
         for sample in samples:
             groups.setdefault(sample.prompt, {})[response_of(sample)] = None
-        self._ask([(prompt, *pair) for prompt, texts in groups.items() for pair in _both_ways(list(texts))])
+        self._ask([(prompt, *pair) for prompt, texts in groups.items() for pair in both_ways(list(texts))])
         found: dict[str, Mapping[str, float]] = {}
         for prompt, texts in groups.items():
 
@@ -149,27 +149,6 @@ class Tournament(Component):
 
     def _key(self, pair: Pair) -> str:
         return hashlib.sha256(json.dumps([self.judge.name, *pair]).encode()).hexdigest()[:24]
-
-
-def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
-    """What a tournament of different texts makes of each.
-
-    Args:
-        preference: how much the text that is shown first is preferred to the second, in [0, 1].
-
-    Returns:
-        By text, the mean over all others of (preference when shown first + 1 - theirs when they are) / 2.
-    """
-    points = dict.fromkeys(texts, 0.0)
-    for one, other in combinations(texts, 2):
-        share = (preference(one, other) + 1 - preference(other, one)) / 2
-        points[one] += share
-        points[other] += 1 - share
-    return {text: points[text] / (len(texts) - 1) if len(texts) > 1 else 0.5 for text in texts}
-
-
-def _both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
 
 
 def _read(path: Path) -> dict[str, float]:
