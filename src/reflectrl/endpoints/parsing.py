@@ -13,7 +13,8 @@ REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choi
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
     r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
-    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice)( now| here| next)? (is|was|would be)\b"
+    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice)( now| here| next)?"
+    r" (is|was|would be)\b"
     r"|\bwrite (the|a) reflection\b|\b(somebody|someone) who does not know\b"
     r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
 )
