@@ -69,9 +69,10 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
                 log.append(episode)
             tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
     if not _teaches(path):
+        aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
         raise UserError(
             f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.name}: none won"
-            f" with usable reflections (what was rejected is in {teacher.rejected}); try a larger model, or teacher.ask"
+            f" with usable reflections{aside}; try a larger model, or teacher.ask"
         )
 
 
