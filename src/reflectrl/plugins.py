@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -24,6 +25,12 @@ def names(kind: str) -> list[str]:
 
 def announced(kind: str) -> dict[str, EntryPoint]:
     """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
+    return dict(_announced(kind, tuple(sys.path)))
+
+
+@lru_cache
+def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Cached, since reading all installed packages' announcements takes milliseconds, and making an environment asks."""
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
