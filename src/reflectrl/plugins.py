@@ -30,7 +30,7 @@ def announced(kind: str) -> dict[str, EntryPoint]:
 
 @lru_cache
 def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Cached, since reading all installed packages' announcements takes milliseconds, and making an environment asks."""
+    """Cached: reading what all packages announce takes milliseconds, and every environment that is made asks."""
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
