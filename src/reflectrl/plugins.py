@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 from reflectrl.types import UserError
@@ -85,15 +86,26 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def _import(kind: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"{kind.rstrip('s')} {target!r}: a module is named by dots, without .py: package.module:Class")
     try:
-        found = importlib.import_module(module)
+        whole = found = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
+            if not hasattr(found, part):
+                raise UserError(f"{kind.rstrip('s')} {target!r}: {module} has no {part!r}{_near(part, whole)}")
             found = getattr(found, part)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # a plug-in may raise anything while it is imported
         raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
     return found
+
+
+def _near(word: str, module: ModuleType) -> str:
+    """Suggests one of the classes that a module defines itself."""
+    return suggestion(
+        word, [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -159,8 +159,9 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
             raise UserError(
-                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations "
-                "(docs/demonstrations.md), or leave them out: --arms rl-only"
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (reflectrl play "
+                "ENV --record demos.jsonl, then --teach.by log --teach.log demos.jsonl --arms no-reflection), or "
+                "leave them out: --arms rl-only"
             )
 
 
