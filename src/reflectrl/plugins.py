@@ -86,26 +86,26 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def _import(kind: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
+    what = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
     if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
-        raise UserError(f"{kind.rstrip('s')} {target!r}: a module is named by dots, without .py: package.module:Class")
+        raise UserError(f"{what}: a module is named by dots, without .py: package.module:Class")
     try:
         whole = found = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
             if not hasattr(found, part):
-                raise UserError(f"{kind.rstrip('s')} {target!r}: {module} has no {part!r}{_near(part, whole)}")
+                raise UserError(f"{what}: {module} has no {part!r}{_near(part, whole)}")
             found = getattr(found, part)
     except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # a plug-in may raise anything while it is imported
-        raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
+        raise UserError(f"{what}: {one_line(error)}") from error
     return found
 
 
 def _near(word: str, module: ModuleType) -> str:
-    """Suggests one of the classes that a module defines itself."""
-    return suggestion(
-        word, [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
-    )
+    """Suggests one of the classes and functions that a module defines itself."""
+    own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    return suggestion(word, own)
 
 
 def one_line(error: BaseException) -> str:

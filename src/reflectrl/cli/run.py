@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -143,13 +144,16 @@ def with_learner(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         return recipe
     typed, log = {word.partition("=")[0] for word in settings}, ", ".join(recipe.teach.log)
     if "--arms" in typed:
-        print(f"note: {', '.join(recipe.arms)}: nothing learns from {log}; --arms no-reflection would")
+        print(f"note: {', '.join(recipe.arms)}: nothing learns from {log}; --arms no-reflection would", file=sys.stderr)
         return recipe
     from reflectrl.pipeline.demonstrations import best_taught  # slow to import
 
     kept = [name for name, arm in chosen(recipe.arms, recipe).items() if not arm.policy]
     arms, name = (*kept, best_taught(recipe)), recipe.name if "--name" in typed else f"{recipe.name}-shown"
-    print(f"note: no arm of the recipe learns from {log}, so this is run: --arms {','.join(arms)} --name {name}")
+    print(
+        f"note: no arm of the recipe learns from {log}, so this is run: --arms {','.join(arms)} --name {name}",
+        file=sys.stderr,
+    )
     return replace(recipe, arms=arms, name=name)
 
 
