@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -138,8 +139,8 @@ class TestNamingAProject:
         self, project: Path, capsys: Any, monkeypatch: Any, keys: list[str], arm: str
     ) -> None:
         room, parcel, goal = resolve("envs", "parcels:Parcels")().tasks("train")[0].payload["rooms"]
-        typed = iter([*keys, *([parcel] if parcel != room else []), "take", goal, "drop", "q"])
-        monkeypatch.setattr("builtins.input", lambda _: next(typed))
+        typed = [*keys, *([parcel] if parcel != room else []), "take", goal, "drop", "q"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
         assert main(["play", "parcels", "--record", "demos.jsonl"]) == 0
         words = ["run", "parcels", "--teach.by", "log", "--teach.log", "demos.jsonl", "--dry-run"]
         for given, arms, name in (
@@ -151,7 +152,7 @@ class TestNamingAProject:
             shown = capsys.readouterr()
             recipe = tomllib.loads(shown.out)
             assert (recipe["arms"], recipe["name"]) == (arms, name)
-            assert "demos.jsonl" in shown.err and "no-reflection" in shown.err + shown.out
+            assert "demos.jsonl" in shown.err
 
     def test_it_runs_without_a_word_of_trust(self, project: Path, command: Callable[..., Any]) -> None:
         done = command("run", "parcels", *TINY)
