@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,12 @@ def names(kind: str) -> list[str]:
 
 def announced(kind: str) -> dict[str, EntryPoint]:
     """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    return dict(_announced(kind, tuple(sys.path)))
+
+
+@lru_cache
+def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
