@@ -25,17 +25,13 @@ def names(kind: str) -> list[str]:
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
-<<<<<<< HEAD
-    """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
     return dict(_announced(kind, tuple(sys.path)))
 
 
 @lru_cache
 def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
-=======
-    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
->>>>>>> house
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
