@@ -126,10 +126,11 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     """The ways through a model's layers, the fastest first."""
     core: Any = lm.core
     known, ways = lm.shortcuts, list[Way]()
-    if known.packed and walk_of(core) is not None:
-        ways.append(Way(known))
-    if known.packed:
-        ways.append(Way(replace(known, blocks=False), "its layers run through the library" if ways else ""))
+    for batched in dict.fromkeys((known.batched, False)) if known.packed else ():
+        for blocks in (True, False) if walk_of(core) is not None else (False,):
+            slower = [] if blocks or walk_of(core) is None else ["its layers run through the library"]
+            slower += ["its prompts are attended one by one"] if known.batched and not batched else []
+            ways.append(Way(replace(known, blocks=blocks, batched=batched), ", ".join(slower)))
     plain = replace(known, packed=False)
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
