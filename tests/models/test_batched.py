@@ -3,9 +3,10 @@
 import copy
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.families import Marks, tiny_model
 from reflectrl.models import batched
-from reflectrl.models.attention import BlockAttention
+from reflectrl.models.attention import Attend, BlockAttention
 from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.batched import BatchedAttention, alike
 from reflectrl.models.generation import DraftModel
-from reflectrl.models.lm import LanguageModel
+from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts
 from reflectrl.models.sharing import Block, Ids, KVCache, Packing, pack
 from reflectrl.models.text_scoring import make_trie
 from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
+from tests.models.test_families import check_exact
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 CPU = torch.device("cpu")
@@ -62,7 +65,8 @@ def test_attention_and_gradients_are_those_of_block_by_block(seed: int, groups: 
     parts = [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
     wanted = torch.from_numpy(np.unique(rng.integers(0, length, size=5))) if some else None
     found = []
-    for attend in (BlockAttention(blocks), BatchedAttention(blocks, None, 1, CPU)):
+    ways: list[Attend] = [BlockAttention(blocks), BatchedAttention(blocks, None, 1, CPU)]
+    for attend in ways:
         query = parts[0] if wanted is None else parts[0][wanted]
         out = attend(0, query, *parts[1:], 0.0, wanted)
         found.append((out, *torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum(), parts)))
@@ -83,7 +87,8 @@ def test_blocks_of_like_length_stand_together_and_most_of_a_batch_is_no_padding(
 def test_dropout_scales_what_stays_and_has_gradients(groups: int) -> None:
     """Averaged over many draws, attention with dropout is attention without."""
     blocks = pack([(1, 2, 3, 4), (1, 2, 3, 5)], least=1).blocks
-    attend, generator = BatchedAttention(blocks, None, 1, CPU), torch.Generator().manual_seed(0)
+    attend: Attend = BatchedAttention(blocks, None, 1, CPU)
+    generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(5, heads, 8, generator=generator, requires_grad=True) for heads in (4, groups, groups)]
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -106,13 +111,14 @@ def test_padded_copies_of_keys_are_not_kept_for_the_backward_pass(monkeypatch: p
         return whole
 
     monkeypatch.setattr(batched._Batch, "_gather", watched)
-    out = BatchedAttention(blocks, None, 1, CPU)(0, *parts)
+    attend: Attend = BatchedAttention(blocks, None, 1, CPU)
+    out = attend(0, *parts)
     assert len(copies) == 2 * 2 and not any(one() is not None for one in copies), "two batches, of keys and values"
     found = torch.autograd.grad(out.sum(), parts)
     assert len(copies) == 2 * 2 * 2, "made again"
     monkeypatch.setattr(batched._Batch, "_gathered_again", lambda *_: nullcontext())
     copies.clear()
-    out = BatchedAttention(blocks, None, 1, CPU)(0, *parts)
+    out = attend(0, *parts)
     assert all(one() is not None for one in copies), "autograd would keep them"
     for one, other in zip(found, torch.autograd.grad(out.sum(), parts), strict=True):
         torch.testing.assert_close(one, other)
@@ -123,7 +129,8 @@ def test_padded_copies_of_keys_are_not_kept_for_the_backward_pass(monkeypatch: p
 
 def growing(rng: np.random.Generator, rows: int = 4, steps: int = 3) -> list[list[Ids]]:
     """For each step the prompts of some episodes, whose histories grow."""
-    histories, found = [[] for _ in range(rows)], []
+    histories: list[list[int]] = [[] for _ in range(rows)]
+    found = []
     for _ in range(steps):
         for history in histories:
             history += rng.integers(2, 250, size=rng.integers(1, 30)).tolist()
@@ -154,8 +161,10 @@ def test_growing_prompts_and_actions_texts_are_those_of_the_other_way(pair: Pair
     another, longer = KVCache(), [(*steps[-1][0], 3, 4)]
     another.copy(ours[0])
     with torch.inference_mode():
-        found, expected = gpu.backend.read(longer, caches=[another]), lm.backend.read(longer, caches=[theirs[0]])
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+        hidden_1D, expected_1D = (
+            one.backend.read(longer, caches=[cache]) for one, cache in ((gpu, another), (lm, theirs[0]))
+        )
+    torch.testing.assert_close(hidden_1D, expected_1D, atol=1e-4, rtol=0)
     assert ours[0].ids == steps[-1][0], "and the one that was copied knows nothing of it"
 
 
@@ -194,8 +203,8 @@ def test_what_is_written_and_the_numbers_that_it_takes_are_the_same(
     (ours, numbers), (theirs, expected) = found
     assert [ids for ids, _ in ours] == [ids for ids, _ in theirs]
     assert numbers == expected, "one number for each token, none for guesses"
-    for (_, one), (_, other) in zip(ours, theirs, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
+    for (_, nats), (_, wanted) in zip(ours, theirs, strict=True):
+        assert nats == pytest.approx(wanted, abs=1e-4)
 
 
 @families
@@ -208,6 +217,14 @@ def test_a_model_proves_this_way_too_and_goes_another_where_it_is_wrong(
     monkeypatch.setattr(BatchedAttention, "__call__", lambda *rest: whole(*rest).roll(1, 0))
     found, (said,) = find_shortcuts(lm, "wrong")
     assert found.packed and found.blocks and not found.batched and "one by one" in said
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "phi", "granite", "llama-tied", "falcon-new", "mistral"])
+def test_other_families_are_exact_this_way(name: str) -> None:
+    lm = LanguageModel(tiny_model(name), Marks(), context=64, shortcuts=Shortcuts(batched=True))
+    found, said = find_shortcuts(lm, name)
+    assert found.packed and found.batched and not said
+    check_exact(replace(lm, shortcuts=found))
 
 
 # ---- calls and questions ---------------------------------------------------------------------------------------------
@@ -283,7 +300,7 @@ class Calls(TorchDispatchMode):
 
 
 def test_the_calls_of_a_layer_do_not_grow_with_the_rows() -> None:
-    def calls(rows: int, attention: Callable[[Sequence[Block], Sequence[KVCache]], Any]) -> int:
+    def calls(rows: int, attention: Callable[..., Attend]) -> int:
         blocks, caches = [Block((1,) * 8, 20)] * rows, [KVCache() for _ in range(rows)]
         for cache in caches:
             cache.append_all(0, torch.zeros(3, 2, 2, 20, 8))
@@ -293,6 +310,6 @@ def test_the_calls_of_a_layer_do_not_grow_with_the_rows() -> None:
             attend(1, *parts)
         return counted.count
 
-    few, many = (calls(rows, lambda *of: BatchedAttention(*of, 3, CPU)) for rows in (2, 32))
+    few, many = (calls(rows, partial(BatchedAttention, layers=3, device=CPU)) for rows in (2, 32))
     assert many == few
     assert calls(32, BlockAttention) > 10 * many
