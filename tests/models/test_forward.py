@@ -346,10 +346,10 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
     for key in keys:
         cache, layers = KVCache(), [(as_one(key + layer), as_one(2 * key + layer)) for layer in (0, 1)]
         if gpu:
-            cache.append_all(0, torch.stack([torch.cat(both) for both in layers]))
+            cache.append_all(0, torch.stack([torch.cat(layer) for layer in layers]))
         else:
-            for layer, both in enumerate(layers):
-                cache.append(layer, 0, *both)
+            for layer, (keys_1GSD, values_1GSD) in enumerate(layers):
+                cache.append(layer, 0, keys_1GSD, values_1GSD)
         cache.ids = (0,) * len(key)
         caches.append(cache)
     attend = DecodingAttention(caches, 20, torch.device("cpu"), fold=gpu)

@@ -86,9 +86,11 @@ class PackedBackend:
         ]
         asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
-        attend: Attend = BlockAttention(blocks, caches)
-        if self.lm.shortcuts.batched:
-            attend = BatchedAttention(blocks, caches, self.lm.layers, self.device)
+        attend: Attend = (
+            BatchedAttention(blocks, caches, self.lm.layers, self.device)
+            if self.lm.shortcuts.batched
+            else BlockAttention(blocks, caches)
+        )
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
