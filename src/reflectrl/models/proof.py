@@ -172,6 +172,8 @@ class _Trial:
             own_TV = own_logits(self.core, hidden_TD)
         except Exception as error:  # of any kind: it is somebody's code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
+        if logits_TV.isnan().any():
+            raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
         if not _distance(own_TV, logits_TV) <= self.limit:
             raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
         if not _distance(logits_TV[: len(early)], early_TV) <= self.limit:
