@@ -1,6 +1,6 @@
-"""From a name to an object: what an installed package announces as an entry point, or "package.module:Class".
+"""From a name to an object: an entry point that an installed package announces, or "package.module:Class".
 
-Our own wings are found in the same way as a stranger's package, so the core names none of them.
+Our own wings are found in the same way as anybody else's package, so the core names none of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -23,7 +24,17 @@ def names(kind: str) -> list[str]:
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
+<<<<<<< HEAD
     """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    return dict(_announced(kind, tuple(sys.path)))
+
+
+@lru_cache
+def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
+=======
+    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
+>>>>>>> house
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
@@ -57,7 +68,7 @@ def resolve(kind: str, name: str) -> Any:
 
 
 def resolve_class(kind: str, name: str, base: type) -> type[Any]:
-    """The class that a name stands for. Nothing else that can be called goes through: it might do anything.
+    """The class that a name stands for. Anything else is refused and never called, since it might do anything.
 
     Raises:
         UserError: as `resolve`, or it is no class derived from `base`.
@@ -70,10 +81,10 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
 
 
 def look_here() -> None:
-    """From now on, modules in the current folder can be imported, after all that is installed.
+    """Make modules of the current folder importable from now on, after everything that is installed.
 
-    Asked for only where somebody names such a module: otherwise a file in a folder that one happens to be in could
-    stand in for a library that is not installed.
+    Call this only when the user names such a module. Otherwise a file that happens to be in the current folder could
+    take the place of a library that is not installed.
     """
     if "" not in sys.path:
         sys.path.append("")

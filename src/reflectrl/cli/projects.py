@@ -19,13 +19,13 @@ EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 
 
 def folders() -> list[Path]:
-    """Where recipes are looked for, first found first taken."""
+    """Folders in which recipes are looked for; the first match counts."""
     packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
     return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
 
 
 def recipes() -> dict[str, Path]:
-    """Every recipe that can be named, by name."""
+    """Every recipe that has a name, by name."""
     found: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.glob("*.toml")):
@@ -34,16 +34,16 @@ def recipes() -> dict[str, Path]:
 
 
 def project_recipe(word: str) -> Path | None:
-    """The recipe of the project in the folder of that name, if there is one."""
+    """The recipe of the project in the folder of that name; None if there is no such project."""
     path = Path(word) / "recipe.toml"
     return path if word.rstrip("/").isidentifier() and path.is_file() else None
 
 
 def own_environment(path: Path) -> list[str]:
-    """The environment of a project as an option, as if it had been typed.
+    """The environment of a project as an option, as if the user had typed it.
 
-    Who names a folder names the package that lies in it, so that no more consent is asked for; other code that the
-    recipe names has to be trusted as ever.
+    By naming a folder, the user also names the package in it, so no further consent is needed. Other code that the
+    recipe names must still be trusted.
 
     Args:
         path: the project's recipe.
@@ -53,7 +53,7 @@ def own_environment(path: Path) -> list[str]:
 
 
 def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The `env` section that a name, and `--key value` or `--env.key value` behind it, describe."""
+    """The `env` section that a name and the settings after it (`--key value`, `--env.key value`) describe."""
     pairs = [(key.removeprefix("env."), Word(value)) for key, value in parse_overrides(settings)]
     path = project_recipe(name)
     if path is None or name in announced("envs"):

@@ -1,4 +1,4 @@
-"""`run`, and the verbs that stop after one of its stages; recipes by name."""
+"""`run`, the verbs that stop after one of its stages, and how a recipe is found by its name."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE"
 
 
 class RunOption:
-    """Base of what packages bring in the entry points "reflectrl.run_options": a dataclass whose fields are options."""
+    """Base class of the entry points "reflectrl.run_options": a dataclass whose fields are further options of `run`."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe as the options want it. Writes nothing; UserError if they do not fit the recipe."""
+        """The recipe as the options change it. Writes nothing; raises UserError if they do not fit the recipe."""
         return recipe
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Make in the run folder, before the run, what the changed recipe needs."""
+        """Called before the run: make in its folder what the changed recipe needs."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def run_verbs() -> dict[str, type]:
 
 
 def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
-    """A setting that is no key of a recipe is refused with the nearest option or key."""
+    """Refuse a setting that is no key of a recipe; the message suggests the nearest option or key."""
     sections = list(Recipe().plain())
     dotted = [key.dotted for key in keys()]
     for word in settings:
@@ -153,10 +153,10 @@ def flags(verb: type) -> list[str]:
 
 
 def find_recipe(word: str) -> Path:
-    """The file that a word of the command line means: a path, or the name of a recipe.
+    """The recipe file that a word of the command line means: a path, or a recipe's name.
 
     Raises:
-        UserError: neither; suggests the nearest name.
+        UserError: it is neither; suggests the nearest name.
     """
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":

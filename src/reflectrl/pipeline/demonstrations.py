@@ -1,4 +1,4 @@
-"""Demonstrations of a log as teaching episodes of a run, and reflections that say which of the tried actions won."""
+"""Recorded demonstrations as teaching episodes of a run, and reflections that say which of the tried actions won."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from reflectrl.teach.recorded import has_reflections, recorded, require_lessons
 from reflectrl.types import Episode, Sampling, UserError, named_seed
 
 SAMPLES = 500
-"""Reflections of which a scratch tokenizer sees the words before there are any."""
+"""How many made-up reflections a scratch tokenizer is trained on, before there are real ones."""
 
 
 def finished_lines(path: Path) -> int:
-    """Count the complete lines of a log, and cut off a half-written one that a kill left at the end."""
+    """Count the complete lines of a log; a half-written last line, left by a kill, is cut off."""
     drop_half_line(path)
     if not path.exists():
         return 0
@@ -52,9 +52,10 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
 
 
 def check_log(recipe: Recipe, run: RunFolder) -> None:
-    """Refuse demonstrations that do not fit the environment, or lack what an arm needs.
+    """Refuse demonstrations that do not fit the environment, or lack something that an arm needs.
 
-    Those of which a run has made its teaching episodes were checked then, and are the same: their fingerprint says so.
+    If the run has already made its teaching episodes, they were checked at that time and are not played again: the
+    fingerprint says that the file is still the same.
 
     Raises:
         UserError: names the file and the line, or the arms.
@@ -81,9 +82,9 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
 
 
 def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Try actions in a split's teaching episodes, and write what came of them as reflections.
+    """Builder: try actions in a split's teaching episodes, and write down as reflections which of them won.
 
-    The policy without reflections plays on; a log that was begun is continued.
+    After each tried action, the policy without reflections plays to the end. An unfinished log is continued.
     """
     recipe, run, seed, split = context.recipe, context.run, artifact.seed, artifact.name
     episodes, path = list(read_episodes(run.teach(seed, split))), run.outcomes(seed, split)
@@ -106,7 +107,7 @@ def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
-    """Reflections such as outcomes will be, with made-up numbers, for the tokenizer of a model made from scratch."""
+    """Reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions
