@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 from reflectrl.types import UserError
@@ -24,17 +25,13 @@ def names(kind: str) -> list[str]:
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
-<<<<<<< HEAD
-    """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
     return dict(_announced(kind, tuple(sys.path)))
 
 
 @lru_cache
 def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
-=======
-    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
->>>>>>> house
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
@@ -101,15 +98,26 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def _import(kind: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
+    what = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"{what}: a module is named by dots, without .py: package.module:Class")
     try:
-        found = importlib.import_module(module)
+        whole = found = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
+            if not hasattr(found, part):
+                raise UserError(f"{what}: {module} has no {part!r}{_near(part, whole)}")
             found = getattr(found, part)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # a plug-in may raise anything while it is imported
-        raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
+        raise UserError(f"{what}: {one_line(error)}") from error
     return found
+
+
+def _near(word: str, module: ModuleType) -> str:
+    """Suggests one of the classes and functions that a module defines itself."""
+    own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    return suggestion(word, own)
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import tyro
 
 from reflectrl.config import Word, load_recipe, parse_overrides, read_recipe
-from reflectrl.plugins import announced
+from reflectrl.plugins import announced, suggestion
+from reflectrl.types import UserError
 
 EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 
@@ -39,6 +40,11 @@ def project_recipe(word: str) -> Path | None:
     return path if word.rstrip("/").isidentifier() and path.is_file() else None
 
 
+def projects() -> list[str]:
+    """The folders here that hold a project."""
+    return [path.parent.name for path in sorted(Path().glob("*/recipe.toml")) if project_recipe(path.parent.name)]
+
+
 def own_environment(path: Path) -> list[str]:
     """The environment of a project as an option, as if the user had typed it.
 
@@ -55,8 +61,11 @@ def own_environment(path: Path) -> list[str]:
 def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
     """The `env` section that a name and the settings after it (`--key value`, `--env.key value`) describe."""
     pairs = [(key.removeprefix("env."), Word(value)) for key, value in parse_overrides(settings)]
-    path = project_recipe(name)
-    if path is None or name in announced("envs"):
+    path, known = project_recipe(name), announced("envs")
+    if path is None and ":" not in name and name not in known:
+        own = "yours is package.module:Class, or a folder that `reflectrl init` has made"
+        raise UserError(f"unknown environment {name!r}{suggestion(name, [*known, *projects()])}; {own}")
+    if path is None or name in known:
         return {"name": name} | dict(pairs)
     typed = [*own_environment(path), *(f"env.{key}={value}" for key, value in pairs)]
     return dict(load_recipe(path, typed).env)

@@ -40,6 +40,9 @@ class GymTextEnv(TextEnv):
         train, validation, test: the number of seeds in each split.
         settings: keyword arguments for `gymnasium.make`.
 
+    Attributes:
+        earned: what the wrapped environment itself paid for the last step; None where a subclass does not say.
+
     Raises:
         UserError: gymnasium cannot make it, it cannot be rendered as text, its actions are not discrete, or the number
             of names does not match.
@@ -65,6 +68,7 @@ class GymTextEnv(TextEnv):
         self.scale, self.rules, self.show_history = scale, rules, history
         self.sizes = {"train": train, "validation": validation, "test": test}
         self.settings = dict(settings or {})
+        self.earned: float | None = None
         self._wrapped = self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
@@ -121,7 +125,7 @@ class GymTextEnv(TextEnv):
         self._seen, reward, terminated, truncated, self._info = self._wrapped.step(index)
         if not is_finite(reward):
             raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
-        self._last = action
+        self._last, self.earned = action, float(reward)
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)
         return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())

@@ -28,12 +28,12 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 
 
 def _read_line(path: Path, number: int, line: bytes) -> Episode:
-    if not line.endswith(b"\n"):
-        raise UserError(f"{path}:{number}: half-written line (remove it to go on)")
     try:
         return from_line(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        remedy = "remove the file, and the run that wrote it writes it again"
+        if not line.endswith(b"\n"):
+            raise UserError(f"{path}:{number}: half-written line (remove it to go on)") from error
+        remedy = "mend or remove this line (a run's own log may be removed whole: the run writes it again)"
         raise UserError(f"{path}:{number}: corrupt episode: {error}; {remedy}") from error
 
 

@@ -56,7 +56,8 @@ class Signal:
         if self.most < 2:
             return "there was never more than one legal action, so there is nothing to choose"
         if self.lowest == self.highest:
-            return f"all {self.episodes} episodes of random play earned {self.lowest:g}, so no action looks better"
+            won = f", {self.won} of them won (let the outcome that wins pay)" if self.won else ""
+            return f"all {self.episodes} episodes of random play earned {self.lowest:g}{won}, so no action looks better"
         return None
 
 

@@ -164,12 +164,14 @@ class State:
     Attributes:
         complete: the complete stages. This is for people to read: a run looks at the files themselves.
         made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+        tasks: the digest of the environment's tasks; "" where it is not known.
     """
 
     path: Path
     complete: list[str] = field(default_factory=list)
     made: dict[str, dict[str, str]] = field(default_factory=dict)
     damaged: bool = False
+    tasks: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> State:
@@ -181,7 +183,7 @@ class State:
             noted = json.loads(path.read_text(encoding="utf-8"))
             complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             if set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
-                return cls(path, complete, made)
+                return cls(path, complete, made, tasks=str(noted.get("tasks", "")))
         except (OSError, ValueError, KeyError, TypeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
@@ -192,9 +194,8 @@ class State:
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
-        write_text(
-            self.path, json.dumps({"schema": SCHEMA, "complete": stages, "artifacts": self.made}, indent=1) + "\n"
-        )
+        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "artifacts": self.made}
+        write_text(self.path, json.dumps(noted, indent=1) + "\n")
 
     def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
         """Note that an artifact is being made with these settings."""

@@ -18,7 +18,7 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.players import make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.teach.outcomes import Tried, outcome_text, with_outcomes
-from reflectrl.teach.recorded import has_reflections, recorded, require_lessons
+from reflectrl.teach.recorded import has_reflections, labelled, recorded, require_lessons
 from reflectrl.types import Episode, Sampling, UserError, named_seed
 
 SAMPLES = 500
@@ -49,6 +49,23 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
         keys = list(dict.fromkeys(task_key(episode.task) for episode in parts["train"]))[: config.tasks]
         parts["train"] = [episode for episode in parts["train"] if task_key(episode.task) in keys]
     return parts
+
+
+def best_taught(recipe: Recipe) -> str:
+    """The arm that makes the most of a recipe's demonstrations: the full method if all that won have reflections.
+
+    The log alone decides, so that no code of an environment is run.
+
+    Raises:
+        UserError: a log is missing or damaged.
+    """
+    episodes = [labelled(episode) for name in recipe.teach.log for episode in read_episodes(Path(name))]
+    told = [
+        any(step.label and step.reflection is not None for step in episode.steps)
+        for episode in episodes
+        if episode.success
+    ]
+    return "reflect-rl" if recipe.teach.reflections == "outcomes" or (told and all(told)) else "no-reflection"
 
 
 def check_log(recipe: Recipe, run: RunFolder) -> None:

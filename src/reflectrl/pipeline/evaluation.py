@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Any
 from reflectrl import distributed
 from reflectrl.config import Recipe
 from reflectrl.envs import make
-from reflectrl.envs.base import TextEnv
+from reflectrl.envs.base import SPLITS, TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.envs.teacher import ABILITIES
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
@@ -21,7 +23,7 @@ from reflectrl.learn.curriculum import Curriculum
 from reflectrl.learn.exploration import Pay
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.folder import OTHER_TASKS, Context, RunFolder
 from reflectrl.pipeline.players import Models, load_models, seated
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
@@ -113,8 +115,11 @@ def remaining_tasks(context: Context, artifact: Artifact) -> bool:
     return any(log.left() for log in logs)
 
 
-def check_env(recipe: Recipe) -> None:
+def check_env(recipe: Recipe) -> str:
     """Refuse splits, stages, teachers and milestones that the environment lacks, and tasks that are in two splits.
+
+    Returns:
+        The digest of its tasks.
 
     Raises:
         UserError: names the key, the arms or the task.
@@ -137,6 +142,24 @@ def check_env(recipe: Recipe) -> None:
         check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
         validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
         check_disjoint(validation, env.tasks("test", stage))
+    return digest_of_tasks(env)
+
+
+def digest_of_tasks(env: TextEnv) -> str:
+    """What tells a list of tasks from another one: of all stages and splits, in their order."""
+    tasks = [env.tasks(split, stage) for stage in env.stages for split in SPLITS]
+    listed = [[(task.id, task.payload) for task in part] for part in tasks]
+    return hashlib.sha256(json.dumps(listed, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def require_same_tasks(recipe: Recipe, tasks: str) -> None:
+    """Refuse an environment that lists other tasks here than in the process that began the run (with that digest).
+
+    Raises:
+        UserError: names the environment.
+    """
+    if tasks and digest_of_tasks(make(recipe.env)) != tasks:
+        raise UserError(f"environment {recipe.env['name']!r}: {OTHER_TASKS}")
 
 
 def check_teacher(recipe: Recipe, env: TextEnv) -> None:
@@ -159,8 +182,9 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
             raise UserError(
-                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations "
-                "(docs/demonstrations.md), or leave them out: --arms rl-only"
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (reflectrl play "
+                "ENV --record demos.jsonl, then --teach.by log --teach.log demos.jsonl --arms no-reflection), or "
+                "leave them out: --arms rl-only"
             )
 
 

@@ -64,12 +64,20 @@ class RunFolder:
         return self.path / "timings.jsonl"
 
 
+OTHER_TASKS = "tasks are the same in every process, but it lists others than when the run began (a set, or hash()?)"
+
+
 @dataclass(frozen=True)
 class Context:
-    """What builders of artifacts are given: the recipe and the run folder."""
+    """The recipe and the run folder, as builders of artifacts get them.
+
+    Attributes:
+        tasks: the digest of the environment's tasks; "" where there is no environment.
+    """
 
     recipe: Recipe
     run: RunFolder
+    tasks: str = ""
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
@@ -114,16 +122,19 @@ def _locked(file: Any) -> bool:
     return True
 
 
-def claim(recipe: Recipe, folder: Path, graph: Graph) -> State:
+def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
     From now on, the code that the recipe names is trusted in this folder, since it was trusted before the run began.
+
+    Args:
+        tasks: the digest of the environment's tasks, which has to stay the same.
 
     Returns:
         The state of the folder.
 
     Raises:
-        UserError: the folder holds another training; names the first key that differs.
+        UserError: the folder holds another training; names the first key that differs, or says that the tasks do.
     """
     for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
         if old.suffixes != [".learner", ".old"]:
@@ -132,6 +143,9 @@ def claim(recipe: Recipe, folder: Path, graph: Graph) -> State:
     before = read_recipe(path).plain() if path.is_file() else None
     state = State.read(folder)
     refuse_other_settings(graph, state, before, recipe.plain())
+    if state.tasks and tasks and state.tasks != tasks:
+        raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another --folder")
+    state.tasks = tasks or state.tasks
     write_text(path, to_toml(recipe))
     remember(path, code_in(recipe.plain()))
     return state

@@ -79,11 +79,11 @@ class EnvironmentPipeline:
         from reflectrl.pipeline.folder import Context
         from reflectrl.pipeline.sources import check_models
 
-        check_env(recipe)
+        tasks = check_env(recipe)
         if any(arm.player == "policy" or arm.reflector for arm in chosen(recipe.arms, recipe).values()):
             check_models(recipe)
         check_log(recipe, run)
-        return Context(recipe, run)
+        return Context(recipe, run, tasks)
 
     @staticmethod
     def show(context: Context) -> None:

@@ -35,7 +35,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
             return
         try:
             with alone(folder):
-                state = claim(recipe, folder, graph)
+                state = claim(recipe, folder, graph, context.tasks)
                 with Board(console(120)) as board, Workers(context, board, ranks) as workers:
                     run = _Run(context, graph, state, workers)
                     for stage in STAGES[: STAGES.index(until) + 1]:

@@ -99,7 +99,8 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
-            tick(len(episodes), max(len(tasks), len(episodes)), "")
+            tick(len(episodes), max(len(tasks), len(episodes) + 1), "")
+    tick(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
         ways = "reward steps on the way, explore (docs/exploration.md), or teach (docs/own-environment.md)"

@@ -172,6 +172,7 @@ _news: Any = None
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
     try:
+        function("reflectrl.pipeline.evaluation:require_same_tasks")(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # one that the parent cannot read would look like a process that was killed
         raise portable(error) from None
