@@ -144,6 +144,10 @@ def test_a_model_whose_own_forward_pass_fails_is_refused() -> None:
     model.model.layers[1] = torch.nn.Linear(5, 5)
     with pytest.raises(UserError, match="'tiny': its own forward pass fails: "):
         proved(model)
+    spoilt = tiny_model("llama")
+    spoilt.model.norm.weight.data[0] = torch.nan
+    with pytest.raises(UserError, match="'tiny': its own forward pass gives no numbers"):
+        proved(spoilt)
 
 
 # ---- as players use it -----------------------------------------------------------------------------------------------

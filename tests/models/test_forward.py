@@ -336,20 +336,23 @@ def test_branches_see_the_prompt_and_their_own_past_only(texts: list[Ids], lengt
 
 
 @settings(max_examples=30, deadline=None)
-@given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6))
+@given(data=st.data(), held=st.lists(st.integers(1, 12), min_size=1, max_size=6), gpu=st.booleans())
 def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with_them(
-    data: st.DataObject, held: list[int]
+    data: st.DataObject, held: list[int], gpu: bool
 ) -> None:
     generator = torch.Generator().manual_seed(sum(held))
     keys = [torch.randn(length, 1, 4, generator=generator) for length in held]
     caches, before = [], [key.clone() for key in keys]
     for key in keys:
-        cache = KVCache()
-        for layer in (0, 1):
-            cache.append(layer, 0, as_one(key + layer), as_one(2 * key + layer))
+        cache, layers = KVCache(), [(as_one(key + layer), as_one(2 * key + layer)) for layer in (0, 1)]
+        if gpu:
+            cache.append_all(0, torch.stack([torch.cat(layer) for layer in layers]))
+        else:
+            for layer, (keys_1GSD, values_1GSD) in enumerate(layers):
+                cache.append(layer, 0, keys_1GSD, values_1GSD)
         cache.ids = (0,) * len(key)
         caches.append(cache)
-    attend = DecodingAttention(caches, 20, torch.device("cpu"))
+    attend = DecodingAttention(caches, 20, torch.device("cpu"), fold=gpu)
     rows, kept = list(range(len(held))), [1] * len(held)
     for _ in range(5):
         stay = [i for i in range(len(rows)) if data.draw(st.integers(0, 3))]
@@ -358,7 +361,8 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
         if not rows:
             break
         counts = [data.draw(st.integers(1, 4)) for _ in rows]
-        places = attend.advance(counts)
+        ids, places = attend.advance([range(10 * count, 11 * count) for count in counts])
+        assert ids.tolist() == [10 * count + i for count in counts for i in range(count)]
         new, query = torch.randn(2, sum(counts), 1, 4, generator=generator)
         found = [attend(layer, query, new + layer, 2 * new + layer) for layer in (0, 1)]
         assert attend.pairs == int(places.sum()) + len(places)

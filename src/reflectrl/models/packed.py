@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from reflectrl.models.attention import BlockAttention, DecodingAttention
+from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention, to_device
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
+from reflectrl.models.batched import BatchedAttention
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
@@ -76,26 +77,31 @@ class PackedBackend:
         """
         if self.lm.adapter is not None:
             self.lm.activate()
-        ids_N = torch.tensor([token for block in packing.blocks for token in block.ids], device=self.device)
+        blocks = packing.blocks
+        ids = [token for block in blocks for token in block.ids]
         places = [
             block.start + depth
-            for block in packing.blocks
+            for block in blocks
             for depth in (range(len(block.ids)) if block.trie is None else block.trie.depths)
         ]
-        positions_N = torch.tensor(places, device=self.device)
-        attend, wanted, order = BlockAttention(packing.blocks, caches), None, slice(None)
-        if at != "all":
-            wanted, order = (part.to(self.device) for part in torch.tensor(at).unique(return_inverse=True))
+        asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
+        ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
+        attend: Attend = (
+            BatchedAttention(blocks, caches, self.lm.layers, self.device)
+            if self.lm.shortcuts.batched
+            else BlockAttention(blocks, caches)
+        )
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
+            wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
-        runs = [block for block in packing.blocks if block.trie is None]
+        runs = [block for block in blocks if block.trie is None]
         for block, cache in zip(runs, caches or (), strict=False):
             cache.ids += block.ids
         self.lm.counters.passes += 1
         self.lm.counters.encoded += len(ids_N)
         self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
-        self.lm.counters.pairs += attend.pairs
-        return hidden_WD[order]
+        self.lm.counters.pairs += sum(n * block.start + n * (n + 1) // 2 for block in blocks if (n := len(block.ids)))
+        return hidden_WD if wanted is None else hidden_WD[order_M]
 
     def read(
         self,
@@ -141,7 +147,8 @@ class PackedBackend:
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
         labels = max(answers, key=lambda one: len(one.ids)).ids  # those of fewer actions are the first of these
-        return self.logits(hidden_PD, torch.tensor([ids[0] for ids in labels], device=self.device)).float(), hidden_PD
+        (labels_A,) = to_device(self.device, [ids[0] for ids in labels])
+        return self.logits(hidden_PD, labels_A).float(), hidden_PD
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
         """The head's other rows are computed only if they must."""
@@ -183,7 +190,7 @@ class PackedBackend:
             for prompt, limit, generator in zip(prompts, limits, generators, strict=True)
         ]
         hidden_ND = self.read(prompts, caches=caches)
-        attend = DecodingAttention(caches, max(limits, default=0), self.device)
+        attend = DecodingAttention(caches, max(limits, default=0), self.device, self.lm.shortcuts.batched)
         writing = rows
         while writing:
             self._draw(self.logits(hidden_ND).float(), writing, draw)
@@ -199,8 +206,7 @@ class PackedBackend:
                 if draft_model is not None:
                     row.draft = draft_model.draft(row.prompt, row.text, row.limit - len(row.ids) - 1)
                 row.pending, row.kept = [row.ids[-1], *map(ord, row.draft.tokens)], 0
-            positions_N = attend.advance([len(row.pending) for row in writing])
-            ids_N = torch.tensor([token for row in writing for token in row.pending], device=self.device)
+            ids_N, positions_N = attend.advance([row.pending for row in writing])
             hidden_ND = hidden_states(self.core, ids_N, positions_N, attend, None, self.walk)
             self.lm.counters.passes += 1
             self.lm.counters.decoded += len(ids_N)
@@ -209,15 +215,24 @@ class PackedBackend:
         return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
-        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws."""
+        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws.
+
+        One after another, which computes least; a GPU, for whose answers one waits, draws all at once (`_ahead`).
+        """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
+        states = [row.generator.bit_generator.state for row in rows] if self.lm.shortcuts.batched else []
+        ahead = self._ahead(logits_NV, rows, draw) if states else []
         going, depth = list(range(len(rows))), 0
         while going:
             at = [starts[slot] + depth for slot in going]
-            logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
-            tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
+            if ahead:
+                drawn = [ahead[place] for place in at]
+            else:
+                logits_BV = logits_NV if len(at) == len(logits_NV) else logits_NV[at]
+                tokens_B, logp_B = draw(logits_BV, [rows[slot].generator for slot in going])
+                drawn = list(zip(tokens_B.tolist(), logp_B.tolist(), strict=True))
             agreeing = []
-            for slot, token, logprob in zip(going, tokens_B.tolist(), logp_B.tolist(), strict=True):
+            for slot, (token, logprob) in zip(going, drawn, strict=True):
                 row = rows[slot]
                 row.kept += 1
                 ended = token in self.ends
@@ -229,3 +244,13 @@ class PackedBackend:
                 if not row.done and row.pending[row.kept : row.kept + 1] == [token]:
                     agreeing.append(slot)
             going, depth = agreeing, depth + 1
+        for row, state in zip(rows, states, strict=False):
+            if row.generator.bit_generator.state != state:  # numbers for draws that are not needed go back
+                row.generator.bit_generator.state = state
+                row.generator.random(row.kept)
+
+    def _ahead(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> list[tuple[int, float]]:
+        """A token, and its log-probability, for each that is pending, as if the whole draft before it held."""
+        tokens_N, logp_N = draw(logits_NV, [row.generator for row in rows for _ in row.pending])
+        both_N2 = torch.stack([tokens_N.float(), logp_N], 1)  # one transfer; no vocabulary reaches 2**24
+        return [(int(token), logprob) for token, logprob in both_N2.tolist()]

@@ -126,10 +126,11 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     """The ways through a model's layers, the fastest first."""
     core: Any = lm.core
     known, ways = lm.shortcuts, list[Way]()
-    if known.packed and walk_of(core) is not None:
-        ways.append(Way(known))
-    if known.packed:
-        ways.append(Way(replace(known, blocks=False), "its layers run through the library" if ways else ""))
+    for batched in dict.fromkeys((known.batched, False)) if known.packed else ():
+        for blocks in (True, False) if walk_of(core) is not None else (False,):
+            slower = [] if blocks or walk_of(core) is None else ["its layers run through the library"]
+            slower += ["its prompts are attended one by one"] if known.batched and not batched else []
+            ways.append(Way(replace(known, blocks=blocks, batched=batched), ", ".join(slower)))
     plain = replace(known, packed=False)
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
@@ -171,6 +172,8 @@ class _Trial:
             own_TV = own_logits(self.core, hidden_TD)
         except Exception as error:  # of any kind: it is somebody's code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
+        if logits_TV.isnan().any():
+            raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
         if not _distance(own_TV, logits_TV) <= self.limit:
             raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
         if not _distance(logits_TV[: len(early)], early_TV) <= self.limit:

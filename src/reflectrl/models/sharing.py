@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class KVCache:
         ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
             whoever appended them says so by setting `ids`.
         layers: keys and values of each layer, (2, G, tokens there is room for, D).
+        whole: all layers in one tensor, where they are parts of one (`append_all`).
         nbytes: memory of the layers.
     """
 
@@ -158,6 +160,7 @@ class KVCache:
         self.ids: Ids = ()
         self.layers: list[Tensor] = []
         self.nbytes = 0
+        self.whole: Tensor | None = None
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut back to what `prompt` shares with the tokens held; returns how many those are.
@@ -170,7 +173,9 @@ class KVCache:
 
     def copy(self, other: KVCache) -> None:
         """Hold what another one holds, and neither knows of what the other reads next."""
-        self.ids, self.layers, self.nbytes = other.ids, [layer.clone() for layer in other.layers], other.nbytes
+        self.ids, self.nbytes = other.ids, other.nbytes
+        self.whole = None if other.whole is None else other.whole.clone()
+        self.layers = [layer.clone() for layer in other.layers] if self.whole is None else [*self.whole]
 
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
         """Put S new tokens' keys and values behind the first `start` ones of a layer.
@@ -186,10 +191,25 @@ class KVCache:
             larger = key_1GSD.new_empty(2, heads, size, width)
             larger[:, :, :start] = self.layers[layer][:, :, :start]
             self.nbytes += larger.nbytes - self.layers[layer].nbytes
-            self.layers[layer] = larger
+            self.layers[layer], self.whole = larger, None
         held = self.layers[layer][:, :, : start + new]
         held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
         return held[:1], held[1:]
+
+    def append_all(self, start: int, new_L2GSD: Tensor) -> None:
+        """Put S new tokens' keys and values behind the first `start` ones of all layers, which become one tensor."""
+        end = start + new_L2GSD.shape[3]
+        if self.whole is None or end > self.whole.shape[3]:
+            layers, _, heads, _, width = new_L2GSD.shape
+            larger = new_L2GSD.new_empty(layers, 2, heads, -(-end // ROUNDING) * ROUNDING, width)
+            if start:
+                larger[:, :, :, :start] = self.all_layers()[:, :, :, :start]
+            self.whole, self.layers, self.nbytes = larger, [*larger], larger.nbytes
+        self.whole[:, :, :, start:end] = new_L2GSD
+
+    def all_layers(self) -> Tensor:
+        """Keys and values of all layers, (L, 2, G, tokens there is room for, D); not copied if they are held so."""
+        return torch.stack(self.layers) if self.whole is None else self.whole
 
 
 def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from reflectrl.models.attention import to_device
 from reflectrl.models.backend import Answers, Scoring
 from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, remainders
 
@@ -108,18 +109,18 @@ def _logits(
         for a, (path, ids) in enumerate(zip(trie.paths, one.ids, strict=True)):
             for source, token in zip([p, *(first + node for node in path)], ids, strict=True):
                 spelled.append((p, a, edges.setdefault((source, token), len(edges))))
-    sources, tokens = (torch.tensor(column, device=backend.device) for column in zip(*edges, strict=True))
-    rows, where = sources.unique(return_inverse=True)
-    score = _allowed_logp if scoring == "trie" else _token_logp
-    logp_E = score(backend, hidden_MD[rows], where, tokens)
+    rows, where = np.unique([source for source, _ in edges], return_inverse=True)
     most = max(len(one.ids) for one in texts)
-    prompt, action, edge = torch.tensor(spelled, device=backend.device).T
-    flat = logp_E.new_zeros(len(texts) * most).index_add(0, prompt * most + action, logp_E[edge])
-    sizes_PA = logp_E.new_zeros(len(texts), most)
-    for size_A, one in zip(sizes_PA, texts, strict=True):
-        sizes = {"token": [len(ids) for ids in one.ids], "word": one.words}.get(scoring, [1] * len(one.ids))
-        size_A[: len(one.ids)] = logp_E.new_tensor(sizes)
-    return (flat.view(len(texts), most) / sizes_PA.clamp(min=1)).masked_fill(sizes_PA == 0, -torch.inf)
+    actions = [prompt * most + action for prompt, action, _ in spelled]
+    sizes = np.zeros((len(texts), most), np.int64)
+    for of, one in zip(sizes, texts, strict=True):
+        of[: len(one.ids)] = {"token": [len(ids) for ids in one.ids], "word": one.words}.get(scoring, 1)
+    columns = (rows, where, [token for _, token in edges], actions, [edge for *_, edge in spelled], sizes.ravel())
+    rows_R, where_E, tokens_E, actions_S, edges_S, sizes_X = to_device(backend.device, *columns)
+    score = _allowed_logp if scoring == "trie" else _token_logp
+    logp_E = score(backend, hidden_MD[rows_R], where_E, tokens_E)
+    flat_X = logp_E.new_zeros(len(sizes_X)).index_add(0, actions_S, logp_E[edges_S])
+    return (flat_X / sizes_X.clamp(min=1)).masked_fill(sizes_X == 0, -torch.inf).view(len(texts), most)
 
 
 def _token_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
-from reflectrl.models.sharing import CACHE, Ids, KVCache, KVCachePool
+from reflectrl.models.sharing import CACHE, WORKING, Ids, KVCache, KVCachePool
 from reflectrl.players.base import LiveEpisode
 from reflectrl.prompts import Prompt, encode_lines, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
@@ -47,7 +47,7 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
     logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
     precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
-    uniform = torch.tensor([g.random() for g in generators], device=logits_BV.device, dtype=precise)
+    uniform = torch.tensor([g.random() for g in generators], dtype=precise).to(logits_BV.device, non_blocking=True)
     cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)
     tokens = torch.searchsorted(cumulative_BV, (uniform * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
     tokens = tokens.clamp(max=logits_BV.shape[-1] - 1)
@@ -86,7 +86,8 @@ class LanguagePlayer(Generic[Key, Result]):
 
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
-        self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache)
+        working = WORKING // (3 if lm.shortcuts.batched else 1)  # caches are read as copies in padded batches then
+        self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
         self.lookups = self.hits = 0
         self._mixed = is_mixed(lm.device, lm.mixed_play)
         self._results: OrderedDict[Key, Result] = OrderedDict()

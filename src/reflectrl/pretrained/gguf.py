@@ -7,9 +7,11 @@ their quantisation left them.
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
 import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,14 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
     Raises:
         UserError: as `converted`.
     """
-    model, tokenizer = read_gguf(file, torch.bfloat16 if half else torch.float32)
+    quiet = redirect_stderr(io.StringIO())  # of the library's progress bars
+    with quiet:
+        model, tokenizer = read_gguf(file, torch.bfloat16 if half else torch.float32)
     require_writable(folder.parent, f"folder of models {folder.parent}")
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
     try:
-        model.save_pretrained(part)
+        with quiet:
+            model.save_pretrained(part)
         tokenizer.save_pretrained(part)
         write_digests(part)
         for path in part.rglob("*"):
@@ -96,6 +101,8 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         }
         model = type(read)(type(read.config).from_dict(about)).to(dtype)
         model.load_state_dict(read.state_dict())  # the library does not save a model that it calls quantised
+        if not all(weight.isfinite().all() for weight in model.parameters()):
+            raise ValueError("some of its weights are not finite numbers")
         return model, AutoTokenizer.from_pretrained(**where)
     except Exception as error:  # the loader raises many kinds; all mean "this is not a file that I can read"
         raise UserError(f"model {str(file)!r}: this GGUF file cannot be read: {one_line(error)[:200]}") from error
