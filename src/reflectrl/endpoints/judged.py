@@ -64,16 +64,16 @@ class JudgedRollouts(EpisodeRollouts):
 
     def __init__(self, settings: JudgeConfig, judge: Endpoint | LocalModel, *given: Any) -> None:
         super().__init__(*given)
-        self.settings, self.judge = settings, judge
+        self.settings, self.asked, self.judge = settings, judge, self.ranked
         self.pay = self.paid = JudgedPay(settings, self.config, self.env)
 
-    def judged(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def ranked(self, episodes: Sequence[Episode]) -> list[Episode]:
         """The episodes with their standings."""
         size = self.config.group
         groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
-        ranked = rank_episodes(groups, self.judge, self.settings.longest, self.settings.max_tokens)
+        found = rank_episodes(groups, self.asked, self.settings.longest, self.settings.max_tokens)
         return [
             replace(episode, provenance={**episode.provenance, STANDING: standing})
-            for group, standings in zip(groups, ranked, strict=True)
+            for group, standings in zip(groups, found, strict=True)
             for episode, standing in zip(group, standings, strict=True)
         ]

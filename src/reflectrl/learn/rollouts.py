@@ -47,6 +47,9 @@ class EpisodeRollouts(Rollouts):
         shown: further episodes, demonstrations for example. Nothing is learned from them, but episodes may begin
             part-way into those that won, as into the wins of the log and the policy's own (`config.reverse`).
 
+    Attributes:
+        judge: what fresh episodes, those of a group side by side, pass through before anything is learned from them.
+
     Raises:
         UserError: the stages, or the milestones, do not go with the recipe.
     """
@@ -77,6 +80,7 @@ class EpisodeRollouts(Rollouts):
         self.learned: list[Episode] = []  # those of them that are learned from
         self.played = {"episodes": 0, "env_steps": 0}
         self.rates = SuccessRates() if config.draw == "by-success" else None
+        self.judge: Callable[[Sequence[Episode]], list[Episode]] | None = None
 
     def about(self) -> dict[str, object]:
         return {"stage": self.curriculum.stage}
@@ -101,7 +105,9 @@ class EpisodeRollouts(Rollouts):
             order = {job.seed: i for i, job in enumerate(jobs)}
             batch, reflecting = config.episodes, config.reflect_probability
             played = rollout(jobs, self.make_env, self.policy, self.reflector, batch, reflecting)
-            ordered = self.judged(sorted(played, key=lambda episode: order[episode.seed]))
+            ordered = sorted(played, key=lambda episode: order[episode.seed])
+            if self.judge is not None:
+                ordered = self.judge(ordered)
             self.fresh, drawn = [*self.fresh, *ordered], drawn + len(groups)
             learned += with_signal(ordered, config.group, self.pay) if config.refills else ordered
             wanted = config.episodes // config.group - len(learned) // config.group
@@ -125,10 +131,6 @@ class EpisodeRollouts(Rollouts):
         begun = self.reverse.draw(stage, sum(task.stage == stage for task in tasks), self.rng)
         near = [(task, {"started_from": start.seed}, start) for task, start in begun]
         return [*near, *((task, {}, None) for task in tasks[len(near) :])]
-
-    def judged(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Fresh episodes, those of a group side by side, before anything is learned from them: a place for judges."""
-        return list(episodes)
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config = self.config
