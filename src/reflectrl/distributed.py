@@ -22,6 +22,8 @@ from reflectrl.types import UserError
 if TYPE_CHECKING:  # torch is slow to import, and whoever uses a team has it already
     from torch import Tensor, nn
 
+    from reflectrl.models.sharded import Lockstep
+
 T = TypeVar("T")
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -65,6 +67,7 @@ class Team:
     Attributes:
         rank: the number of this process, from 0.
         size: how many there are.
+        lockstep: keeps the ranks in step where models are divided among them (`models/sharded.py`).
 
     Raises:
         LostRank: in every method, where a rank has died or kept the others waiting too long.
@@ -72,11 +75,18 @@ class Team:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self.lockstep: Lockstep | None = None
+
+    def settle(self) -> None:
+        """Help the others with their passes through divided models until all are here."""
+        if self.lockstep is not None:
+            self.lockstep.settle()
 
     def gather(self, value: T) -> list[T]:
         """What each rank gives, by rank, on every rank; anything that can be pickled."""
         import torch.distributed as dist
 
+        self.settle()
         found: list[Any] = [None] * self.size
         with all_present():
             dist.all_gather_object(found, value)
@@ -86,6 +96,7 @@ class Team:
         """What the first rank gives, on every rank."""
         import torch.distributed as dist
 
+        self.settle()
         found: list[Any] = [value]
         with all_present():
             dist.broadcast_object_list(found, src=0)
@@ -95,6 +106,7 @@ class Team:
         """Add up a tensor over the ranks, in place; the sum has the same bits on all of them."""
         import torch.distributed as dist
 
+        self.settle()
         with all_present():
             dist.all_reduce(tensor)
 
@@ -102,13 +114,15 @@ class Team:
         """Add up gradients in place, and metrics.
 
         Each rank brings its share of both, as parts of one sum: what was divided was divided by the whole batch's
-        numbers. A parameter that no rank has a gradient for keeps none.
+        numbers. A parameter that no rank has a gradient for keeps none. Those of divided models are added up already.
 
         Returns:
             The summed metrics, those of ranks that had nothing to do included.
         """
         import torch
+        from torch.distributed.tensor import DTensor
 
+        parameters = [p for p in parameters if not isinstance(p, DTensor)]
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
         waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
@@ -196,6 +210,14 @@ def mine(items: Sequence[T]) -> Sequence[T]:
     if team is None:
         return items
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
+
+
+def backward(loss: Tensor) -> None:
+    """Add the gradient of this rank's share of a loss."""
+    if team is None or team.lockstep is None:
+        loss.backward()
+    else:
+        team.lockstep.backward(loss)
 
 
 def total(value: float) -> float:

@@ -72,6 +72,7 @@ def remaining_log(context: Context, artifact: Artifact) -> bool:
     return finished_lines(context.run.log(artifact.seed)) < planned
 
 
+@distributed.on_all_ranks
 def value(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Learn the value of the reference, and note what it thinks of every step of the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
@@ -104,7 +105,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
         else:
             data, known = _data(recipe, run, seed, model, learning, envs, note)
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
-    write_folder(run.checkpoint(seed, name), partial(learning.lm.save, artifact=name, seed=seed))
+    write_folder(run.checkpoint(seed, name), learning.lm.saver(artifact=name, seed=seed))
     drop_state(learner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reflectrl.config import Recipe
+from reflectrl.distributed import launched
 from reflectrl.envs.base import TextEnv
 from reflectrl.models.checking import require_usable
 from reflectrl.models.load import pick_device
@@ -22,4 +23,6 @@ def check_models(recipe: Recipe) -> None:
         if source != "scratch":
             labelled = recipe.play.scoring == "enumeration"
             require_usable(source, recipe.model, labelled, system_prompt(rules, "policy"))
-    require_memory(recipe, free_bytes(pick_device(recipe.model.device)))
+    device = pick_device(recipe.model.device)
+    pieces = launched()[1] if recipe.model.shard and device.type == "cuda" else 1  # a GPU for each
+    require_memory(recipe, free_bytes(device) * pieces)
