@@ -22,8 +22,6 @@ from reflectrl.types import UserError
 if TYPE_CHECKING:  # torch is slow to import, and whoever uses a team has it already
     from torch import Tensor, nn
 
-    from reflectrl.models.sharded import Lockstep
-
 T = TypeVar("T")
 Build = TypeVar("Build", bound=Callable[..., Any])
 
@@ -61,13 +59,23 @@ class HasSeed(Protocol):
     def seed(self) -> int: ...
 
 
+class Steps(Protocol):
+    """Keeps the ranks in step where models are divided among them (`models/sharded.py`)."""
+
+    def settle(self) -> None:
+        """Help the others with their passes until all are here."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Go back through the passes that led to a loss, and through those of the others."""
+
+
 class Team:
     """The ranks, as one of them sees them. Its methods are called by all ranks in the same order.
 
     Attributes:
         rank: the number of this process, from 0.
         size: how many there are.
-        lockstep: keeps the ranks in step where models are divided among them (`models/sharded.py`).
+        lockstep: keeps them in step; None as long as every rank holds whole models.
 
     Raises:
         LostRank: in every method, where a rank has died or kept the others waiting too long.
@@ -75,7 +83,7 @@ class Team:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.lockstep: Lockstep | None = None
+        self.lockstep: Steps | None = None
 
     def settle(self) -> None:
         """Help the others with their passes through divided models until all are here."""

@@ -35,5 +35,5 @@ def divide(lm: LanguageModel, source: str, device: torch.device) -> LanguageMode
 
     shortcuts, attention = distributed.first(proved)
     core.set_attn_implementation(attention)
-    team.lockstep = steps = team.lockstep or Lockstep(team)
+    team.lockstep = steps = team.lockstep if isinstance(team.lockstep, Lockstep) else Lockstep(team)
     return replace(lm, shortcuts=shortcuts, shards=steps.divide(core, device))

@@ -16,8 +16,8 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
-from reflectrl.models.forward import fuse_activations
 from reflectrl.models.dividing import divide
+from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
     CARD,

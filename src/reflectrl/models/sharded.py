@@ -1,9 +1,9 @@
 """A model whose weights are divided among the ranks of a run (torch's FSDP), and how the ranks keep in step.
 
-Each rank keeps a piece of every weight. A layer's weights are gathered when a pass comes to it and let go behind it, and
-its gradient is summed and divided on the way back: all ranks take part in both, so all have to make the same passes,
-though one plays longer episodes than another, or has more rows to learn from. So they agree before every pass. As long
-as one of them needs it, those that do not pass a single token through the same model, without gradient or with a zero
+Each rank keeps a piece of every weight. A layer's weights are gathered when a pass comes to it and let go behind it,
+and its gradient is summed and divided on the way back: all ranks take part in both, so all have to make the same
+passes, though one plays longer episodes than another, or has more rows to learn from. So they agree before every pass.
+As long as one of them needs one, the others read a single token with the same model, without gradient or with a zero
 of one. A rank that waits for the others (`distributed.Team`) helps them meanwhile, so learning and play need not know.
 
 Frozen backbones are divided before adapters are put on them: adapters are small, and stay whole on every rank.

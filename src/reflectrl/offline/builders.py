@@ -72,7 +72,6 @@ def remaining_log(context: Context, artifact: Artifact) -> bool:
     return finished_lines(context.run.log(artifact.seed)) < planned
 
 
-@distributed.on_all_ranks
 def value(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Learn the value of the reference, and note what it thinks of every step of the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name

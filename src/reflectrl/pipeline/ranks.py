@@ -93,7 +93,9 @@ class Ranks:
         """Raise UserError where models are to be divided, and the first rank alone would learn one of them."""
         for artifact in graph.values() if recipe.model.shard else ():
             if artifact.training and not is_shared(artifact):
-                about = f"{artifact.key} is learned by the first process alone, which would have to hold the whole model"
+                about = (
+                    f"{artifact.key} is learned by the first process alone, which would have to hold the whole model"
+                )
                 raise UserError(f"model.shard: {about}; leave its arm out, or set model.shard = false")
 
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
