@@ -31,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.statistics import cluster_bootstrap, wilson
+from benchmarks.statistics import cluster_bootstrap
+from reflectrl.statistics import wilson
 from reflectrl.types import UserError, named_seed
 
 from .autoexplore_answers import CHANCE, SEARCHES, Answer, Timing, by_search, figures, named
@@ -146,8 +147,8 @@ def _difference(by_seed: BySeed, others: Sequence[Answer]) -> Row:
 def bootstrap(
     seeds: Sequence[Sequence[float]], rng: np.random.Generator, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """As `statistics.mean_bootstrap`; fast where numbers take few values, as ranks do: how often each value is drawn
-    is multinomial.
+    """As `mean_bootstrap` of the text wing; fast where numbers take few values, as ranks do: how often each value is
+    drawn is multinomial.
     """
     totals_R, sizes_R = np.zeros(resamples), np.zeros(resamples)
     tables = [np.unique(each, return_counts=True) for each in seeds]

@@ -24,12 +24,9 @@ from matplotlib.figure import Figure
 from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
 from reflectrl.config import load_recipe
-from reflectrl.statistics import (
-    interquartile_mean,
-    mean_interval,
-    probability_of_improvement,
-    stratified_bootstrap,
-)
+from reflectrl.statistics import mean_interval
+
+from .statistics import interquartile_mean, probability_of_improvement, stratified_bootstrap
 
 TAUGHT = ("sft-neither", "sft-no-reflection", "sft-no-negatives", "sft")
 LEARNED = ("neither", "no-reflection", "no-negatives", "reflect-rl")

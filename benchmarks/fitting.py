@@ -26,13 +26,14 @@ from transformers.utils import logging
 
 from reflectrl.config import Recipe, from_dict
 from reflectrl.envs.base import Outcome, TextEnv
+from reflectrl.fitting.estimate import estimate
 from reflectrl.learn.examples import Example
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
-from reflectrl.models.fitting import GIB, estimate
 from reflectrl.models.load import load_model, second_player
 from reflectrl.models.scratch import train_tokenizer
+from reflectrl.models.weights import GIB
 from reflectrl.pipeline.players import make_policy, make_reflector
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Task

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "reflectrl"
 BESIDE = (
-    "cluster", "distill", "endpoints", "offline", "pretrained", "reflecting", "remote", "sweeps", "values", "watching",
-    "workbench",
+    "cluster", "distill", "downloads", "endpoints", "exporting", "fitting", "offline", "playing", "pretrained",
+    "reflecting", "remote", "sweeps", "values", "watching", "workbench",
 )  # fmt: skip
 """Further methods, which register themselves as wings do; everything else in the package is the core."""
 EMPTY = (

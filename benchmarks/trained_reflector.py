@@ -24,10 +24,10 @@ import numpy as np
 import tyro
 
 from benchmarks.few import gain, percent
+from benchmarks.statistics import probability_of_improvement, stratified_bootstrap
 from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.statistics import probability_of_improvement, stratified_bootstrap
 
 ARMS = ("sft", "reflect-rl", "reflector-rl", "both-rl", "reflector-rejection")
 FROZEN = "reflect-rl"

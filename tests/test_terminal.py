@@ -113,12 +113,6 @@ class TestPrintable:
 
 
 class TestHostileEnvironment:
-    def test_what_play_shows_cannot_steer_the_terminal(self, world: Path, at_terminal: AtTerminal) -> None:
-        code, output = at_terminal("play", "world:World", "--player", "random")
-        assert code == 0, output.decode()
-        assert not commands(output) and b"\x1b" not in output
-        assert output.count(SHOWN.encode()) >= 5  # state, actions, choice, events, ending
-
     def test_what_run_shows_cannot_steer_the_terminal(self, world: Path, at_terminal: AtTerminal) -> None:
         code, output = at_terminal("run", "tiny.toml", "--trust", "--folder", "x[/y]")
         assert code == 0, output.decode()
@@ -126,32 +120,10 @@ class TestHostileEnvironment:
         assert output.count(SHOWN.encode()) >= 4  # task, state, action, event
         assert b"x[/y]/report.html" in output and b"[red]tiny, test tasks" in output
 
-    @pytest.mark.parametrize("words", [["play", "world:World", "--player", "random"], ["run", "tiny.toml", "--trust"]])
-    def test_what_an_environment_raises_is_shown_as_one_harmless_line(
-        self, world: Path, capsys: Any, words: list[str]
-    ) -> None:
-        fault = "--fault" if words[0] == "play" else "--env.fault"
-        assert main([*words, fault, "yes"]) == 2
+    def test_what_an_environment_raises_is_shown_as_one_harmless_line(self, world: Path, capsys: Any) -> None:
+        assert main(["run", "tiny.toml", "--trust", "--env.fault", "yes"]) == 2
         err = capsys.readouterr().err
         assert "broken " + SHOWN in err and not commands(err.encode()) and err.count("\n") == 1
-
-    def test_a_terminal_that_knows_ascii_only_gets_escapes(self, world: Path, command: Any) -> None:
-        done = command("play", "world:World", "--player", "random", env={"PYTHONIOENCODING": "ascii"})
-        assert (done.returncode, done.stderr) == (0, "")
-        assert SHOWN + " \\xe9" in done.stdout
-
-    def test_a_person_can_play_it(self, world: Path) -> None:
-        """The prompt and the typed line go through a terminal whose output is guarded."""
-        ours, theirs = pty.openpty()
-        with subprocess.Popen(
-            [sys.executable, "-m", "reflectrl", "play", "world:World"], stdin=theirs, stdout=theirs, stderr=theirs
-        ) as process:
-            os.close(theirs)
-            os.write(ours, b"2\noff\n")
-            output = b"".join(iter(lambda: _read(ours), b""))
-            os.close(ours)
-        assert process.returncode == 0 and not commands(output)
-        assert output.count(b"> ") == 2 and b"won after 2 steps" in output
 
 
 class TestOtherOutput:
@@ -178,10 +150,6 @@ class TestOtherOutput:
         with Board(console(120)) as board:
             board.tick(f"part {NASTY}", 2, 2, f"note {NASTY}")
         assert f"part {SHOWN}: 2/2 note {SHOWN}" in capsys.readouterr().out
-
-    def test_an_address_that_nobody_reads_is_no_player(self, capsys: Any) -> None:
-        assert main(["play", "corridor", "--player", "ftp://127.0.0.1/v1"]) == 2
-        assert "no installed package has players at ftp:// addresses" in capsys.readouterr().err
 
 
 def test_text_that_no_file_can_hold_is_refused_by_its_key(tmp_path: Path, capsys: Any) -> None:

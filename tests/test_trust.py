@@ -14,24 +14,9 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.config import load_recipe
-from reflectrl.models.lm import CARD
 from reflectrl.types import UserError
 from tests.hostile import CODE
 
-MODEL_CODE = """
-from pathlib import Path
-from transformers import GPT2Config, GPT2LMHeadModel
-
-Path("imported").touch()
-
-
-class Config(GPT2Config):
-    model_type = "stranger"
-
-
-class Model(GPT2LMHeadModel):
-    config_class = Config
-"""
 ADAPTER = {"peft_type": "LORA", "r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
 
 Write = Callable[[str], Path]
@@ -166,49 +151,16 @@ class TestWaysToAllowIt:
 class TestPlugIns:
     @pytest.mark.parametrize(("name", "what"), [("called", "a function"), ("Stranger", "the class Stranger")])
     def test_what_is_no_environment_is_not_called(self, write: Write, capsys: Any, name: str, what: str) -> None:
-        for words in (["play"], ["run", str(write("")), "--env.name"]):
-            assert main([*words, f"stranger:{name}"]) == 2
-            assert f"must be a class derived from TextEnv; it is {what}" in capsys.readouterr().err
+        assert main(["run", str(write("")), "--env.name", f"stranger:{name}"]) == 2
+        assert f"must be a class derived from TextEnv; it is {what}" in capsys.readouterr().err
         assert ran() == ["imported"]
 
     def test_the_current_folder_stands_in_for_no_library(self, tmp_path: Path) -> None:
         code = "import sys; from reflectrl.cli import main; main(['list', 'envs']); sys.exit('' in sys.path)"
         assert subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=False).returncode == 0
 
-    def test_a_plug_in_of_the_current_folder_is_found_nevertheless(self, write: Write) -> None:
-        words = ["-P", "-m", "reflectrl", "play", "stranger:Mine", "--player", "random"]
-        assert subprocess.run([sys.executable, *words], check=False).returncode == 0
-
-
-@pytest.fixture
-def theirs(write: Write, tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: Any) -> Path:
-    """A run folder whose policy brings code."""
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    folder = write('arms = ["sft-no-reflection"]\nmodel = {trust_remote_code = true, device = "cpu"}').parent
-    policy = folder / "checkpoints" / "seed0" / "plain"
-    shutil.copytree(tiny_folder("gpt2"), policy)
-    config = json.loads((policy / "config.json").read_text())
-    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
-    (policy / "config.json").write_text(json.dumps(config | {"model_type": "stranger", "auto_map": own}))
-    (policy / "own.py").write_text(MODEL_CODE)
-    (policy / CARD).write_text(json.dumps({"tokenizer": "?"}))
-    return folder
-
 
 class TestModelsWithCodeOfTheirOwn:
-    def test_play_does_not_obey_the_run_folder(self, theirs: Path, command: Any) -> None:
-        done = command("play", "corridor", "--player", f"{theirs}:sft-no-reflection")
-        assert done.returncode == 2 and "the own code of model" in done.stderr and "--trust" in done.stderr
-        assert done.stderr.count("\n") == 1 and not ran()
-
-    def test_play_runs_it_for_who_trusts_it(self, theirs: Path, command: Any) -> None:
-        command("play", "corridor", "--player", f"{theirs}:sft-no-reflection", "--trust")
-        assert ran() == ["imported"]
-
-    def test_the_environment_that_a_run_folder_names_does_not_matter_to_play(self, write: Write, capsys: Any) -> None:
-        line = refused(capsys, "play", "corridor", "--player", f"{write(ENV).parent}:sft")
-        assert "is not trained yet" in line
-
     @pytest.mark.parametrize(
         "settings", [{"_attn_implementation": "a/kernel"}, {"text_config": {"attn_implementation": "a/b"}}]
     )

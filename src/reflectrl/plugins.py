@@ -36,6 +36,11 @@ def _is_there(module: str) -> bool:
         return False
 
 
+def brought(kind: str) -> list[Any]:
+    """Everything that installed packages announce for a kind, in the order of the names."""
+    return [resolve(kind, name) for name in names(kind)]
+
+
 def resolve(kind: str, name: str) -> Any:
     """The object that a name stands for.
 

@@ -120,6 +120,18 @@ def test_teach_sft_rl_and_eval_with_endpoints_in_one_table(server: ChatServer, t
     assert KEY not in shown.out + shown.err and "Legal actions" not in shown.out + shown.err
 
 
+def test_what_another_model_says_at_length_is_cut_where_the_policys_context_ends(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    said = "The goal lies to the right. " * 400
+    server.reply = lambda request: completion(said, (50, 600))
+    run = tmp_path / "run"
+    pipeline.run(recipe_of(tmp_path, server, 'arms=["speaker"]', "teach.by=teacher", "model.context=256"), run)
+    spoken = list(read_episodes(run / "episodes" / "eval-speaker-seed0-test-full-greedy.jsonl"))
+    heard = {step.turns[0].text for one in spoken for step in one.steps}
+    assert heard and all(text and text in said and len(text) < 1000 for text in heard)
+
+
 def test_play_watches_a_model_behind_an_address(server: ChatServer, capsys: Any) -> None:
     server.reply = expert
     assert main(["play", "corridor", "--player", f"{server.url}?model=llama3:8b&style=react&key_env=TEST_KEY"]) == 0

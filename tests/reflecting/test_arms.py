@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 import reflectrl
 from reflectrl import pipeline
+from reflectrl.exporting.agents import export_agent
 from reflectrl.pipeline import graph
-from reflectrl.pipeline.agents import export_agent
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.graph import EnvironmentPipeline, Plan
 from reflectrl.reflecting.arms import ARMS, Reflecting

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import reflectrl
 from reflectrl import pipeline
 from reflectrl.episodes import read_episodes
-from reflectrl.pipeline.agents import export_agent
+from reflectrl.exporting.agents import export_agent
 from reflectrl.pipeline.graph import EnvironmentPipeline
 from reflectrl.players import Policy
 from reflectrl.types import UserError

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.cli.projects import class_name
 from reflectrl.config import read_recipe
 from reflectrl.plugins import look_here, resolve
 from reflectrl.workbench.check import check_text_env
+from reflectrl.workbench.init import class_name
 
 TINY = [
     *("--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--rl.updates", "2", "--rl.episodes", "4"),
@@ -185,5 +185,5 @@ class TestNamingAProject:
 
 
 def test_the_templates_are_in_the_package() -> None:
-    names = {path.name for path in files("reflectrl").joinpath("templates").iterdir()}
+    names = {path.name for path in files("reflectrl.workbench").joinpath("templates").iterdir()}
     assert names == {"environment.py.txt", "test.py.txt", "recipe.toml.txt", "README.md.txt"}

@@ -1,91 +1,21 @@
-"""`init`, and what a name means: that of a recipe, or of a folder that `init` has made (`reflectrl run my_env`)."""
+"""What a name on the command line means: a recipe's, an environment's, or that of a project's folder.
+
+A project is a folder that holds a Python package with an environment, and a `recipe.toml`; `reflectrl init` makes one.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import keyword
-import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from reflectrl.config import ModelConfig, Word, load_recipe, parse_overrides, read_recipe
+from reflectrl.config import Word, load_recipe, parse_overrides, read_recipe
 from reflectrl.plugins import announced
-from reflectrl.types import UserError
 
 EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-FILES = {
-    "environment.py.txt": "__init__.py",
-    "test.py.txt": "test_my_env.py",
-    "recipe.toml.txt": "recipe.toml",
-    "README.md.txt": "README.md",
-}
-"""Template → what it is called in a project; "my_env" and "MyEnv" stand for its names."""
-TAKEN = ("Outcome", "Task", "TextEnv")
-"""What the template imports."""
-
-
-@dataclass(frozen=True)
-class Init:
-    """Begin a project: an environment that works, its test, a recipe and a README, to be edited."""
-
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """What it is called: a folder of that name is made here, which is a Python package (my_env)."""
-
-    def __call__(self, settings: Sequence[str]) -> None:
-        """Write the files, all or none, and say what to do next.
-
-        Raises:
-            UserError: the name cannot be that of a package, or is taken.
-        """
-        if settings:
-            raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
-        folder = Path(refuse_name(self.name))
-        fresh = Path(f"{folder}.{os.getpid()}.new")
-        try:
-            fresh.mkdir()
-            for template, name in FILES.items():
-                text = files("reflectrl").joinpath("templates", template).read_text(encoding="utf-8")
-                text = text.replace("MyEnv", class_name(folder.name)).replace("my_env", folder.name)
-                (fresh / name.replace("my_env", folder.name)).write_text(text, encoding="utf-8")
-            fresh.rename(folder)
-        except OSError as error:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise UserError(f"{folder}: {error.strerror}") from error
-        print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
-        for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
-            print(f"  reflectrl {verb} {folder}{words}")
-
-
-def refuse_name(name: str) -> str:
-    """The name, if a project can have it: one that Python can import, and that nothing else has.
-
-    Raises:
-        UserError: says what is wrong with it.
-    """
-    if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a Python package: a letter, then letters, digits and _, as in my_env")
-    for path in Path(name), Path(f"{name}.py"):
-        if path.exists():
-            raise UserError(f"{path} is there already; nothing was written")
-    if name in (*announced("envs"), *recipes()) or importlib.util.find_spec(name) is not None:
-        raise UserError(f"{name!r} is the name of something that is installed; choose another one")
-    if class_name(name) in TAKEN:
-        raise UserError(f"{name!r} would call its class {class_name(name)}, as one of reflectrl is; choose another one")
-    return name
-
-
-def class_name(name: str) -> str:
-    """my_env -> MyEnv."""
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Env"
-
-
-# ---- what a name on the command line means ---------------------------------------------------------------------------
 
 
 def folders() -> list[Path]:
@@ -130,9 +60,3 @@ def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
         return {"name": name} | dict(pairs)
     typed = [*own_environment(path), *(f"env.{key}={value}" for key, value in pairs)]
     return dict(load_recipe(path, typed).env)
-
-
-def model_section(name: str) -> ModelConfig:
-    """The model that a project's recipe trains; the default one of what is no project."""
-    path = project_recipe(name)
-    return ModelConfig() if path is None or name in announced("envs") else read_recipe(path).model

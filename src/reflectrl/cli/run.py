@@ -16,9 +16,7 @@ from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
 from reflectrl.distributed import launched
-from reflectrl.models.fitting import GIB, estimate
-from reflectrl.models.memory import available
-from reflectrl.plugins import names, resolve, suggestion
+from reflectrl.plugins import brought, suggestion
 from reflectrl.types import UserError
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -69,8 +67,8 @@ class Run:
         if self.dry_run:
             print(to_toml(recipe), end="")
             print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
-            if (need := estimate(recipe)) is not None:
-                print(f"\n# Memory: needs {need}; {available() / GIB:.2f} GiB of the machine's are free")
+            for words in filter(None, (check.note(recipe) for check in brought("checks"))):
+                print(f"\n# {words}")
             return
         from reflectrl.api import train  # imports numpy and gymnasium
 
@@ -128,9 +126,8 @@ RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, 
 
 def run_verbs() -> dict[str, type]:
     """The verbs of this file, with the options that installed packages bring."""
-    brought = [resolve("run_options", name) for name in names("run_options")]
     return {  # fields are taken from the last base first, so the verb's own options lead
-        name: dataclass(frozen=True)(type(verb.__name__, (*brought, verb), {"__doc__": verb.__doc__}))
+        name: dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
         for name, verb in RUNS.items()
     }
 

@@ -4,15 +4,8 @@ The resolved recipe is written into the run folder; reading it back gives an equ
 """
 
 from reflectrl.config.files import load_recipe, parse_overrides, read_recipe, to_toml
-from reflectrl.config.recipe import (
-    EvalConfig,
-    ModelConfig,
-    PlayConfig,
-    Recipe,
-    RLConfig,
-    SFTConfig,
-    TeachConfig,
-)
+from reflectrl.config.learning import RLConfig, SFTConfig, TeachConfig
+from reflectrl.config.recipe import EvalConfig, ModelConfig, PlayConfig, Recipe
 from reflectrl.config.values import FreeSection, Word, checked, convert, from_dict
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -18,11 +19,14 @@ from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.players import Models, make_policy, make_reflector
 from reflectrl.players import Player
 from reflectrl.players.base import LiveEpisode
+from reflectrl.players.policy import Policy
 from reflectrl.prompts.messages import conversation, follow_up, said
 from reflectrl.types import Sampling, Turn, UserError, named_seed
 
 ILLEGAL = "illegal"
 """Who takes the turn where an endpoint named no legal action twice: chance."""
+SEAMS = 8
+"""Tokens of a policy's context that are kept free beside a reflection that is cut: joined texts have other tokens."""
 JOURNAL = Path("endpoints", "journal.jsonl")
 """Where in a run folder the answers of all its endpoints are kept."""
 
@@ -42,8 +46,8 @@ def players(
     endpoint = asked_by(config, recipe, context.run.path)
     if config.style == "reflector":
         assert models is not None, "the arm has a policy"
-        reflector = EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature)
-        return make_policy(recipe, models[0], Sampling(temperature)), reflector
+        policy = make_policy(recipe, models[0], Sampling(temperature))
+        return policy, EndpointReflector(name, endpoint, config, recipe.play.reflection_temperature, policy)
     player = EndpointPlayer(name, endpoint, config, temperature)
     if config.style != "pair":
         return player, None
@@ -140,10 +144,17 @@ class EndpointPlayer:
 
 
 class EndpointReflector:
-    """Writes reflections for a policy by asking a model behind an endpoint."""
+    """Writes reflections for a policy by asking a model behind an endpoint.
 
-    def __init__(self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float) -> None:
+    The policy may need many tokens for words that it has never met. A reflection that does not fit its context beside
+    the state is cut there.
+    """
+
+    def __init__(
+        self, name: str, endpoint: Endpoint | LocalModel, config: PlayerConfig, temperature: float, policy: Policy
+    ) -> None:
         self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
+        self.policy = policy
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         """The reflections, one per episode."""
@@ -156,7 +167,15 @@ class EndpointReflector:
             )
             for episode in episodes
         ]
-        return [Turn(self.name, read_reflection(answer)) for answer in self.endpoint.complete_all(asks)]
+        answers = self.endpoint.complete_all(asks)
+        return [Turn(self.name, self._fitting(e, read_reflection(a))) for e, a in zip(episodes, answers, strict=True)]
+
+    def _fitting(self, episode: LiveEpisode, reflection: str) -> str:
+        observation = replace(episode.observation, history="")  # which gives way to the reflection
+        answer = max(map(len, self.policy.answers(observation.actions).ids))
+        room = self.policy.lm.context - len(self.policy.prompt(observation, "")) - answer - SEAMS
+        ids = self.policy.lm.encode(reflection)
+        return reflection if len(ids) <= room else str(self.policy.lm.tokenizer.decode(ids[: max(0, room)]))
 
 
 def sample_of(episode: LiveEpisode, temperature: float) -> int:

@@ -3,7 +3,7 @@
 from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
 from reflectrl.episodes.logged import successes, with_reflections, without_reflections
 from reflectrl.episodes.schema import SCHEMA, from_line, to_line
-from reflectrl.episodes.told import ToldEpisode, ToldStep, read_told, told
+from reflectrl.episodes.told import ToldEpisode, ToldStep, told
 from reflectrl.episodes.views import (
     ChoiceRow,
     ReflectionRow,
@@ -27,7 +27,6 @@ __all__ = [
     "from_line",
     "merge",
     "read_episodes",
-    "read_told",
     "sft",
     "sft_policy",
     "sft_reflection",

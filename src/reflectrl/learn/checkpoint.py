@@ -232,5 +232,5 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
     for key, value in tensors.items():
         index, _, name = key.partition(".")
         like = parameters[int(index)]
-        state[int(index)][name] = piece(value, like) if value.shape == like.shape else value
+        state[int(index)][name] = (piece(value, like) if value.shape == like.shape else value).clone()
     optimizer.load_state_dict({"state": dict(state), "param_groups": optimizer.state_dict()["param_groups"]})

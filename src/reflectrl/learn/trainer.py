@@ -81,16 +81,18 @@ class Trainer:
         self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
         if folder is not None:
             self.resumed = distributed.first(partial(load_meta, folder))
-        if self.resumed is not None:
-            tensors = load_tensors(distributed.first(lambda: folder))
+        if folder is not None and self.resumed is not None:
+            tensors = load_tensors(distributed.first(lambda: folder))  # the first rank's folder, which all read
             if missing := self.parts.keys() - tensors.keys():
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")
+            if keep_best:
+                load_weights(model, tensors["best"])
+                self.best_weights = weights_of(model)
             for name, part in self.parts.items():
                 load_weights(part, tensors[name])
             for i, optimizer in enumerate(optimizers):
                 restore_optimizer(optimizer, tensors[f"optimizer{i}"])
-            self.best_weights = tensors["best"] if keep_best else None
             self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:

@@ -8,10 +8,10 @@ from transformers import AutoConfig
 
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
-from reflectrl.models.fitting import shapes_of
 from reflectrl.models.labels import find_labels
 from reflectrl.models.load import backbone_of, chat_in, load_tokenizer
 from reflectrl.models.sources import find_model
+from reflectrl.models.weights import shapes_of
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 

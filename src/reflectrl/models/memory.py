@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reflectrl.config import ModelConfig, Recipe
-from reflectrl.models.fitting import GIB, estimate, shapes_of, weight_bytes
+from reflectrl.config import ModelConfig
+from reflectrl.models.weights import GIB, shapes_of, weight_bytes
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -86,37 +85,3 @@ def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
         advice += [] if model.quantisation == "nf4" else ["model.quantisation = 'nf4' with model.lora_rank"]
         about = f"its weights need {needed / GIB:.2f} GiB, and {max(0.0, free) / GIB:.2f} are free"
         raise UserError(f"model {source!r} does not fit: {about}; try {' or '.join([*advice, 'a smaller model'])}")
-
-
-def require_memory(recipe: Recipe, free: float) -> None:
-    """Refuse a run that cannot fit, however short its texts are.
-
-    Args:
-        free: bytes that the device has to give.
-
-    Raises:
-        UserError: says what is needed and there, and which settings would fit.
-    """
-    need = estimate(recipe)
-    if need is None or need.least.peak <= free:
-        return
-    fitting = [(words, least) for words, least in _thriftier(recipe) if least <= free]
-    ways = "; ".join(f"with {words} it needs {least / GIB:.2f}" for words, least in fitting[:3])
-    about = f"needs about {need.least.peak / GIB:.2f} GiB before any text, and {max(0.0, free) / GIB:.2f} are free"
-    raise UserError(f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {ways or 'take a smaller model'}")
-
-
-def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float]]:
-    """Settings that need less memory, in words, and how much at least; those that change least come first."""
-    model = recipe.model
-    lora: dict[str, Any] = {} if model.lora_rank else {"lora_rank": 16}
-    half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
-    quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
-    tried = [lora, half, {**lora, **half}, {**lora, **quantised}, {**lora, **half, **quantised}]
-    seen: list[dict[str, Any]] = [{}]
-    for settings in tried:
-        if settings not in seen:
-            seen.append(settings)
-            need = estimate(replace(recipe, model=replace(model, **settings)))
-            if need is not None:
-                yield " and ".join(f"model.{key}={value}" for key, value in settings.items()), need.least.peak

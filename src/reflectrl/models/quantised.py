@@ -6,7 +6,6 @@ import importlib
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import BitsAndBytesConfig
 
 from reflectrl.config import ModelConfig
@@ -40,7 +39,7 @@ def bitsandbytes() -> Any:
         raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
 
 
-def let_gradients_flow(model: nn.Module) -> None:
+def let_gradients_flow(model: Any) -> None:
     """Have a model in 4 bits learn on every CPU: some compute quickly in a form through which no gradient flows."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):

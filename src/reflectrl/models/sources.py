@@ -1,4 +1,4 @@
-"""What `model.source` may name beside a folder and a hub's name: a model that a package brings, or a GGUF file."""
+"""What `model.source` may name beside a folder and a hub's name: a short name, or a file that becomes a folder."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from reflectrl.plugins import names, resolve
 
 
 def find_model(source: str) -> str:
-    """The folder of a model that goes by a short name, or of what was made of a GGUF file; other sources as they are.
+    """The folder of the model that a source means; a folder, or a name of the hub, is returned as it is.
 
-    Packages announce short names as entry points of the group "reflectrl.models": functions that return a folder.
+    Packages bring short names as entry points "reflectrl.models" (functions that return a folder), and formats of files
+    as entry points "reflectrl.model_files": ending -> a function that turns such a file into a folder.
 
     Raises:
         UserError: the model is not on this machine (says how to get it), or the file cannot be used.
     """
-    if source.endswith(".gguf"):
-        from reflectrl.models.gguf import converted  # slow to import
-
-        return str(converted(Path(source)))
+    ending = Path(source).suffix.removeprefix(".")
+    if ending in names("model_files"):
+        return str(resolve("model_files", ending)(Path(source)))
     if Path(source).is_dir() or source not in names("models"):
         return source
     return str(resolve("models", source)())

@@ -29,6 +29,10 @@ SCHEMA = 2
 """Of `state.json`: fingerprints of the first one are not known any more, and the folder's recipe decides."""
 STATE = "state.json"
 """The file of a run folder that says which stages are complete, and with which fingerprints artifacts were made."""
+CARD = "agent.json"
+"""The file by which an exported agent's folder is known; a run folder has none."""
+POLICY, REFLECTOR = "policy", "reflector"
+"""Folders of an agent's models, beside its card; an agent may go without the second."""
 
 
 @dataclass(frozen=True)

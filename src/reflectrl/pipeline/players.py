@@ -12,7 +12,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
 from reflectrl.models.sources import find_model
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
-from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
+from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
@@ -68,7 +68,7 @@ def seated(
 
 
 def exported_models(recipe: Recipe, folder: Path) -> Models:
-    """Policy and reflector of an agent's folder (`reflectrl.pipeline.agents`)."""
+    """Policy and reflector of an agent's folder (as `reflectrl export-agent` writes it)."""
     policy, second = load_model(folder / POLICY, recipe.model, POLICY), folder / REFLECTOR
     if not second.is_dir():
         return policy, None

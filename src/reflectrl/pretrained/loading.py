@@ -11,7 +11,7 @@ import tyro
 from reflectrl.cli.run import RunOption
 from reflectrl.config import Recipe, read_recipe
 from reflectrl.pipeline.arms import BASE, chosen, played_model
-from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR
+from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
 from reflectrl.types import UserError
 
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.cli.projects import EnvName, env_section, model_section
-from reflectrl.config import ModelConfig, Word
+from reflectrl.cli.projects import EnvName, env_section, project_recipe
+from reflectrl.config import ModelConfig, Word, read_recipe
 from reflectrl.config.values import read_word
-from reflectrl.plugins import one_line
+from reflectrl.plugins import announced, one_line
 from reflectrl.types import Episode, UserError
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ class CheckEnv:
             raise
         except BaseException as error:  # whatever the environment's own code raises
             raise UserError(f"environment {section['name']!r} raised {one_line(error)}") from error
+
+
+def model_section(name: str) -> ModelConfig:
+    """The model that a project's recipe trains; the default one of what is no project."""
+    path = project_recipe(name)
+    return ModelConfig() if path is None or name in announced("envs") else read_recipe(path).model
 
 
 def checked(section: dict[str, Any], model: ModelConfig) -> str:

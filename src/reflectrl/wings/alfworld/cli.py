@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import tyro
 
-from reflectrl.cli.data import Data, bar, refuse_unknown
 from reflectrl.config.folders import data_folder
+from reflectrl.downloads.data import Data, bar, refuse_unknown
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _archive_name(url: str) -> str:
 
 def _fetched(url: str, folder: Path) -> Path:
     """An archive from a server; what turns out to be none is removed."""
-    from reflectrl.cli.download import download
+    from reflectrl.downloads.download import download
     from reflectrl.wings.alfworld.sources import open_sources
 
     archive = folder / _archive_name(url)

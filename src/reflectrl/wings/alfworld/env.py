@@ -107,20 +107,14 @@ class AlfworldEnv(TextEnv):
         horizon: int = 50,
     ) -> None:
         super().__init__(horizon)
-        full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
-        for one in types:
-            require_known("alfworld", "task type", one, list(full))
         if horizon < 1 or min(variants, limit, recall) < 0:
             raise UserError("alfworld: horizon must be at least 1; variants, limit and recall at least 0")
-        if recall and not status:
-            raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
-        if guide and not status:
-            raise UserError("alfworld: with guide on, status must be on: it is the status that guides")
         require_known("alfworld", "split", validation, list(SPLITS))
+        _require_status(status, recall, guide)
         if engine == "textworld" and (not source or dialect != "current"):
             raise UserError("alfworld: engine 'textworld' needs source = DIR (official layout) and the current dialect")
         self.games, self.pattern = games, SUBSETS.get(subset, subset)
-        self.types, self.curriculum = tuple(full[one] for one in types) or TYPES, curriculum
+        self.types, self.curriculum = _full_names(types) or TYPES, curriculum
         self.dialect, self.wording, self.expert = dialect, wording, expert
         self.status, self.recall, self.milestone, self.step_cost = status, recall, milestone, step_cost
         self.guide, self.prior = guide, prior
@@ -232,3 +226,19 @@ class AlfworldEnv(TextEnv):
         self.house = self._started(game)
         self.house.set_state(house)
         self.beliefs, self.advice = beliefs.copy(), None
+
+
+def _full_names(types: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of task types, which may be given in short; UserError names one that does not exist."""
+    full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
+    for one in types:
+        require_known("alfworld", "task type", one, list(full))
+    return tuple(full[one] for one in types)
+
+
+def _require_status(status: bool, recall: int, guide: bool) -> None:
+    """Refuse settings that need the status where it is off."""
+    if recall and not status:
+        raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
+    if guide and not status:
+        raise UserError("alfworld: with guide on, status must be on: it is the status that guides")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from reflectrl.cli.data import Data, refuse_unknown
+from reflectrl.downloads.data import Data, refuse_unknown
 from reflectrl.types import UserError
 
 

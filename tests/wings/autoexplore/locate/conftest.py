@@ -6,7 +6,7 @@ import pytest
 
 from reflectrl import pipeline
 from reflectrl.config import load_recipe
-from reflectrl.pipeline.agents import export_agent
+from reflectrl.exporting.agents import export_agent
 from tests.wings.autoexplore.shelf import make_library
 
 RECIPE = """

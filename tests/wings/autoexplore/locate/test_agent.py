@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.pipeline.agents import export_agent
+from reflectrl.exporting.agents import export_agent
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.finder import Finder
 from reflectrl.wings.autoexplore.locate import card as cards

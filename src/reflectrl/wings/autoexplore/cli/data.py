@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from reflectrl.cli.data import Data, bar, refuse_unknown
 from reflectrl.config.folders import data_folder, require_writable
+from reflectrl.downloads.data import Data, bar, refuse_unknown
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.cli.getting import DOWNLOADS, beside, get_named, get_table, reference
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import reflectrl
-from reflectrl.cli.download import SILENCE_SECONDS, Tick, download
+from reflectrl.downloads.download import SILENCE_SECONDS, Tick, download
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.making.archives import ARCHIVES
 from reflectrl.wings.autoexplore.making.imported import plain_name

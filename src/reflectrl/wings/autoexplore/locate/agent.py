@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.pipeline.card import POLICY, REFLECTOR
+from reflectrl.pipeline.artifacts import POLICY, REFLECTOR
 from reflectrl.types import Episode, Sampling, Task, UserError, named_seed
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
 from reflectrl.wings.autoexplore.finder import Finder

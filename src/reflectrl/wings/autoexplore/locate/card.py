@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from reflectrl.pipeline import card as cards
-from reflectrl.pipeline.card import CARD
+from reflectrl.exporting import card as cards
+from reflectrl.pipeline.artifacts import CARD
 from reflectrl.types import UserError
 
 VARIABLE = "REFLECTRL_AGENT"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from reflectrl.cli.data import Data, bar, refuse_unknown
 from reflectrl.config.folders import data_folder
+from reflectrl.downloads.data import Data, bar, refuse_unknown
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:

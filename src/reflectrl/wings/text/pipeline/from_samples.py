@@ -60,21 +60,8 @@ def train_on_samples(
         UserError: the model cannot be loaded, the samples teach nothing, or the folder holds another training.
     """
     context = _Context(samples, source, model, config, seed, folder, say)
-    room, settings = __name__, tuple(context.settings)
-    cache = Artifact(
-        "offline",
-        "reference-cache",
-        seed,
-        "rl",
-        f"{room}:make_reference_cache",
-        ("reference-cache/reference_cache.json",),
-        (),
-        settings,
-    )
-    trained = Artifact(
-        "offline", "model", seed, "rl", f"{room}:make_model", (f"model/{CARD}",), (cache.key,), training="learner"
-    )
-    graph = graph_of([cache, trained])
+    graph = _graph(context)
+    *_, trained = graph.values()
     try:
         with alone(folder):
             recover(folder / "model")
@@ -92,6 +79,16 @@ def train_on_samples(
         raise UserError(f"{folder}: {error.strerror or one_line(error)}") from error
     say(f"written: {folder / 'model'}")
     return folder / "model"
+
+
+def _graph(context: _Context) -> Graph:
+    """What is made: the reference cache, then the model."""
+    seed, make, settings = context.seed, f"{__name__}:make_", tuple(context.settings)
+    output = ("reference-cache/reference_cache.json",)
+    cache = Artifact("offline", "reference-cache", seed, "rl", f"{make}reference_cache", output, (), settings)
+    output = (f"model/{CARD}",)
+    model = Artifact("offline", "model", seed, "rl", f"{make}model", output, (cache.key,), training="learner")
+    return graph_of([cache, model])
 
 
 @dataclass(frozen=True)

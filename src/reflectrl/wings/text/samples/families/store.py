@@ -143,23 +143,32 @@ def prepare(
             account.left_out = {reason: asdict(skipped) for reason, skipped in gate.left_out.items()}
             account.skipped = {reason: asdict(skipped) for reason, skipped in gate.skipped.items()}
             if not account.files:
-                rows = account.left_out | account.skipped
-                left = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
-                unread = ", ".join(account.unread)
-                raise UserError(
-                    f"{', '.join(map(str, paths))}: not one {account.family} sample{left and f'; left out: {left}'}"
-                    + (unread and f"; files whose names tell no split: {unread}")
-                )
+                raise _nothing_found(account, paths)
             writer.keep(account)
     finally:
         writer.tidy()
-    # Files of an earlier preparation go, and their folders if nothing else is in them; none outside the store.
-    for name in set(before.files if before else ()) - set(account.files):
+    _remove_outdated(store, set(before.files if before else ()) - set(account.files))
+    return account
+
+
+def _nothing_found(account: Account, paths: Sequence[Path]) -> UserError:
+    """The error that says why there is no sample."""
+    rows = account.left_out | account.skipped
+    left = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
+    unread = ", ".join(account.unread)
+    return UserError(
+        f"{', '.join(map(str, paths))}: not one {account.family} sample{left and f'; left out: {left}'}"
+        + (unread and f"; files whose names tell no split: {unread}")
+    )
+
+
+def _remove_outdated(store: Path, names: Iterable[str]) -> None:
+    """Remove files of an earlier preparation, and their folders if nothing else is in them; none outside the store."""
+    for name in names:
         if store.resolve() in (store / name).resolve().parents:
             with suppress(OSError):
                 (store / name).unlink()
                 (store / name).parent.rmdir()
-    return account
 
 
 def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, tick: Tick) -> Iterator[Entry]:

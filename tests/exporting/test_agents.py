@@ -15,8 +15,8 @@ from reflectrl import pipeline
 from reflectrl.api import Agent
 from reflectrl.cli import main
 from reflectrl.config import Recipe
-from reflectrl.pipeline.agents import export_agent
-from reflectrl.pipeline.card import read_card
+from reflectrl.exporting.agents import export_agent
+from reflectrl.exporting.card import read_card
 from reflectrl.types import UserError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from reflectrl.envs.base import Snapshot, TextEnv
 from reflectrl.players.base import LiveEpisode, Player
-from reflectrl.players.human import COMMANDS, Say, Word, last_reward, meaning, table
 from reflectrl.players.simple import choose
+from reflectrl.playing.human import COMMANDS, Say, Word, last_reward, meaning, table
 from reflectrl.rollout import advance
 from reflectrl.teach import Recording
 from reflectrl.terminal import printable_line

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from reflectrl.cli.session import Quit, Session
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
-from reflectrl.pipeline.card import CARD
+from reflectrl.pipeline.artifacts import CARD
 from reflectrl.players.base import Player
-from reflectrl.players.human import HELP, Watched
 from reflectrl.players.simple import UNLEARNED, AnalystPlayer
+from reflectrl.playing.human import HELP, Watched
+from reflectrl.playing.session import Quit, Session
 from reflectrl.plugins import announced, resolve, suggestion
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Recorder

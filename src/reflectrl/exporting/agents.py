@@ -17,15 +17,16 @@ import torch
 
 from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.envs import make
+from reflectrl.exporting.card import Card, PlaySettings, write_card
+from reflectrl.exporting.publishing import Publication, check_publication, push
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import all_arms, chosen
-from reflectrl.pipeline.card import CARD, POLICY, REFLECTOR, Card, PlaySettings, write_card
+from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.demonstrations import finished_lines
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_players
-from reflectrl.pipeline.publishing import Publication, check_publication, push
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
@@ -64,14 +65,8 @@ def export_agent(
         raise UserError(f"{run} is no run folder (it has no recipe.toml)")
     recipe = load_recipe(run / "recipe.toml", trust=trust)
     card = _card(recipe, run, arm, seed)
-    if asked := chosen([arm], recipe)[arm].asked:
-        raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
-    if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already and is no agent's folder; name another one")
-    players = load_players(run, arm, seed, trust)
-    models = {name: getattr(player, "lm", None) for name, player in zip((POLICY, REFLECTOR), players, strict=True)}
-    if models[POLICY] is None:
-        raise UserError(f"the arm {arm!r} plays without a model; there is nothing to export")
+    _refuse_to_write(out)
+    models = _models(recipe, run, arm, seed, trust)
 
     def fill(folder: Path) -> None:
         for name, lm in models.items():
@@ -92,6 +87,23 @@ def export_agent(
         log = RunFolder(run).teach(seed, "train")
         push(out, recipe, finished_lines(log) if log.is_file() else 0, publication)
     return card
+
+
+def _refuse_to_write(out: Path) -> None:
+    """Refuse a place that holds something else than an agent."""
+    if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already and is no agent's folder; name another one")
+
+
+def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict[str, LanguageModel | None]:
+    """The models of an arm by role; UserError where it has none that could be exported."""
+    if asked := chosen([arm], recipe)[arm].asked:
+        raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
+    players = load_players(run, arm, seed, trust)
+    models = {name: getattr(player, "lm", None) for name, player in zip((POLICY, REFLECTOR), players, strict=True)}
+    if models[POLICY] is None:
+        raise UserError(f"the arm {arm!r} plays without a model; there is nothing to export")
+    return models
 
 
 def merged(lm: LanguageModel) -> LanguageModel:

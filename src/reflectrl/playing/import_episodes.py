@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reflectrl.envs.base import TextEnv
-from reflectrl.episodes import read_told, to_line
+from reflectrl.episodes import to_line
+from reflectrl.playing.told import read_told
 from reflectrl.teach import Recorder, as_told, replayed, tasks_of
 from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, UserError

@@ -48,8 +48,8 @@ class ExportAgent:
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")
         import transformers
 
-        from reflectrl.pipeline.agents import export_agent
-        from reflectrl.pipeline.publishing import Publication
+        from reflectrl.exporting.agents import export_agent
+        from reflectrl.exporting.publishing import Publication
 
         transformers.utils.logging.disable_progress_bar()
         wanted = Publication(self.push, self.licence, self.public) if self.push else None

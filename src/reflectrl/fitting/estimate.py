@@ -7,20 +7,14 @@ Nothing is loaded for it, not even torch: the headers of safetensors files list 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import ModelConfig, Recipe
+from reflectrl.models.weights import BITS, GIB, is_linear, shapes_of, weight_bytes
 from reflectrl.types import UserError
-
-GIB = 2**30
-
-BITS = {"nf4": 4.5, "int8": 8.0, "float32": 32.0, "bfloat16": 16.0}
-"""Bits per number; NF4 holds a constant per 64 numbers beside them, which is quantised again (Dettmers et al. 2023)."""
 
 KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", False): 2.2, ("bfloat16", True): 3.0}
 """Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
@@ -35,9 +29,6 @@ PASS = 4 * GIB
 
 WORKING = 2 * GIB
 """Most bytes of keys and values that a call takes beside what is kept (`sharing.WORKING`)."""
-
-TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
-"""What the names of embedding tables and heads contain: never quantised, and given no adapter."""
 
 ROLES = ("policy", "reflector")
 
@@ -131,22 +122,6 @@ class Need:
         return f"{filled}, {self.least.peak / GIB:.2f} before any text"
 
 
-def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name → shape of every tensor in a folder's safetensors files; UserError where a header cannot be read."""
-    found: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
-        try:
-            with path.open("rb") as file:
-                (length,) = struct.unpack("<Q", file.read(8))
-                if length > path.stat().st_size:
-                    raise ValueError("the header is longer than the file")
-                header = json.loads(file.read(length))
-            found |= {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
-        except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is no safetensors file: {error}") from error
-    return found
-
-
 def shape_of(source: str) -> Shape | None:
     """What the files of a model say of it, of a saved adapter those of its backbone; None where none are at hand."""
     folder = Path(source)
@@ -168,16 +143,9 @@ def shape_of(source: str) -> Shape | None:
     return Shape(tensors, stored, layers, width, inner, kv, number("vocab_size"))
 
 
-def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
-    """Bytes of one copy of the weights as `model` wants them loaded."""
-    linear = BITS.get(model.quantisation, BITS[model.dtype])
-    bits = sum(prod(s) * (linear if _is_linear(name, s) else BITS[model.dtype]) for name, s in shapes.items())
-    return bits / 8
-
-
 def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
     """Bytes of one player's adapter, in float32: rank · (inputs + outputs) of every linear layer."""
-    return 4.0 * model.lora_rank * sum(sum(shape) for name, shape in shapes.items() if _is_linear(name, shape))
+    return 4.0 * model.lora_rank * sum(sum(shape) for name, shape in shapes.items() if is_linear(name, shape))
 
 
 def estimate(recipe: Recipe) -> Need | None:
@@ -242,10 +210,6 @@ def _token_bytes(shape: Shape, model: ModelConfig) -> float:
 def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
     """Bytes of the KV caches that a player keeps of its episodes."""
     return min(recipe.play.kv_cache_mib * 2.0**20, episodes * recipe.model.context * _token_bytes(shape, recipe.model))
-
-
-def _is_linear(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and not any(table in name for table in TABLES)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""What an agent's folder says of itself (`agent.json`). Quick to import."""
+"""The card of an exported agent, `agent.json`: what it was trained in, how it plays, how well it did.
+
+Quick to import.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from reflectrl.config import from_dict
+from reflectrl.pipeline.artifacts import CARD
 from reflectrl.types import UserError
 
 SCHEMA = 1
-CARD = "agent.json"
-POLICY, REFLECTOR = "policy", "reflector"
-"""Folders of the models beside it, in Hugging Face form; an agent may go without the second."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reflectrl.players.human import Word, meaning
+from reflectrl.playing.human import Word, meaning
 
 ACTIONS = ("go north", "go south", "take", "take all", "/look")
 

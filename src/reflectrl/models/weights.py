@@ -1,0 +1,48 @@
+"""How large a model's weights are, read from the headers of its safetensors files. No weights are loaded."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+from reflectrl.config import ModelConfig
+from reflectrl.types import UserError
+
+GIB = 2**30
+
+BITS = {"nf4": 4.5, "int8": 8.0, "float32": 32.0, "bfloat16": 16.0}
+"""Bits per number; NF4 holds a constant per 64 numbers beside them, which is quantised again (Dettmers et al. 2023)."""
+
+TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
+"""What the names of embedding tables and heads contain: never quantised, and given no adapter."""
+
+
+def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor in a folder's safetensors files; UserError where a header cannot be read."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > path.stat().st_size:
+                    raise ValueError("the header is longer than the file")
+                header = json.loads(file.read(length))
+            found |= {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+        except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no safetensors file: {error}") from error
+    return found
+
+
+def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
+    """Bytes of one copy of the weights as `model` wants them loaded."""
+    linear = BITS.get(model.quantisation, BITS[model.dtype])
+    bits = sum(prod(s) * (linear if is_linear(name, s) else BITS[model.dtype]) for name, s in shapes.items())
+    return bits / 8
+
+
+def is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is the matrix of a linear layer, which may be quantised and given an adapter."""
+    return len(shape) == 2 and not any(table in name for table in TABLES)
