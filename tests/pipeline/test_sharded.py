@@ -43,7 +43,16 @@ replay_episodes = 2
 minibatch = 5
 """
 SHARDED = ("--model.shard", "true")
-LORA = ("--model.lora-rank", "2", "--arms", "rl-only", "--rl.critic-warmup", "0")
+LORA = (
+    "--model.lora-rank",
+    "2",
+    "--arms",
+    "rl-only",
+    "--rl.critic-warmup",
+    "0",
+    "--model.gradient-checkpointing",
+    "true",
+)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +137,10 @@ def test_adapters_learn_on_a_divided_backbone(made: Made) -> None:
 def test_a_killed_training_goes_on_with_the_same_bits_and_on_one_process_too(
     ranks: Launcher, place: Path, run: tuple[Path, Path]
 ) -> None:
-    folder = place / "killed"
+    folder = Path(shutil.copytree(run[1], place / "killed"))  # after SFT
+    shutil.rmtree(folder / "checkpoints" / "seed0" / "rl-reflect-rl")
+    for path in (*folder.glob("metrics/*-rl-*"), *folder.glob("episodes/eval-reflect-rl-*")):
+        path.unlink()
     words = ["run", "tiny.toml", "--folder", str(folder), *SHARDED]
     processes = ranks.begin(2, *words)
     wait_for(folder / "checkpoints" / "seed0" / "rl-reflect-rl.learner")

@@ -62,7 +62,7 @@ def begin(store: Store, folder: Path) -> None:
         UserError: both hold something, and not the same run, or another machine has gone on since.
     """
     with alone(folder):  # nobody else may be at work there
-        latest, (address, number) = store.latest(), at(folder)
+        latest, (address, number, writer) = store.latest(), at(folder)
     if latest is None:
         return
     store.begun = latest.number
@@ -71,7 +71,7 @@ def begin(store: Store, folder: Path) -> None:
         console(120).print(f"fetched from {store.address}: {len(latest.files)} files", soft_wrap=True)
     elif address != store.address:
         raise UserError(f"{folder} and {store.address} both hold a run; remove one of them, or use another --folder")
-    elif number < latest.number:
+    elif (number, writer) != (latest.number, latest.writer) and number <= latest.number:
         raise UserError(f"another machine has gone on at {store.address}; remove {folder} to go on from there")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from reflectrl.digests import DIGESTS, seal, unseal
+from reflectrl.learn.checkpoint import write_text
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -124,7 +125,7 @@ class Store:
                 found = _copied(source, file)
             if found != digest:
                 raise UserError(f"{self.address}: {name} is not what was written there ({digest[:12]})")
-        self._note(fresh, snapshot.number)
+        _note(fresh, self.address, snapshot)
         shutil.rmtree(folder, ignore_errors=True)  # there is nothing in it but locks
         fresh.rename(folder)
 
@@ -148,10 +149,10 @@ class Store:
             return
         number = latest.number + 1 if latest is not None else 1
         line = seal(json.dumps({"writer": self.writer, "files": files}, separators=(",", ":")))
+        _note(folder, self.address, Snapshot(number, self.writer))  # before: a kill must not leave the folder behind
         with self._reached():
             self.fs.makedirs(f"{self.root}/snapshots", exist_ok=True)
             self.fs.pipe_file(self._snapshot(number), line.encode())
-        self._note(folder, number)
         self._clear({*files.values(), *(latest.files.values() if latest else ())}, number - KEPT)
 
     def _copy_file(self, path: Path) -> str:
@@ -192,20 +193,20 @@ class Store:
                 self.fs.rm_file(self._file(digest))
                 del self._known()[digest]
 
-    def _note(self, folder: Path, number: int) -> None:
-        """Write down in the folder which snapshot it is at."""
-        from reflectrl.learn.checkpoint import write_text
 
-        write_text(folder / OWN, json.dumps({"address": self.address, "number": number}) + "\n")
+def _note(folder: Path, address: str, snapshot: Snapshot) -> None:
+    """Write down in a folder which snapshot it is at."""
+    noted = {"address": address, "number": snapshot.number, "writer": snapshot.writer}
+    write_text(folder / OWN, json.dumps(noted) + "\n")
 
 
-def at(folder: Path) -> tuple[str, int]:
-    """The address of a folder and the number of its snapshot; ("", 0) where it has none."""
+def at(folder: Path) -> tuple[str, int, str]:
+    """The address of a folder, and number and writer of its last snapshot; ("", 0, "") where it has none."""
     try:
         found: dict[str, Any] = json.loads((folder / OWN).read_text(encoding="utf-8"))
-        return str(found["address"]), int(found["number"])
+        return str(found["address"]), int(found["number"]), str(found["writer"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "", 0
+        return "", 0, ""
 
 
 def ordered(folder: Path) -> list[Path]:
