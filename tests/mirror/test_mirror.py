@@ -132,9 +132,10 @@ def test_two_machines_do_not_write_over_each_other(folder: Path, address: str, t
 
 
 def test_a_command_that_is_killed_before_its_snapshot_is_there_goes_on(folder: Path, address: str) -> None:
-    copied(Store(address), folder)
+    store = Store(address)
+    copied(store, folder)
     (folder / "log.jsonl").write_text("two\n", encoding="utf-8")
-    copied(Store(address), folder)
+    copied(store, folder)
     (Path(address.removeprefix("file://")) / "snapshots" / "2.json").unlink()  # as if it had not been written yet
     begin(Store(address), folder)
     assert (folder / "log.jsonl").read_text(encoding="utf-8") == "two\n"

@@ -126,7 +126,8 @@ def defaults() -> Mapping[str, Any]:
 
 def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings without that which says how models are held, as the number of processes is none of them either."""
-    return {**settings, "model": {key: item for key, item in settings["model"].items() if key != "shard"}}
+    model = settings.get("model", {})
+    return {**settings, "model": {key: item for key, item in model.items() if key != "shard"}} if model else settings
 
 
 def _changed(value: Any, default: Any) -> Any:
