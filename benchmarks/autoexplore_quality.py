@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.statistics import cluster_bootstrap
+from benchmarks.intervals import cluster_bootstrap
 from reflectrl.statistics import wilson
 from reflectrl.types import UserError, named_seed
 

@@ -22,7 +22,9 @@ WITH_WINGS = {
         "tests/benchmarks",
     )
 }
-COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "benchmarks/__init__.py", "benchmarks/chromium.py")
+PROGRAMS = ("__init__", "chromium", "families", "measure")
+"""The programs that tests of the core use."""
+COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
 
 
 def copy_core(folder: Path) -> None:

@@ -1,8 +1,10 @@
 """Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
 
 A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
-process asks 1,000 questions of it, is killed and started again five times, and goes on to the end. Then every question
-has to be answered exactly once, rightly, the budget kept, and the journal has to cover what the server received.
+process asks 1,000 questions of it, is killed and started again five times, comes to the end of a budget that is too
+small, gets another, and goes on to the end. Then every question has to be answered exactly once, rightly; no question
+may have been asked again whose answer had arrived (of each kill, so many may have been under way as are asked at once);
+neither budget may be exceeded by what the server received; and the journal has to cover that.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from typing import Any
 from reflectrl.endpoints.client import Ask, Endpoint
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.endpoints.journal import Budget, Journal
+from reflectrl.types import UserError
 
 TIMEOUT = 1.0
+CONCURRENCY = 16
+FAULTS = ("429", "500", "slow", "drop", "garbage")
 
 
 class Faulty(BaseHTTPRequestHandler):
@@ -37,8 +42,9 @@ class Faulty(BaseHTTPRequestHandler):
         with server.lock:
             server.received += 1
             bad = server.rng.random() < server.share
-            fault = server.rng.choice(("429", "500", "slow", "drop", "garbage")) if bad else ""
+            fault = server.rng.choice(FAULTS) if bad else ""
             server.faults[fault] += 1
+            server.answered[asked] += not fault
         if fault == "drop":
             self.close_connection = True
             return
@@ -64,7 +70,7 @@ def serve(share: float, seed: int = 0) -> Any:
     """A server with that share of faults, started."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
     server.daemon_threads, server.lock, server.rng = True, threading.Lock(), random.Random(seed)
-    server.share, server.received, server.faults = share, 0, Counter()
+    server.share, server.received, server.faults, server.answered = share, 0, Counter(), Counter()
     server.handle_error = lambda *about: None
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return server
@@ -72,45 +78,67 @@ def serve(share: float, seed: int = 0) -> Any:
 
 def ask_all(url: str, journal: Path, questions: int, budget: int) -> None:
     """Ask every question and write the answers beside the journal: what the process does that is killed."""
-    config = EndpointConfig(url, "drill", timeout=TIMEOUT, retries=8, concurrency=16)
+    config = EndpointConfig(url, "drill", timeout=TIMEOUT, retries=8, concurrency=CONCURRENCY)
     endpoint = Endpoint(config, Journal(journal, Budget(requests=budget)))
     asks = [Ask([{"role": "user", "content": str(i)}], 8) for i in range(questions)]
-    answers = endpoint.complete_all(asks)
+    try:
+        answers = endpoint.complete_all(asks)
+    except UserError as error:
+        sys.exit(str(error))
     journal.with_suffix(".out").write_text(json.dumps(answers), encoding="utf-8")
 
 
 def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[str, Any]:
     """Run the drill; returns what was counted. AssertionError says what did not hold."""
-    server, journal, budget = serve(share), folder / "journal.jsonl", 2 * questions + 16 * (kills + 1)
-    url, killed = f"http://127.0.0.1:{server.server_port}/v1", 0
-    words = [sys.executable, "-m", "benchmarks.endpoint_drill", url, str(journal), str(questions), str(budget)]
+    server, journal = serve(share), folder / "journal.jsonl"
+    small, budget = questions, 2 * questions + CONCURRENCY * (kills + 1)
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+
+    def started(most: int) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "benchmarks.endpoint_drill", url, str(journal), str(questions), str(most)]
+        return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
     try:
-        for number in range(kills + 1):
-            process = subprocess.Popen(words)
-            goal = questions * (number + 1) // (kills + 1)
-            while process.poll() is None:
-                done = journal.read_bytes().count(b'"answer"') if journal.exists() else 0
-                if number < kills and done >= goal:
-                    os.kill(process.pid, signal.SIGKILL)
-                    killed += 1
-                    break
-                time.sleep(0.05)
-            process.wait()
-        assert process.returncode == 0, f"the last process ended with {process.returncode}"
+        for number in range(kills):
+            kill_at(started(budget), journal, questions * (number + 1) // (kills + 2))
+        stopped = started(small)
+        said = stopped.communicate()[1]
+        assert stopped.returncode == 1 and f"the budget is spent (max_requests = {small})" in said, said
+        assert server.received <= small, "the small budget was exceeded"
+        last = started(budget)
+        said = last.communicate()[1]
+        assert last.returncode == 0, said
     finally:
         server.shutdown()
         server.server_close()
-    kept, keys = Journal(journal), Counter[str]()
-    for line in journal.read_text(encoding="ascii").splitlines():
-        row = json.loads(line) if line.endswith("}") else {}
-        keys[row.get("key", "")] += "answer" in row
-    del keys[""]
     answers = json.loads(journal.with_suffix(".out").read_text(encoding="utf-8"))
     assert answers == [str(i) for i in range(questions)], "an answer is wrong or missing"
+    kept, keys = Journal(journal), answered_in(journal)
     assert len(keys) == questions == len(kept) and set(keys.values()) == {1}, "a question was answered twice, or never"
+    twice = server.answered.total() - questions
+    assert len(server.answered) == questions and twice <= kills * CONCURRENCY, "what was answered was asked again"
     assert server.received <= kept.spent.requests <= budget, "the journal does not cover what was sent, or the budget"
-    return {"questions": questions, "killed": killed, "received": server.received, "noted": kept.spent.requests,
-            "budget": budget, "faults": dict(server.faults)}  # fmt: skip
+    return {"questions": questions, "killed": kills, "received": server.received, "noted": kept.spent.requests,
+            "small_budget": small, "budget": budget, "answered_again_after_kills": twice,
+            "faults": dict(server.faults)}  # fmt: skip
+
+
+def kill_at(process: subprocess.Popen[str], journal: Path, goal: int) -> None:
+    """Kill a process as soon as so many questions are answered; AssertionError if it ends before."""
+    while (journal.read_bytes().count(b'"answer"') if journal.exists() else 0) < goal:
+        assert process.poll() is None, f"it ended before {goal} questions were answered"
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def answered_in(journal: Path) -> Counter[str]:
+    """How many answers a journal holds to each question."""
+    keys = Counter[str]()
+    for line in journal.read_text(encoding="ascii").splitlines():
+        row = json.loads(line) if line.endswith("}") else {}  # a kill may have cut it off
+        keys.update([row["key"]] if "answer" in row else [])
+    return keys
 
 
 def main(words: list[str]) -> int:
@@ -119,7 +147,9 @@ def main(words: list[str]) -> int:
         ask_all(words[0], Path(words[1]), int(words[2]), int(words[3]))
         return 0
     with tempfile.TemporaryDirectory() as name:
-        print(json.dumps(drill(Path(name), 1000, 5)))
+        found = drill(Path(name), 1000, 5)
+    assert set(FAULTS) <= set(found["faults"]), "a fault did not occur"
+    print(json.dumps(found))
     return 0
 
 

@@ -26,7 +26,7 @@ from reflectrl.cli.run import find_recipe
 from reflectrl.config import load_recipe
 from reflectrl.statistics import mean_interval
 
-from .statistics import interquartile_mean, probability_of_improvement, stratified_bootstrap
+from .intervals import interquartile_mean, probability_of_improvement, stratified_bootstrap
 
 TAUGHT = ("sft-neither", "sft-no-reflection", "sft-no-negatives", "sft")
 LEARNED = ("neither", "no-reflection", "no-negatives", "reflect-rl")

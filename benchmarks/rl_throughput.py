@@ -1,43 +1,48 @@
 """Online RL of taxi players with reflections: environment steps per second of play, of learning, and of both.
 
     git worktree add ../before HEAD~10
-    python -m benchmarks.rl_throughput --before ../before
+    python -m benchmarks.rl_throughput --before ../before [--recipe taxi-demo] [--ranks 2]
 
-A pair is taught briefly by the recipe `taxi` (in `--run`, once). Each setting of `SETTINGS` is then trained from it for
-some updates of 256 episodes, of which the first is not counted: the reflector, which is frozen, remembers what it wrote
-then. Every version of the code trains in a process of its own, and the versions take turns update by update. Play is
-all up to the finished episodes; learning is the rest of the update: advantages, every optimiser step, replay.
+A pair is taught briefly by the recipe `taxi`, or by `taxi-demo`, whose model is much smaller (in `--run`, once). Each
+setting of `SETTINGS` is then trained from it for some updates of 256 episodes, of which the first is not counted: the
+reflector, which is frozen, remembers what it wrote then. Every version of the code trains in a process of its own, and
+the versions take turns update by update. Play is all up to the finished episodes; learning is the rest of the update:
+advantages, every optimiser step, replay.
 
 `distinct` is how many different prompts there are per step; the columns at the end are the shares of the time that each
 part took, without the parts that it called.
 
 What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
-its own, costs 3.6 ms of a core forwards and 7 ms backwards in the recipe's model. Three fifths of that are matrix
-products, at the rate of large ones; a fifth is attention. Play reads a prompt once per update, as the critic's values
-and the reference do, without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that
-the prompt is in: one per epoch where prompts are dealt out, not steps. Environment, rendering, losses and
-AdamW are a twentieth together; what is left is the reflector, for states that it has not seen.
+its own, costs 3.6 ms of a core forwards and 7 ms backwards in the model of `taxi`. Three fifths of that are matrix
+products, at the rate of large ones; a fifth is attention. (0.8 and 1.3 ms in that of `taxi-demo`, where attention takes
+more than matrix products do.) Play reads a prompt once per update, as the critic's values and the reference do,
+without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that the prompt is in: one
+per epoch where prompts are dealt out, not steps. Environment, rendering, losses and AdamW are a twentieth together;
+what is left is the reflector, for states that it has not seen.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-SFT = ["arms=['sft']", "sft.steps=300", "sft.policy_steps=100"]
-"""The pair: a reflector that writes whole reflections, and a policy that is still to learn."""
+SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": []}
+"""How each recipe's pair is taught: a reflector that writes whole reflections, and a policy that is still to learn."""
+TEMPERATURE = {"taxi": 1.0, "taxi-demo": 2.5}
+"""At which the policy plays, as the recipes have it."""
 PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_epoch": 4, "clip_coef": 0.2}
 ALONE = {"kl_coef": 0.0, "replay": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -67,17 +72,25 @@ class Throughput:
     """Folder of another version's tree, to be compared with this one."""
     settings: tuple[str, ...] = tuple(SETTINGS)
     """Rows."""
+    recipe: Literal["taxi", "taxi-demo"] = "taxi"
+    """Whose pair is trained: four layers of width 128, or two of width 64."""
     episodes: int = 256
     """Per update."""
     updates: int = 5
     """Updates of each version that count."""
     threads: int = 2
-    """Of either version."""
+    """Of each process."""
+    ranks: int = 1
+    """Processes of either version that train together (docs/scale.md); with several, give each one thread."""
     clock: Literal["wall", "cpu"] = "wall"
     """Whose seconds: the wall's, or those that all threads together had of the processors, which is what to compare by
     while the machine does other things (with one thread: two may wait for each other busily)."""
     run: Path = Path("runs/rl-throughput")
-    """Folder of the pair's training."""
+    """Folder of the pairs' trainings."""
+
+    def __post_init__(self) -> None:
+        if self.ranks > 1 and self.clock == "cpu":
+            raise SystemExit("several processes wait for each other: measure them by the wall's clock")
 
 
 # ---- one version: a process that is asked for one update at a time ---------------------------------------------------
@@ -148,7 +161,9 @@ def watch_all(clock: Stopwatch) -> None:
     clock.watch(Trainer, "update", "optimiser")
 
 
-def training(folder: Path, setting: str, episodes: int, clock: Stopwatch) -> Iterator[dict[str, float]]:
+def training(
+    folder: Path, setting: str, episodes: int, temperature: float, clock: Stopwatch
+) -> Iterator[dict[str, float]]:
     """Train the pair by a setting: after each update, its steps, its seconds of play, and those of each part."""
     import torch
 
@@ -164,7 +179,7 @@ def training(folder: Path, setting: str, episodes: int, clock: Stopwatch) -> Ite
     model = ModelConfig(context=256, mixed_play=SETTINGS[setting].get("mixed_play", "off"))
     policy = Policy(load_model(folder / "policy", model, "policy"))
     reflector = Reflector(load_model(folder / "reflector", ModelConfig(context=256), "reflector"))
-    keys = {"curriculum": "none", "episodes": episodes, "updates": 1000} | SETTINGS[setting]
+    keys = {"curriculum": "none", "episodes": episodes, "updates": 1000, "temperature": temperature} | SETTINGS[setting]
     config = RLConfig(**{key: value for key, value in keys.items() if key in RLConfig.__dataclass_fields__})
     rollouts = EpisodeRollouts(policy, reflector, TaxiEnv, config, 0)
     critic = make_critic(rollouts.lm.hidden_size, config.critic, 0) if config.baseline == "critic" else None
@@ -189,45 +204,68 @@ def training(folder: Path, setting: str, episodes: int, clock: Stopwatch) -> Ite
 
 
 def serve(threads: int, clock_name: str) -> None:
-    """Answer each line (a folder, a setting and a number of episodes, as JSON) with what its next update took."""
+    """Answer each line (folder, setting, number of episodes, temperature, as JSON) with what its next update took."""
     import torch
     from transformers.utils import logging
+
+    from reflectrl import distributed
+    from reflectrl.config import Recipe, from_dict
+    from reflectrl.pipeline.ranks import joined
 
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
     clock = Stopwatch(time.process_time if clock_name == "cpu" else time.perf_counter)
     watch_all(clock)
     asked, updates = "", iter(())
-    for line in sys.stdin:
-        if line != asked:
-            folder, setting, episodes = json.loads(line)
-            asked, updates = line, training(Path(folder), setting, episodes, clock)
-        print(json.dumps(next(updates)), flush=True)
+    recipe = from_dict(Recipe, {"name": "ranks", "processes": 1, "env": {"name": "taxi"}}, "ranks")
+    with joined(recipe) as ranks, distributed.together(ranks.team) if ranks else nullcontext():
+        for line in sys.stdin:
+            if line != asked:
+                folder, setting, episodes, temperature = json.loads(line)
+                asked, updates = line, training(Path(folder), setting, episodes, temperature, clock)
+            print(json.dumps(next(updates)), flush=True)
 
 
 # ---- the versions in turns -------------------------------------------------------------------------------------------
 
 
 class Version:
-    """A process that computes with the code of one tree."""
+    """A process that computes with the code of one tree, or several that do it together."""
 
-    def __init__(self, tree: Path, threads: int, clock: str) -> None:
+    def __init__(self, tree: Path, threads: int, clock: str, ranks: int = 1) -> None:
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
         environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", str(threads), clock],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=environment,
-        )  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--serve", str(threads), clock],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree,
+                env=environment | address | {"RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
 
     def update(self, cell: str) -> dict[str, float]:
-        """What the next update of a setting took."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        print(cell, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        if not answer:
+        """What the next update of a setting took the first process, in which the others' answers are waited for."""
+        for process in self.processes:
+            assert process.stdin is not None
+            print(cell, file=process.stdin, flush=True)
+        answers = [process.stdout.readline() for process in self.processes if process.stdout is not None]
+        if not all(answers):
             raise SystemExit(f"{cell}: the process ended")
-        found: dict[str, float] = json.loads(answer)
+        found: dict[str, float] = json.loads(answers[0])
         return found
+
+    def close(self) -> list[int]:
+        """End the processes; returns their exit codes."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()  # all of them first: the last word of each is waited for by the others
+        for process in self.processes:
+            with process:
+                process.wait()
+        return [process.returncode for process in self.processes]
 
 
 def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, Any]:
@@ -255,12 +293,14 @@ def main() -> None:
     from .measure import report
 
     asked = tyro.cli(Throughput, description=(__doc__ or "").split("\n\n")[0])
-    teach(asked.run)
+    folder = (asked.run / asked.recipe).resolve()
+    teach(folder, asked.recipe)
     trees = {"now": Path(__file__).resolve().parents[1], "before": asked.before and asked.before.resolve()}
-    versions = {name: Version(tree, asked.threads, asked.clock) for name, tree in trees.items() if tree is not None}
+    started = (asked.threads, asked.clock, asked.ranks)
+    versions = {name: Version(tree, *started) for name, tree in trees.items() if tree is not None}
     rows = []
     for setting in asked.settings:
-        cell = json.dumps([str(asked.run.resolve() / "checkpoints/seed0"), setting, asked.episodes])
+        cell = json.dumps([str(folder / "checkpoints/seed0"), setting, asked.episodes, TEMPERATURE[asked.recipe]])
         found: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
         for turn in range(1 + asked.updates):
             for name in versions if turn % 2 else reversed(versions):
@@ -272,16 +312,18 @@ def main() -> None:
             pairs = zip(counted["now"], counted["before"], strict=True)
             ratio = [a["steps"] / a["seconds"] * b["seconds"] / b["steps"] for a, b in pairs]
             rows[-2]["times"] = statistics.median(ratio)
+    for version in versions.values():
+        version.close()
     print(report(rows, as_json=False), end="")
 
 
-def teach(folder: Path) -> None:
-    """Make the pair, unless it is there."""
+def teach(folder: Path, recipe: str) -> None:
+    """Make a recipe's pair, unless it is there."""
     from reflectrl.api import train
     from reflectrl.cli.run import find_recipe
     from reflectrl.config import load_recipe
 
-    train(load_recipe(find_recipe("taxi"), SFT), folder, until="sft")
+    train(load_recipe(find_recipe(recipe), ["arms=['sft']", *SFT[recipe]]), folder, until="sft")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import tyro
 
 from benchmarks.few import gain, percent
-from benchmarks.statistics import probability_of_improvement, stratified_bootstrap
+from benchmarks.intervals import probability_of_improvement, stratified_bootstrap
 from reflectrl.api import make_env, train
 from reflectrl.cli.run import find_recipe
 from reflectrl.config import Recipe, load_recipe

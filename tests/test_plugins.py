@@ -40,7 +40,8 @@ def test_a_name_that_is_near_to_none_is_answered_with_all():
         ("raise RuntimeError('no licence\\nfor this machine')", "RuntimeError: no licence for this machine"),
         ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
         ("def (:", "SyntaxError"),
-        ("Other = int", "AttributeError: .*Mine"),
+        ("Other = int", "plug_in_.* has no 'Mine'"),
+        ("class Mime: pass", r"plug_in_.* has no 'Mine' \(did you mean 'Mime'\?\)"),
     ],
 )
 def test_a_plug_in_that_cannot_be_loaded_is_one_line_with_its_reason(folder, text, reason):
@@ -54,6 +55,12 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_line_with_its_reason(folder, tex
 def test_a_missing_module_is_named():
     with pytest.raises(UserError, match=r"'nowhere.at.all:Mine' cannot be loaded: ModuleNotFoundError"):
         resolve("envs", "nowhere.at.all:Mine")
+
+
+@pytest.mark.parametrize("target", ["worlds.py:Mine", "./worlds:Mine"])
+def test_a_path_is_no_module(target):
+    with pytest.raises(UserError, match="a module is named by dots, without .py: package.module:Class"):
+        resolve("envs", target)
 
 
 def test_a_nested_attribute_of_a_module_in_the_folder_is_found(folder):

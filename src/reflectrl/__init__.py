@@ -1,6 +1,6 @@
 """reflectrl: teach a small, local, private language model to act in a multi-step text environment.
 
-Importing it is quick; what is asked of it is imported when it is first used.
+`import reflectrl` is quick: each public name is imported from its module only when it is first used.
 """
 
 TYPE_CHECKING = False  # as in `typing`, which takes its time to import

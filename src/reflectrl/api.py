@@ -43,13 +43,13 @@ EnvLike = str | type[TextEnv] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What a training has left in its folder."""
+    """The folder of a training, and what it left there."""
 
     folder: Path
 
     @property
     def results(self) -> dict[str, Any]:
-        """`results.json`: "rows" by arm, split, stage and seed, and their "summary" over seeds, with intervals.
+        """The content of `results.json`: "rows" by arm, split, stage and seed, and their "summary" over seeds.
 
         Raises:
             UserError: the run has not been evaluated yet.
@@ -63,11 +63,11 @@ class Run:
 
 
 def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str = "report", **settings: Any) -> Run:
-    """Train agents in an environment and evaluate them. Called again, it goes on where it was stopped.
+    """Train agents in an environment and evaluate them. If it is interrupted, call it again to continue.
 
     Args:
-        env: the environment, or a whole recipe, which then has all settings.
-        folder: where everything is written; `runs/NAME` if not given.
+        env: the environment, or a whole recipe; with a recipe, give no `settings`.
+        folder: where everything is written; `runs/NAME` by default.
         until: the last stage ("teach", "sft", "rl", "eval", "report").
         settings: keys of a recipe: `arms=["sft", "reflect-rl"]`, `seeds=[0, 1]`, `sft={"steps": 300}` ...
 
@@ -88,20 +88,20 @@ def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str
 
 
 def env_section(env: EnvLike) -> dict[str, Any]:
-    """The `env` section of a recipe that describes an environment."""
+    """An environment as the `env` section of a recipe describes it."""
     if isinstance(env, Mapping):
         return dict(env)
     return {"name": env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"}
 
 
 def make_env(env: EnvLike, **arguments: Any) -> TextEnv:
-    """The environment itself.
+    """Make an environment.
 
     Args:
         arguments: of its class, such as `size=6`.
 
     Raises:
-        UserError: there is none of that name, or its class does not take these arguments.
+        UserError: no environment has that name, or its class does not take these arguments.
     """
     return make({**env_section(env), **arguments})
 
@@ -110,11 +110,11 @@ class Agent:
     """Trained players, ready to act: a policy and, where the arm has one, a reflector. `load_agent` makes one.
 
     Attributes:
-        player: who chooses.
-        reflector: who writes the reflection that the player reads, or None.
-        name: what its results are called.
-        reflection: what was written before the latest choice, or None.
-        probabilities: action → probability at the latest choice; empty where the player gives none.
+        player: the policy, which chooses actions.
+        reflector: writes the reflection that the player reads; None if there is none.
+        name: the name under which its results are reported.
+        reflection: the text written before the latest choice, or None.
+        probabilities: action → probability at the latest choice; empty if the player gives none.
     """
 
     def __init__(self, player: Player, reflector: Player | None = None, name: str = "agent") -> None:
@@ -122,7 +122,7 @@ class Agent:
         self.reset()
 
     def reset(self, seed: int = 0) -> None:
-        """Begin a new episode; call it whenever the environment was reset. `seed` is that of sampled choices."""
+        """Begin a new episode. Call it after every reset of the environment; `seed` decides sampled choices."""
         self._rng = np.random.default_rng(named_seed(seed, "players"))
         self._live: LiveEpisode | None = None
         self.reflection: str | None = None
@@ -132,9 +132,9 @@ class Agent:
         """Choose among the legal actions.
 
         Args:
-            observation: what is to be seen now: a `TextEnv`'s `observe()`, or plain text.
-            actions: the legal actions, where the observation is plain text.
-            reward: what the previous action earned (only arms that are told a return to reach read it).
+            observation: the current observation: a `TextEnv`'s `observe()`, or plain text.
+            actions: the legal actions, if the observation is plain text.
+            reward: what the previous action earned (only arms that aim at a target return read it).
 
         Returns:
             The index of the chosen action, as `TextEnv.step` takes it.
@@ -157,7 +157,7 @@ class Agent:
         return turn.choice
 
     def _continued(self, observation: Observation, reward: float) -> LiveEpisode:
-        """The episode at its new observation; the previous turns become a step of it."""
+        """The live episode at a new observation; the turns taken on the previous one become a step."""
         if self._live is None:
             nowhere = cast("TextEnv", None)  # trained players look at the observation alone
             return LiveEpisode(nowhere, Task("", ""), 0, self._rng, observation)
@@ -169,16 +169,16 @@ class Agent:
 
 
 def load_agent(run: Run | str | Path, arm: str = "", seed: int = 0, *, trust: bool = False) -> Agent:
-    """The agent that an arm of a run has trained; its choices are greedy.
+    """Load the agent that a run has trained for one of its arms; its choices are greedy.
 
     Args:
         run: the run, or its folder.
-        arm: its row in the results; the last one in the recipe that is trained, if not given.
-        seed: of the training.
-        trust: let the run's models bring code of their own, if its recipe wants that.
+        arm: its row in the results; by default the last trained arm of the recipe.
+        seed: the seed of the training.
+        trust: allow the run's models to run code of their own, if its recipe asks for that.
 
     Raises:
-        UserError: no such run or arm, or it is not trained yet.
+        UserError: there is no such run or arm, or it is not trained yet.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
     if not arm:
@@ -200,20 +200,20 @@ def evaluate(
     batch: int = 64,
     confidence: float = 0.95,
 ) -> list[Row]:
-    """Let an agent play the tasks of a split, once each.
+    """Let an agent play every task of a split once, and report how often it wins.
 
     Args:
-        agent: a loaded one, or a player that needs no training: "random", "expert", "oracle", "baseline".
-        env: the environment; its name or class makes one environment per episode that is played at the same time.
-        stage: of the curriculum; the whole task if not given.
-        episodes: play the first so many tasks; 0 means all.
-        seed: of all randomness.
-        batch: most episodes at the same time.
-        confidence: level of the intervals.
+        agent: a loaded agent, or a player that needs no training: "random", "expert", "oracle", "baseline".
+        env: the environment. Given a name or a class, many are made and played side by side.
+        stage: a stage of the curriculum; by default the whole task.
+        episodes: play only this many tasks, the first ones; 0 means all.
+        seed: decides all randomness.
+        batch: the largest number of episodes that are played side by side.
+        confidence: the level of the intervals.
 
     Returns:
-        Rows as in `results.json`: the last one is the whole stage, those before it its milestones and kinds of tasks;
-        each with "success", its interval "low" to "high" (Wilson), "return" and "steps".
+        Rows as in `results.json`. The last row is the stage itself; rows before it are its milestones and its kinds of
+        tasks. Each has "success", its Wilson interval "low" to "high", "return" and "steps".
 
     Raises:
         UserError: no such player or environment, or the environment raised.

@@ -1,8 +1,8 @@
 """Whether files are still what was written: digests of the files in a folder, and checksums of lines.
 
-A flipped bit in saved weights loads without complaint and gives other results, and so does one in a reward of a log.
-What a disk or a hand has changed is therefore found when it is read. (It is no protection from someone who changes the
-digests as well.)
+A flipped bit in saved weights, or in a reward of a log, is loaded without complaint and silently changes results. So
+files are checked when they are read. (This protects against accidents, not against somebody who changes the digests as
+well.)
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def write_digests(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """Describe the first damaged file of a folder in a few words that begin with its path.
+    """What is wrong with the first damaged file of a folder, in words that begin with its path; None if all is well.
 
-    None where all files are, and for a folder without digests, about which nothing is known. Files that were added
-    since do not matter. A file is read once per process, unless it is written again.
+    A folder without digests counts as undamaged, since nothing is known about it. Files that were added later do not
+    matter. Each file is read once per process, unless it is written again.
 
     Raises:
         OSError: a file cannot be read.
@@ -63,7 +63,7 @@ def damage(folder: Path) -> str | None:
 
 
 def require_undamaged(folder: Path) -> None:
-    """Refuse a folder in which a file is not as it was written; one without digests is taken as it is.
+    """Raise UserError if a file of a folder is damaged; a folder without digests is taken as it is.
 
     Raises:
         UserError: names the file and what to do.

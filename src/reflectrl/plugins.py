@@ -1,6 +1,6 @@
-"""From a name to an object: what an installed package announces as an entry point, or "package.module:Class".
+"""From a name to an object: an entry point that an installed package announces, or "package.module:Class".
 
-Our own wings are found in the same way as a stranger's package, so the core names none of them.
+Our own wings are found in the same way as anybody else's package, so the core names none of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any
 
 from reflectrl.types import UserError
@@ -23,7 +25,13 @@ def names(kind: str) -> list[str]:
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
-    """Name → entry point of the group "reflectrl.KIND", by name; those whose module is not there are left out."""
+    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
+    return dict(_announced(kind, tuple(sys.path)))
+
+
+@lru_cache
+def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
@@ -57,7 +65,7 @@ def resolve(kind: str, name: str) -> Any:
 
 
 def resolve_class(kind: str, name: str, base: type) -> type[Any]:
-    """The class that a name stands for. Nothing else that can be called goes through: it might do anything.
+    """The class that a name stands for. Anything else is refused and never called, since it might do anything.
 
     Raises:
         UserError: as `resolve`, or it is no class derived from `base`.
@@ -70,10 +78,10 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
 
 
 def look_here() -> None:
-    """From now on, modules in the current folder can be imported, after all that is installed.
+    """Make modules of the current folder importable from now on, after everything that is installed.
 
-    Asked for only where somebody names such a module: otherwise a file in a folder that one happens to be in could
-    stand in for a library that is not installed.
+    Call this only when the user names such a module. Otherwise a file that happens to be in the current folder could
+    take the place of a library that is not installed.
     """
     if "" not in sys.path:
         sys.path.append("")
@@ -90,15 +98,26 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def _import(kind: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
+    what = f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded"
+    if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
+        raise UserError(f"{what}: a module is named by dots, without .py: package.module:Class")
     try:
-        found = importlib.import_module(module)
+        whole = found = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
+            if not hasattr(found, part):
+                raise UserError(f"{what}: {module} has no {part!r}{_near(part, whole)}")
             found = getattr(found, part)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # a plug-in may raise anything while it is imported
-        raise UserError(f"{kind.rstrip('s')} plug-in {target!r} cannot be loaded: {one_line(error)}") from error
+        raise UserError(f"{what}: {one_line(error)}") from error
     return found
+
+
+def _near(word: str, module: ModuleType) -> str:
+    """Suggests one of the classes and functions that a module defines itself."""
+    own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    return suggestion(word, own)
 
 
 def one_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
-"""Many environments × players → episodes.
+"""Play many episodes side by side: environments × players → episodes.
 
-The environments advance in lock-step: at each tick the reflector speaks for every live episode, then the player chooses
-for every one, then every environment steps, side by side where they live in worker processes. An environment whose
+The environments advance in lock-step. At each tick the reflector writes for every live episode, then the player chooses
+an action for each, then all environments step (in parallel if they live in worker processes). An environment whose
 episode has ended begins the next job at once.
 """
 
@@ -26,7 +26,7 @@ from reflectrl.types import Episode, Observation, Step, Task, UserError, named_s
 
 @dataclass(frozen=True)
 class Start:
-    """A point within an episode that was played before: the seed of that episode, and its actions up to there."""
+    """A point inside an earlier episode: the seed of that episode, and its actions up to that point."""
 
     seed: int
     actions: tuple[str, ...]
@@ -36,9 +36,9 @@ class Start:
 class Job:
     """An episode to be played: the task, and the seed of all its randomness.
 
-    With a `start`, the actions up to there are carried out again before the player is asked for the first time; the
-    environment draws its randomness as it did then, and only the player's comes from the seed of the job. With a
-    `horizon`, the episode is cut off after so many steps, if the environment does not end it before.
+    With a `start`, the actions up to that point are repeated before the player is asked for the first time. The
+    environment then draws the same random numbers as before, and only the player's come from the seed of the job. With
+    a `horizon`, the episode is cut off after that many steps, unless the environment ends it earlier.
     """
 
     task: Task
@@ -58,19 +58,19 @@ def rollout(
 ) -> Iterator[Episode]:
     """Play every job and yield its episode when it ends (not necessarily in the order of the jobs).
 
-    An episode depends on its job and the players' weights only, not on `batch`, on the other jobs (but for the rounding
-    of matrix products, which differs with their shape), or on where the environments live. Where several processes make
-    an artifact together, each plays some of the jobs and yields the episodes of all.
+    An episode depends only on its job and on the players' weights: not on `batch`, not on where the environments live,
+    and not on the other jobs (except for rounding in matrix products, which depends on their shape). If several
+    processes make an artifact together, each plays some of the jobs, and all of them yield all episodes.
 
     Args:
-        make_env: called once for each environment that is needed; they are closed in the end. An `EnvPool` lends those
-            that it has, in worker processes if it has any, and keeps them.
-        batch: most episodes that are played at the same time.
-        reflector: speaks before the player, or None.
-        reflect_probability: chance that the reflector speaks at a step.
+        make_env: makes an environment; called as often as one is needed, and each is closed in the end. An `EnvPool`
+            lends its environments instead (which may live in worker processes), and keeps them.
+        batch: the largest number of episodes that are played at the same time.
+        reflector: writes before the player chooses, or None.
+        reflect_probability: the chance that the reflector writes at a step.
 
     Raises:
-        UserError: an environment raised, or a start cannot be reached again; names the environment and the task.
+        UserError: an environment raised an exception, or a start cannot be reached again; names environment and task.
     """
     if (team := distributed.team) is not None:
         yield from team.play(
@@ -142,14 +142,14 @@ class TimeStep(NamedTuple):
 
 
 def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]:
-    """Begin a task and carry out the actions of a start; here or in a worker process.
+    """Begin a task and repeat the actions of a start; in this process or in a worker.
 
     Returns:
-        The steps so far, in which nobody took a turn, and where the episode stands.
+        The steps up to the start, in which no player took a turn, and the environment's latest answer.
 
     Raises:
-        UserError: the environment raised; or it went another way than before, so that an action is not legal or the
-            episode is over.
+        UserError: the environment raised an exception; or it behaved differently than before, so that an action is not
+            legal or the episode is already over.
     """
     now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
     for action in start.actions:
@@ -167,11 +167,11 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
 
 
 def advance(env: TextEnv, task: Task, action: int | None, seed: int | None = None) -> TimeStep:
-    """Carry out the legal action of that index, or begin the task where it is None; here or in a worker process.
+    """Carry out a legal action, given by its index, or begin the task if it is None; in this process or in a worker.
 
     Raises:
-        UserError: whatever the environment raised; names it and the task. An author may call `sys.exit`, or derive an
-            exception from BaseException; only Ctrl-C goes on as it is.
+        UserError: the environment raised anything at all; names it and the task. This includes `sys.exit` and other
+            exceptions derived from BaseException; only Ctrl-C passes through.
     """
     try:
         if action is None:

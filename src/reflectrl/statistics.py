@@ -1,4 +1,4 @@
-"""Intervals around success rates and means, as printed beside every result."""
+"""Confidence intervals of success rates and means, as printed beside every result."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def mean_interval(values: Sequence[float], confidence: float) -> tuple[float, fl
         confidence: level in (0, 1).
 
     Returns:
-        (low, high), not cut to any range; None for fewer than two values, since one seed shows nothing of the spread
-        between seeds. Equal values give an interval without width: read it as "no spread seen", not as certainty.
+        (low, high), not clipped to any range; None for fewer than two values, since one seed says nothing about the
+        spread between seeds. Equal values give an interval of width 0: read it as "no spread seen", not as certainty.
     """
     if len(values) < 2:
         return None

@@ -1,8 +1,8 @@
-"""What is shown on a terminal: text of models, environments and files, made harmless.
+"""Printing text of models, environments and files so that it can do no harm.
 
-A terminal obeys control characters: they set its title, its colours and the clipboard, and move the cursor over what
-was said before. Nothing of that may come from text that we merely show. `harmless` guards everything that is printed,
-and `console` makes the one kind of console through which tables and bars are drawn.
+Terminals obey control characters: these can set the title, the colours and the clipboard, or overwrite earlier output.
+Text that we merely display must not do that. `harmless` guards everything that is printed; `console` makes the only
+kind of console through which tables and progress bars are drawn.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _HIDDEN, _HIDDEN_OR_BREAK = re.compile(f"[{HIDDEN}]"), re.compile(f"[{HIDDEN}\t\
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that a terminal obeys, or hides, written out: "\x1b", "\u202e".
+    r"""The text with every control character and invisible character written out, as in "\x1b" or "\u202e".
 
-    Tabs and line breaks stay.
+    Tabs and line breaks stay as they are.
     """
     return text if text.isprintable() else _HIDDEN.sub(_escaped, text)
 
 
 def printable_line(text: str) -> str:
-    """The same for what has to stay within its line: names of tasks, events, files."""
+    """The same, with tabs and line breaks written out too: for text that must stay on one line, such as names."""
     return text if text.isprintable() else _HIDDEN_OR_BREAK.sub(_escaped, text)
 
 
@@ -46,7 +46,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class Harmless:
-    """A stream of text that passes on nothing but printable text. Everything else is the inner stream's."""
+    """A text stream that makes everything printable before it passes it on to an inner stream."""
 
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner
@@ -67,7 +67,7 @@ class Harmless:
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Guard what is printed to stdout and stderr while the block runs; what they cannot encode is escaped, too."""
+    """Guard everything printed to stdout and stderr within the block; what they cannot encode is escaped as well."""
     before = sys.stdout, sys.stderr
     handled = [getattr(stream, "errors", None) for stream in before]
     _handle_errors(before, ["backslashreplace"] * 2)
@@ -80,19 +80,19 @@ def harmless() -> Iterator[None]:
 
 
 def _handle_errors(streams: Sequence[TextIO], how: Sequence[str | None]) -> None:
-    """Say what becomes of characters that a stream cannot encode; a stream of another kind than files takes all."""
+    """Set what happens to characters that a stream cannot encode; streams other than files encode everything."""
     for stream, errors in zip(streams, how, strict=True):
         if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             stream.reconfigure(errors=errors)
 
 
 def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback of a bug, made printable: an exception may quote what an environment said. For `sys.excepthook`."""
+    """Print the traceback of a bug, made printable, since it may quote an environment. For `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
 def raw_stdout() -> TextIO:
-    """Stdout without a guard, for codes of our own."""
+    """Stdout without the guard, for our own control codes."""
     stream = cast(Any, sys.stdout)
     while isinstance(stream, Harmless):
         stream = stream.inner

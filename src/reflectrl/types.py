@@ -1,4 +1,4 @@
-"""The vocabulary of reflectrl as frozen dataclasses; every other module speaks in these words.
+"""The vocabulary of reflectrl as frozen dataclasses, which every other module uses.
 
 An environment yields `Observation`s of a `Task`; players answer with `Turn`s; a `Step` is an observation with the turns
 taken on it; an `Episode` is a task's steps, its outcome and its provenance, and is written as one JSON line.
@@ -26,8 +26,8 @@ class UserError(Exception):
 class Task:
     """One instance to solve.
 
-    `payload` holds whatever the environment needs to build the instance (JSON values only); `stage` is the part of the
-    curriculum that the task belongs to, and decides what counts as success.
+    `payload` holds whatever the environment needs to build the instance (JSON values only). `stage` is the stage of the
+    curriculum that the task belongs to; it decides what counts as success.
     """
 
     id: str
@@ -39,10 +39,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a player may read: text in two parts, and the legal actions.
+    """What a player sees: text in two parts, and the legal actions.
 
-    `history` only ever grows within an episode; `state` may change entirely. The split lets a model engine keep the
-    encoding of the history.
+    `history` only grows within an episode; `state` may change completely at every step. Because of this split, a model
+    has to read each part of the history only once.
     """
 
     history: str
@@ -59,7 +59,7 @@ class Observation:
 class Outcome:
     """What an action led to.
 
-    `terminated` ends the episode; `success` says that the task's stage is won (it stays won once said); `events` are
+    `terminated` ends the episode. `success` says that the task's stage is won; once won, it stays won. `events` are
     short words ("pickup", "illegal") that evaluation and the report count.
     """
 
@@ -86,16 +86,16 @@ class Turn:
     """One piece of text by one player: a reflection, or the choice of an action.
 
     Attributes:
-        player: who spoke ("policy", "reflector", "expert", "random", ...).
+        player: who took the turn ("policy", "reflector", "expert", "random", ...).
         text: the reflection, or the text of the chosen action.
         choice: index into the observation's actions; None for a reflection.
-        order: the order in which the actions were listed to the player (label i named action `order[i]`); empty when
-            the player saw no labels.
+        order: the order in which the actions were listed to the player: label i stood for action `order[i]`. Empty if
+            the player saw no labels, or saw them in the environment's order.
         probs: probability of each legal action, aligned with the observation's actions; empty when unknown.
         token_ids: generated token ids (for a choice: the one label token).
         logprobs: log-probability (nats) of each generated token under the sampling distribution.
         entropy: entropy (nats) of the choice distribution; None for a reflection.
-        sampling: how it was drawn; None for players that do not sample from a model.
+        sampling: how it was sampled; None for players that do not sample from a model.
     """
 
     player: str
@@ -115,7 +115,7 @@ class Step:
 
     Attributes:
         action: index of the executed action in `observation.actions`.
-        reward: what the environment paid, milestone rewards included (environment units, already scaled).
+        reward: the environment's reward, milestone rewards included (in environment units, already scaled).
         events: what happened, in the environment's words ("pickup", "illegal", ...).
         target: index of the best action as the teacher knows it; None outside teaching data.
         label: how supervised fine-tuning uses this step: "positive" (a step on the way), "negative" (the step after
@@ -132,12 +132,12 @@ class Step:
 
     @property
     def reflection(self) -> str | None:
-        """The text that was written before the choice, or None if nobody reflected."""
+        """The text that was written before the action was chosen, or None."""
         return next((turn.text for turn in self.turns if turn.choice is None), None)
 
     @property
     def choice(self) -> Turn | None:
-        """The turn that chose the action, or None."""
+        """The turn in which the action was chosen, or None."""
         return next((turn for turn in self.turns if turn.choice is not None), None)
 
 
@@ -149,7 +149,7 @@ class Episode:
         success: whether the task's stage was won, decided by an event and never by the return.
         truncated: whether the horizon ended it.
         seed: the seed from which the environment's and the players' randomness of this episode was drawn.
-        provenance: who played (arm, model, adapter, revision) and the versions of what ran.
+        provenance: who played (arm, model, adapter, revision), and the versions of the software.
     """
 
     task: Task
@@ -173,8 +173,8 @@ class Episode:
 def named_seed(*names: object) -> int:
     """A 63-bit seed derived from names alone, the same in every process and on every machine.
 
-    `named_seed(run_seed, "rollout", update, task.id)` gives each use of randomness a stream of its own, so results
-    depend neither on the order of the work nor on how it is spread.
+    `named_seed(run_seed, "rollout", update, task.id)` gives every use of randomness a stream of its own. So results do
+    not depend on the order of the work, nor on how it is spread over processes.
     """
     digest = hashlib.sha256("\x1f".join(map(str, names)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -117,7 +117,7 @@ def test_ranks_and_chance() -> None:
 
 
 def test_the_bootstrap_is_that_of_statistics() -> None:
-    from reflectrl.statistics import mean_bootstrap
+    from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
 
     seeds = [[0.0, 1.0, 1.0, 0.5] * 10, [0.0, 0.0, 1.0] * 5]
     rng = np.random.default_rng(0)

@@ -32,14 +32,15 @@ def test_rates_by_hand() -> None:
     assert found["forward"] == "30%" and found["backward"] == "0%"
 
 
-def test_two_updates_of_a_tiny_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_two_updates_of_a_tiny_pair(tmp_path: Path, ranks: int) -> None:
     for player in ("policy", "reflector"):
         bench_model("tiny", workload("taxi")).save(tmp_path / player)
-    version = Version(Path(rl_throughput.__file__).resolve().parents[1], 1, "cpu")
-    cell = json.dumps([str(tmp_path), "ppo, KL, replay", 4])
-    with version.process:
-        first, second = version.update(cell), version.update(cell)
-    assert version.process.returncode == 0
+    clock = "cpu" if ranks == 1 else "wall"
+    version = Version(Path(rl_throughput.__file__).resolve().parents[1], 1, clock, ranks)
+    cell = json.dumps([str(tmp_path), "ppo, KL, replay", 4, 1.0])
+    first, second = version.update(cell), version.update(cell)
+    assert version.close() == [0] * ranks
     for found in (first, second):
         assert 4 <= found["distinct"] <= found["steps"]
         parts = sum(found.get(part, 0.0) for part in PARTS)

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from reflectrl.endpoints.client import Ask, Endpoint, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Ask, Endpoint
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.endpoints.journal import Budget, Journal
 from reflectrl.types import UserError
@@ -49,6 +50,16 @@ def test_a_key_in_the_environment_stays_there(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-for-somebody-else")
     ask(endpoint(server, key_env=""))
     assert "sk-for-somebody-else" not in server.keys[0]
+
+
+def test_spaces_around_a_key_are_none_of_it_and_what_no_header_holds_is_no_key(server, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", f" {KEY}\n")
+    ask(endpoint(server))
+    assert server.keys == [f"Bearer {KEY}"]
+    monkeypatch.setenv("TEST_KEY", "sk-für\nuns")
+    with pytest.raises(UserError, match="not printable ASCII") as caught:
+        endpoint(server)
+    assert "für" not in str(caught.value)
 
 
 def test_a_model_that_says_nothing_is_an_empty_answer(server):
@@ -151,6 +162,18 @@ def test_thinking_is_cut_out():
 def test_what_goes_wrong_on_the_way_is_tried_again(server, fault):
     server.script(fault, fault, "at last")
     assert ask(endpoint(server)) == "at last"
+
+
+def test_whatever_goes_wrong_there_are_so_many_attempts_in_all(server):
+    faults = [(500, b"{}"), b"{garbage", (429, b"{}"), b"[]", drop, b"{garbage", (500, b"{}")]
+    server.script(*faults, "too late")
+    refusal(endpoint(server, retries=3))
+    assert len(server.requests) == 4
+
+
+def test_a_connection_that_breaks_is_told_from_none(server):
+    server.reply = lambda request: drop
+    assert "the connection broke" in refusal(endpoint(server, retries=0))
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -299,6 +322,14 @@ def test_retries_count_and_a_request_without_an_end_counts_with_the_most_it_can_
     assert Journal(tmp_path / "j").spent == journal.spent
 
 
+@pytest.mark.parametrize(("status", "most"), [(502, 7), (504, 7), (429, 0), (500, 0)])
+def test_what_a_gateway_gave_up_may_have_been_computed(server, status, most):
+    server.reply = lambda request: (status, b"{}")
+    journal = Journal()
+    refusal(endpoint(server, journal, retries=0))
+    assert (journal.spent.requests, journal.spent.tokens_out) == (1, most)
+
+
 def test_the_estimate_is_about_what_is_not_known_yet(server):
     asking = endpoint(server, price_out=10.0)
     asks = [Ask([{"role": "user", "content": "a" * 400}], 50), Ask([{"role": "user", "content": "b" * 400}], 50)]
@@ -323,8 +354,11 @@ def test_neither_key_nor_prompt_is_logged_or_repeated(server, caplog):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"base_url": "https://me:hunter2@host/v1"}, {"key_env": "sk-hunter2"}, {"api": "azure"}, {"max_cost": 1.0}],
-)
+    [{"base_url": "https://me:hunter2@host/v1"}, {"base_url": "https://host/v1?api-key=hunter2"},
+     {"base_url": "http://[::1/hunter2"}, {"base_url": "http://a hunter2/v1"}, {"base_url": "http://:1/hunter2"},
+     {"base_url": "http://host:99999/hunter2"}, {"key_env": "hunter2abcdef0123456789"},
+     {"key_env": "sk-hunter2"}, {"api": "azure"}, {"max_cost": 1.0}],
+)  # fmt: skip
 def test_settings_that_cannot_be_are_one_line_without_secrets(settings):
     with pytest.raises(UserError) as caught:
         Endpoint(EndpointConfig(**{"base_url": "http://127.0.0.1/v1", "model": "m", **settings}))

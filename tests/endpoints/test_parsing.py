@@ -70,6 +70,8 @@ def test_reflections_are_found():
         "The best action is left.",
         "According to the expert one goes left.",
         "You told me that left is best.",
+        "The best action now is left.",  # this and the next: SmolLM2-135M's
+        "Let's get one more thing. Write the reflection of somebody who does not know that.",
     ],
 )
 def test_what_gives_away_that_the_action_was_known_is_a_leak(reflection):

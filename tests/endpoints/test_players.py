@@ -74,8 +74,9 @@ def test_a_leak_is_asked_for_again_with_the_reason(server: ChatServer, tmp_path:
 def test_what_stays_unusable_is_kept_aside_once(server: ChatServer, tmp_path: Path) -> None:
     server.reply = lambda request: "Reflection: I was told to."
     for _ in range(2):
-        [lesson] = teacher(server, tmp_path, attempts=2).lessons([Question(SEEN, "left", None, ("t", 3))])
-        assert lesson.reflection is None
+        asked = teacher(server, tmp_path, attempts=2)
+        [lesson] = asked.lessons([Question(SEEN, "left", None, ("t", 3))])
+        assert lesson.reflection is None and asked.dropped == 1
     [row] = [json.loads(line) for line in (tmp_path / "r" / "aside.jsonl").read_text().splitlines()]
     assert (row["task"], row["step"], row["answer"]) == ("t", 3, "Reflection: I was told to.")
     assert "gives away" in row["problem"]

@@ -10,7 +10,11 @@ import pytest
 from reflectrl import pipeline
 from reflectrl.cli import main
 from reflectrl.config import load_recipe, read_recipe
-from reflectrl.episodes import read_episodes
+from reflectrl.envs import make
+from reflectrl.episodes import EpisodeLog, read_episodes
+from reflectrl.players import RandomPlayer
+from reflectrl.players.simple import AnalystPlayer, ExpertPlayer
+from reflectrl.rollout import Job, rollout
 from tests.endpoints.scripted import ChatServer, completion
 
 RECIPE = """
@@ -154,3 +158,21 @@ def test_play_watches_a_model_behind_an_address(server: ChatServer, capsys: Any)
 def test_an_address_that_cannot_be_a_player(server: ChatServer, capsys: Any, query: str, said: str) -> None:
     assert main(["play", "corridor", "--player", server.url + query]) == 2
     assert said in capsys.readouterr().err and not server.requests
+
+
+def test_recorded_demonstrations_get_the_reflections_that_they_lack(server: ChatServer, tmp_path: Path) -> None:
+    env = make({"name": "corridor", "train": 4, "validation": 2, "test": 3})
+    with EpisodeLog(tmp_path / "demos.jsonl") as log:
+        jobs = [Job(task, n) for n, task in enumerate(env.tasks("train"))]
+        for player, speaker in ((ExpertPlayer(), None), (RandomPlayer(), None), (ExpertPlayer(), AnalystPlayer())):
+            for episode in rollout(jobs, lambda: env, player, speaker, batch=1):
+                log.append(episode)
+    server.reply = lambda request: "Reflection: It is said from outside."
+    given = (f"teach.log={tmp_path / 'demos.jsonl'}", "teacher.ask=log", "arms=sft", "teach.validation_tasks=1")
+    pipeline.run(recipe_of(tmp_path, server, *given), tmp_path / "run", until="teach")
+    taught = list(read_episodes(tmp_path / "run" / "episodes" / "teach-seed0-train.jsonl"))
+    labelled = [step for one in taught if one.success for step in one.steps if step.label]
+    said = {step.reflection for step in labelled}
+    assert "It is said from outside." in said and len(said) > 1  # and what the analyst had said before
+    asked = [request["messages"][1]["content"] for request in server.requests]
+    assert all(f'the best action now is "{best(text)}"' in text for text in asked)

@@ -86,6 +86,17 @@ class TestRecorder:
             assert recorder.count == 1
         assert path.read_bytes() == whole
 
+    def test_a_whole_episode_without_a_line_break_is_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "d.jsonl"
+        with Recorder(path) as recorder:
+            recorder.append(recording("human").finished(success=True))
+        whole = path.read_bytes()
+        path.write_bytes(whole.rstrip(b"\n"))
+        assert len(list(read_episodes(path))) == 1
+        with Recorder(path) as recorder:
+            assert recorder.count == 1
+        assert path.read_bytes() == whole
+
     @pytest.mark.parametrize(
         ("content", "line"), [("my notes", 1), ("my notes\n", 1), ('{"schema":9}\n', 1), ("{}\nmore", 1), ("\n", 1)]
     )

@@ -45,6 +45,16 @@ class TestPlugins:
         line = refused(capsys, "check-env", "my_lamp:Lamp")
         assert "'my_lamp:Lamp' breaks a promise" in line and "unique" in line
 
+    def test_a_start_that_differs_between_processes_is_named(self, lamp: Path, capsys: Any, monkeypatch: Any) -> None:
+        monkeypatch.chdir(lamp.parent)
+        code = PLUGIN.replace(
+            "    def state(self)",
+            "    def history(self):\n        return f\"{hash('lamp')}\\n\"\n\n    def state(self)",
+        )
+        lamp.write_text(code, encoding="utf-8")
+        line = refused(capsys, "check-env", "my_lamp:Lamp")
+        assert "breaks a promise: tasks begin in the same way in every process" in line
+
     def test_what_is_no_environment_is_not_called(self, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
         (tmp_path / "stranger.py").write_text(CODE, encoding="utf-8")
         monkeypatch.chdir(tmp_path)

@@ -21,7 +21,8 @@ def examples(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv", "frozen_maps:FrozenMaps"]
+    "name",
+    ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv", "frozen_maps:FrozenMaps", "say_back:SayBack"],
 )
 def test_the_examples_load_as_plug_ins_and_pass_the_checker(examples, name):
     made = resolve("envs", f"examples.{name}")

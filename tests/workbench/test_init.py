@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,30 @@ class TestNamingAProject:
         assert main(["play", word, "--player", "random", "--horizon", "3"]) == 0
         assert " after 3 steps" in capsys.readouterr().out
         assert main(["run", word, "--dry-run"]) == 0
+
+    def test_a_misspelt_folder_gets_the_nearest_one(self, project: Path, capsys: Any) -> None:
+        assert "unknown environment 'parcel' (did you mean 'parcels'?)" in refused(capsys, "check-env", "parcel")
+        assert "unknown recipe 'parcel' (did you mean 'parcels'?)" in refused(capsys, "run", "parcel")
+
+    @pytest.mark.parametrize(("keys", "arm"), [([], "no-reflection"), (["/reflect Fetch it."], "reflect-rl")])
+    def test_demonstrations_find_an_arm_that_learns_from_them(
+        self, project: Path, capsys: Any, monkeypatch: Any, keys: list[str], arm: str
+    ) -> None:
+        room, parcel, goal = resolve("envs", "parcels:Parcels")().tasks("train")[0].payload["rooms"]
+        typed = [*keys, *([parcel] if parcel != room else []), "take", goal, "drop", "q"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
+        assert main(["play", "parcels", "--record", "demos.jsonl"]) == 0
+        words = ["run", "parcels", "--teach.by", "log", "--teach.log", "demos.jsonl", "--dry-run"]
+        for given, arms, name in (
+            ([], ["random", arm], "parcels-shown"),
+            (["--arms", "rl-only"], ["rl-only"], "parcels"),
+        ):
+            capsys.readouterr()
+            assert main([*words, *given]) == 0
+            shown = capsys.readouterr()
+            recipe = tomllib.loads(shown.out)
+            assert (recipe["arms"], recipe["name"]) == (arms, name)
+            assert "demos.jsonl" in shown.err
 
     def test_it_runs_without_a_word_of_trust(self, project: Path, command: Callable[..., Any]) -> None:
         done = command("run", "parcels", *TINY)

@@ -26,7 +26,7 @@ DESCRIPTION = (
 def main(words: Sequence[str] | None = None) -> int:
     """Carry out one command; returns the exit code.
 
-    A user's mistake is one line on stderr. An exception of any other kind is a bug and keeps its traceback.
+    A user's mistake is answered with one line on stderr. Any other exception is a bug and keeps its traceback.
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Treat SIGTERM, with which clusters and `kill` end a program, like Ctrl-C: workers are ended, one line is said."""
+    """Treat SIGTERM, which clusters and `kill` send to end a program, like Ctrl-C: end the workers, print one line."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt(number)

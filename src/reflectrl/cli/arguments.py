@@ -1,7 +1,7 @@
-"""Words of the command line → a verb and the settings that it overrides.
+"""Parsing the command line: its words → a verb, and the settings that it overrides.
 
-tyro reads a verb's own options. What else begins with "--" sets a key of the recipe or an argument of the environment,
-and is taken out first, so that `--rl.lr -1 taxi` and `taxi --rl.lr -1` mean the same.
+tyro reads the verb's own options. Any other word that begins with "--" sets a key of the recipe or an argument of the
+environment. Those are taken out first, so that `--rl.lr -1 taxi` and `taxi --rl.lr -1` mean the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from reflectrl.types import UserError
 
 
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
-    """The verb (an instance of its dataclass) and the words that are not its own: settings, each followed by its value.
+    """Returns the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
 
-    A verb that has `narrowed(words)`, such as `data`, is replaced by what that returns: it has the options.
+    If a verb has a method `narrowed(words)`, as `data` has, the class that it returns takes the verb's place.
 
     Raises:
         UserError: no such verb or option, or a value is missing or wrong.
@@ -44,7 +44,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
 
 
 def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:
-    """Own words, and the settings with their values."""
+    """The verb's own words, and the settings with their values."""
     own: list[str] = []
     settings: list[str] = []
     rest = list(words)
@@ -61,7 +61,7 @@ def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[
 
 
 def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
-    """Parse with tyro; its boxed complaint becomes one line."""
+    """Parse with tyro; its boxed error message becomes one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(raw_stdout()):  # help has colours
@@ -75,7 +75,7 @@ def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
 
 
 def _unboxed(box: str) -> str:
-    """The message in tyro's frame (drawn in lines or in dashes): what stands between its title and the next rule."""
+    """The message inside tyro's box: what stands between its title and the next horizontal line."""
     lines = [line.strip(" │|╭╮╰╯") for line in box.splitlines()]
     _title, *rest = [line for line in lines if line] or [""]
     message = []

@@ -1,21 +1,23 @@
-"""`run`, and the verbs that stop after one of its stages; recipes by name."""
+"""`run`, the verbs that stop after one of its stages, and how a recipe is found by its name."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from reflectrl import pipeline
-from reflectrl.cli.projects import own_environment, project_recipe, recipes
+from reflectrl.cli.projects import own_environment, project_recipe, projects, recipes
 from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
 from reflectrl.distributed import launched
+from reflectrl.pipeline.arms import chosen
 from reflectrl.plugins import brought, suggestion
 from reflectrl.types import UserError
 
@@ -23,14 +25,14 @@ RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE"
 
 
 class RunOption:
-    """Base of what packages bring in the entry points "reflectrl.run_options": a dataclass whose fields are options."""
+    """Base class of the entry points "reflectrl.run_options": a dataclass whose fields are further options of `run`."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe as the options want it. Writes nothing; UserError if they do not fit the recipe."""
+        """The recipe as the options change it. Writes nothing; raises UserError if they do not fit the recipe."""
         return recipe
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Make in the run folder, before the run, what the changed recipe needs."""
+        """Called before the run: make in its folder what the changed recipe needs."""
 
     def during(self, folder: Path) -> contextlib.AbstractContextManager[None]:
         """Entered before all is prepared, for as long as the run takes; of several ranks by the first alone."""
@@ -60,6 +62,7 @@ class Run:
         if path == project_recipe(self.recipe):
             settings = [*own_environment(path), *settings]
         recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
+        recipe = with_learner(recipe, settings)
         folder = self.folder or Path("runs") / recipe.name
         options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
         for option in options:
@@ -132,11 +135,37 @@ def run_verbs() -> dict[str, type]:
     }
 
 
+def with_learner(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """A recipe that names demonstrations has an arm that learns from them.
+
+    Where neither its file nor the command line names one, it takes the place of the arms that learn without, and the
+    run has a name of its own, since models made from scratch are made from the text of what teaches them.
+
+    Args:
+        settings: what was typed: named arms, or a name, are left as they are.
+    """
+    if recipe.teach.by != "log" or any(arm.is_taught for arm in chosen(recipe.arms, recipe).values()):
+        return recipe
+    typed, log = {word.partition("=")[0] for word in settings}, ", ".join(recipe.teach.log)
+    if "--arms" in typed:
+        print(f"note: {', '.join(recipe.arms)}: nothing learns from {log}; --arms no-reflection would", file=sys.stderr)
+        return recipe
+    from reflectrl.pipeline.demonstrations import best_taught  # slow to import
+
+    kept = [name for name, arm in chosen(recipe.arms, recipe).items() if not arm.policy]
+    arms, name = (*kept, best_taught(recipe)), recipe.name if "--name" in typed else f"{recipe.name}-shown"
+    print(
+        f"note: no arm of the recipe learns from {log}, so this is run: --arms {','.join(arms)} --name {name}",
+        file=sys.stderr,
+    )
+    return replace(recipe, arms=arms, name=name)
+
+
 # ---- settings ------------------------------------------------------------------------------------------------------
 
 
 def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
-    """A setting that is no key of a recipe is refused with the nearest option or key."""
+    """Refuse a setting that is no key of a recipe; the message suggests the nearest option or key."""
     sections = list(Recipe().plain())
     dotted = [key.dotted for key in keys()]
     for word in settings:
@@ -160,10 +189,10 @@ def flags(verb: type) -> list[str]:
 
 
 def find_recipe(word: str) -> Path:
-    """The file that a word of the command line means: a path, or the name of a recipe.
+    """The recipe file that a word of the command line means: a path, or a recipe's name.
 
     Raises:
-        UserError: neither; suggests the nearest name.
+        UserError: it is neither; suggests the nearest name.
     """
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":
@@ -172,7 +201,8 @@ def find_recipe(word: str) -> Path:
     if word not in known and project is not None:
         return project
     if word not in known:
-        raise UserError(f"unknown recipe {word!r}{suggestion(word, known)}; give a name or the path of a TOML file")
+        near = suggestion(word, [*known, *projects()])
+        raise UserError(f"unknown recipe {word!r}{near}; give a name, the path of a TOML file, or a project's folder")
     return known[word]
 
 

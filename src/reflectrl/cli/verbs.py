@@ -1,6 +1,6 @@
 """The verbs: one dataclass each, whose fields are its options and whose call does the work.
 
-Whatever is slow to import (torch, gymnasium) is imported inside the calls, so that help, lists and dry runs are quick.
+Slow imports (torch, gymnasium) happen inside the calls, so that help, lists and dry runs are quick.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OWN: dict[str, type] = {"list": List}
 
 
 def all_verbs() -> dict[str, type]:
-    """Name → verb: the core's, and those that installed packages announce (the wings among them)."""
+    """Name → verb: the core's, and those that installed packages announce (among them ours beside the core)."""
     return {**run_verbs(), **{name: resolve("verbs", name) for name in names("verbs") if name not in OWN}, **OWN}
 
 

@@ -1,4 +1,4 @@
-"""Recipes as TOML: reading with overrides, and writing so that reading gives the same recipe back."""
+"""Recipes as TOML: read them with overrides, and write them so that reading gives the same recipe back."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from reflectrl.types import UserError
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Recipe:
-    """Read a TOML recipe in order to run it, and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
+    """Read a recipe that is going to be run, and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
 
-    A recipe without a `name` is named after its file. Of two overrides of one key the later one counts.
+    A recipe without a `name` is named after its file. If a key is overridden twice, the later value counts.
 
     Args:
-        trust: let the file name code of its own (see `trust.py`), now and from now on.
+        trust: allow the file to name code (see `trust.py`), now and from now on.
 
     Raises:
         UserError: the file is missing or no TOML, a key is unknown, a value has the wrong type or range, or the file
-            names code that neither the overrides name nor the user trusts.
+            names code that is neither named in the overrides nor trusted by the user.
     """
     recipe, data = _read(path, overrides)
     require(path, code_in(data), trust)
@@ -33,16 +33,16 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) 
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The same in order to look at it: it may name code that nobody trusts, so it is not to be run as it is.
+    """Read a recipe that will only be looked at. Do not run it: it may name code that nobody trusts.
 
     Raises:
-        UserError: as `load_recipe`, but for the trust.
+        UserError: as `load_recipe`, except that code needs no trust.
     """
     return _read(path, overrides)[0]
 
 
 def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, and the plain values that it was made from."""
+    """The recipe, and the plain values it was made from."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -58,11 +58,11 @@ def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
 def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
     """`--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
 
-    Dashes in a key stand for underscores. A value may begin with one dash (a negative number), but not with two
-    unless it is joined by "=".
+    Dashes in a key mean underscores. A value may begin with one dash (a negative number), but with two only if it is
+    joined by "=".
 
     Raises:
-        UserError: a word is none of these, or lacks its value.
+        UserError: a word has none of these forms, or its value is missing.
     """
     pairs: list[tuple[str, str]] = []
     rest = list(words)
@@ -103,13 +103,13 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes, and those of what JSON leaves as it is though nobody could read it."""
+    """A TOML basic string: JSON's escapes, and escapes for unprintable characters that JSON would leave as they are."""
     written = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in written)
 
 
 def to_toml_value(value: Any) -> str:
-    """One value as TOML writes it on one line; TypeError for what TOML has no word for."""
+    """One value as TOML, on one line; TypeError if TOML cannot express it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Folders that a user names."""
+"""Folders that a user names: where data goes, whether it can be written, and no links that lead elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from reflectrl.types import UserError
 
 
 def data_folder(name: str, chosen: str | os.PathLike[str] = "") -> Path:
-    """The folder of some data: the chosen one, or $REFLECTRL_DATA/NAME, or ~/.cache/reflectrl/NAME without either."""
+    """Where data is kept: the chosen folder, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
     if chosen != "":
         return Path(chosen).expanduser()
     return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
 
 
 def require_writable(folder: Path, complaint: str) -> None:
-    """Make a folder if need be, and try whether something can be written there.
+    """Make a folder if it does not exist, and check that something can be written there.
 
     Args:
-        complaint: what to say otherwise, before the reason.
+        complaint: the beginning of the error message; the reason follows it.
 
     Raises:
         UserError: nothing can be written there.
@@ -35,14 +35,14 @@ def require_writable(folder: Path, complaint: str) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """`open(..., opener=no_link)`: an OSError where the path is a symbolic link, whatever it leads to."""
+    """For `open(..., opener=no_link)`: raises OSError if the path is a symbolic link, wherever it leads."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder to be written in if anything below it is a symbolic link: writing would follow it elsewhere.
+    """Refuse to write in a folder if anything below it is a symbolic link, because writing would follow the link.
 
-    The folder itself may be reached through links. What does not exist is fine.
+    The folder itself may be reached through links, and need not exist.
 
     Raises:
         UserError: names the first link.

@@ -18,34 +18,35 @@ else:
 
 @dataclass(frozen=True)
 class TeachConfig:
-    """Where teaching episodes come from, and how they are made from the training tasks."""
+    """Where teaching episodes come from, and how they are made from training tasks."""
 
     by: Literal["teacher", "log", "endpoint"] = "teacher"
     """Who teaches: the environment's own teacher, demonstrations that were recorded
     ([demonstrations.md](demonstrations.md)), or a language model behind an address ([endpoints.md](endpoints.md))."""
     log: tuple[str, ...] = ()
-    """Files of demonstrations: what `play --record`, `RecordEpisodes` and `import-episodes` write."""
+    """Files of demonstrations, as `play --record`, `RecordEpisodes` and `import-episodes` write them."""
     check_log: bool = True
-    """Play the demonstrations again, and refuse one that goes differently in the environment."""
+    """Play each demonstration again, and refuse it if the environment behaves differently."""
     validation: Annotated[float, Range(above=0, below=1)] = 0.2
-    """Share of the demonstrated tasks that serve for validation (at least one does)."""
+    """The share of the demonstrated tasks that is used for validation (at least one task)."""
     reflections: Literal["given", "outcomes"] = "given"
-    """What reflectors learn to write: what analyst or demonstrator said, or which actions won when a policy without
-    reflections, trained first, played on from each of them."""
+    """What reflectors learn to write: "given" means what the analyst or the demonstrator said; "outcomes" means which
+    actions won when a policy without reflections, trained first, tried each of them and played to the end."""
     outcome_episodes: Count = 4
-    """How often an action is tried for that, in each state."""
+    """How often each action is tried for "outcomes", in each state."""
     outcome_actions: Natural = 4
-    """Most actions that are tried in a state: the one taken and the policy's most probable; 0 tries all."""
+    """The largest number of actions tried in a state: the one taken, and the policy's most probable ones; 0 tries
+    all."""
     tasks: Natural = 0
-    """How many training tasks the teacher plays, spread over the environment's list, or how many of the log's are
-    learned from; 0 means all of them."""
+    """How many training tasks the teacher plays, spread evenly over the environment's list (or how many tasks of the
+    log are learned from); 0 means all."""
     validation_tasks: Natural = 0
-    """How many validation tasks the teacher plays, spread likewise, by which SFT keeps its best weights; 0 means all of
-    them."""
+    """How many validation tasks the teacher plays, spread in the same way. SFT keeps the weights that are best on them;
+    0 means all."""
     noise: Annotated[tuple[Share, ...], Listed(distinct=False)] = (0.0, 0.5)
-    """Shares of random actions; every taught task is played once with each share."""
+    """Shares of random actions; the teacher plays every task once with each share."""
     negatives: Natural = 2
-    """Perturbed actions per taught task (each gives one negative example)."""
+    """Wrong actions inserted per taught task; each gives one negative example."""
     unsafe_noise: bool = False
     """Let random actions end the episode (a crash); otherwise noise avoids actions that end it without success."""
 
@@ -60,36 +61,40 @@ class TeachConfig:
 
 @dataclass(frozen=True)
 class SFTConfig:
-    """Supervised fine-tuning of either player."""
+    """Supervised fine-tuning (SFT) of either player."""
 
     steps: Count = 1000
-    """Largest number of optimiser steps of the reflector."""
+    """The largest number of optimiser steps for the reflector."""
     policy_steps: Natural = 0
-    """The same for the policy that reads reflections (0: as many); a policy that reads none gets the sum of both."""
+    """The same for a policy that reads reflections (0: as many). A policy that reads none gets the sum of both."""
     policy_from: Literal["base", "reflector"] = "base"
-    """What the policy that reads reflections starts from. A reflector that was made from scratch has learned to look
-    things up by then; a model from the hub could before (and adapters start from their backbone)."""
+    """The model from which a policy that reads reflections starts. "reflector" helps models made from scratch, because
+    the reflector has already learned to look things up. Models from the hub can do that anyway, and adapters always
+    start from their backbone."""
     reflection_dropout: Share = 0.0
-    """Share of the policy's rows whose reflection is left out, so that it learns to read the state as well: where the
-    reflector will often be wrong, or is to be silent (`rl.reflect_probability`)."""
+    """The share of the policy's rows whose reflection is left out, so that it learns to read the state as well. Useful
+    if the reflector will often be wrong, or sometimes silent (`rl.reflect_probability`)."""
     batch_size: Count = 32
     """Rows per optimiser step."""
     by_episode: bool = False
-    """Rows of an episode are learned in the same step, which encodes their common history once: for long histories."""
+    """Put all rows of an episode into the same step, so that their common history is encoded once; for long
+    histories."""
     text_coef: NonNegative = 0.0
-    """Weight of the loss on the prompts' own tokens: lets a model made from scratch learn the environment's text."""
+    """The weight of the loss on the prompts' own tokens, by which a model made from scratch learns the environment's
+    text."""
     accumulate: Natural = 0
-    """Micro-batches per optimiser step: changes memory use, not the result. 0 takes as many as keep the activations of
-    each within about 4 GiB."""
+    """Micro-batches per optimiser step. This changes memory use, not the result. 0 takes as many as are needed to keep
+    the activations of each within about 4 GiB."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
-    """"adamw" for every weight, "paged_adamw" whose state may leave the GPU (reflectrl[qlora]), or "muon" for hidden
-    matrices and AdamW for the rest (small models from scratch)."""
+    """"adamw" for all weights; "paged_adamw", whose state may be moved off the GPU (reflectrl[qlora]); or "muon" for
+    hidden matrices and AdamW for the rest (for small models made from scratch)."""
     lr: Positive = 2e-3
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 0.02
     """Peak learning rate of Muon."""
     warmup: Share = 0.05
-    """Share of the steps in which the learning rate rises linearly; it then falls along a cosine to a tenth."""
+    """The share of the steps in which the learning rate rises linearly; after that, it falls along a cosine to a
+    tenth."""
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0
@@ -97,11 +102,11 @@ class SFTConfig:
     eval_every: Count = 200
     """Optimiser steps between evaluations on validation rows."""
     eval_rows: Count = 256
-    """Validation rows per evaluation, spread evenly over all of them."""
+    """Validation rows per evaluation, spread evenly over all rows."""
     patience: Count = 5
     """Evaluations without improvement before training stops early."""
     negatives: bool = True
-    """Train on negative examples too."""
+    """Train on negative examples as well."""
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""
@@ -112,134 +117,141 @@ class SFTConfig:
 
 @dataclass(frozen=True)
 class RLConfig:
-    """Online reinforcement learning of the policy; in text tasks, of the arm `ppo`, whose episodes are completions.
+    """Online reinforcement learning of the policy. In text tasks, it trains the arm `ppo`, and episodes are
+    completions.
 
-    Text tasks ignore the keys of replay, curriculum, exploration and reflections, and those of evaluation except
+    Text tasks ignore the keys for replay, curriculum, exploration and reflections, and those for evaluation except
     `eval_every`.
     """
 
     algorithm: PolicyLoss = "reinforce"
-    """REINFORCE, or PPO with a clipped ratio. Text tasks always use PPO."""
+    """REINFORCE, or PPO with clipped ratios. Text tasks always use PPO."""
     updates: Count = 50
-    """Iterations; each plays a batch of episodes (in text tasks: writes completions) and learns from it."""
+    """Iterations. Each plays a batch of episodes (in text tasks: writes completions) and learns from it."""
     episodes: Count = 16
-    """Fresh episodes, or completions, per iteration."""
+    """New episodes, or completions, per iteration."""
     group: Count = 1
-    """Episodes per task (completions per prompt) within an iteration; above 1 for baselines that compare episodes."""
+    """Episodes per task (completions per prompt) in an iteration; must be above 1 for baselines that compare
+    episodes."""
     refills: Natural = 0
-    """Dynamic sampling: tasks all of whose episodes returned the same are not learned from, and further ones played in
-    their place, at most this many times per update; 0 turns it off. (Agents only.)"""
+    """Dynamic sampling: if all episodes of a task have the same return, they are not learned from, and other tasks are
+    played instead, in at most this many further rounds per update; 0 turns it off. (Agents only.)"""
     temperature: Positive = 1.0
-    """Sampling temperature of the policy while it learns; in text tasks, of sampled evaluation too."""
+    """The policy's sampling temperature while it learns; in text tasks, also in sampled evaluation."""
     baseline: Literal["none", "mean", "leave-one-out", "grpo", "dr-grpo", "gigpo", "critic"] = "mean"
-    """What a reward-to-go is compared with: nothing, the mean of the batch, other episodes of the task (leave-one-out,
-    GRPO, Dr. GRPO), also other steps from an equal state (GiGPO), or what a critic expects: [learner.md](learner.md).
-    In text tasks, the critic predicts a value at every token; the first three compare the returns of whole completions,
-    and all tokens of a completion get the same advantage; the others are for agents only."""
+    """What returns are compared with: nothing; the mean of the batch; other episodes of the task (leave-one-out, GRPO,
+    Dr. GRPO); also other steps from an equal state (GiGPO); or a critic's prediction: [learner.md](learner.md). In text
+    tasks, the critic predicts a value at every token; "none", "mean" and "leave-one-out" compare whole completions, all
+    of whose tokens get the same advantage; the others are for agents only."""
     step_coef: NonNegative = 1.0
-    """Weight of the comparison of steps beside that of episodes ("gigpo")."""
+    """The weight of comparing steps, relative to comparing episodes ("gigpo")."""
     gamma: Share = 1.0
-    """Discount factor of the reward-to-go; in text tasks per token, and used by the critic only."""
+    """The discount factor of rewards; in text tasks it is per token, and only the critic uses it."""
     gae_lambda: Share = 0.95
-    """Lambda of generalised advantage estimation (critic only), over steps or tokens."""
+    """Lambda of generalised advantage estimation, over steps or tokens (critic only)."""
     normalise: bool = True
     """Divide advantages by their root mean square over the batch (in text tasks, over its tokens)."""
     clip_coef: Positive = 0.1
-    """PPO ratio clip."""
+    """How far PPO lets the probability ratio move away from 1."""
     clip_high: NonNegative = 0.0
-    """The upper clip where it differs from the lower, as in DAPO's clip-higher; 0 takes `clip_coef`."""
+    """The upper clip, if it is to differ from the lower one, as in DAPO's clip-higher; 0 takes `clip_coef`."""
     dual_clip: NonNegative = 0.0
-    """Dual clip: at most this many times a negative advantage counts, however far the ratio has moved; above 1 (3 is
+    """Dual clip: a negative advantage counts at most this many times, however far the ratio has moved. Above 1 (3 is
     usual), or 0 for none."""
     update_epochs: Count = 3
     """PPO epochs over a batch."""
     steps_per_epoch: Count = 1
-    """Optimiser steps of an epoch, each along the gradient of an equal share of the batch, dealt out at random. Above 1
-    for agents only; small models learn from fewer episodes with 4 or more."""
+    """Optimiser steps per epoch; each uses an equal, random share of the batch. Above 1 for agents only. With 4 or
+    more, small models learn from fewer episodes."""
     deal: Literal["steps", "prompts"] = "steps"
-    """What is dealt out to them: single steps, or prompts with all the steps that have them. The latter computes a
-    prompt once per epoch, not once per optimiser step: faster where episodes often come by the same states."""
+    """How a batch is divided among them: by single steps, or by prompts with all steps that share the prompt. The
+    latter computes each prompt once per epoch, not once per optimiser step, and is faster if episodes often visit the
+    same states."""
     critic: Literal["linear", "mlp"] = "mlp"
-    """Shape of the value head."""
+    """The shape of the critic's head."""
     critic_shares: bool = False
-    """Let the value loss train the policy's model as well, which then learns what matters from every step's return: for
-    models from scratch that learn from reward alone. (Agents only.)"""
+    """Let the value loss train the policy's model too, so that it learns from every step's return what matters. For
+    models made from scratch that learn from reward alone. (Agents only.)"""
     critic_warmup: Natural = 0
-    """Updates at the beginning in which the critic learns alone, so that a good policy is not led astray by one that
-    knows nothing yet."""
+    """The number of updates at the beginning in which only the critic learns, so that an untrained critic cannot ruin a
+    good policy."""
     critic_lr: Positive = 3e-3
-    """Learning rate of the value head."""
+    """The critic's learning rate."""
     critic_coef: NonNegative = 0.5
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.01
-    """Weight of the entropy bonus, a part of the loss and never of the reported reward; per token in text tasks."""
+    """The weight of the entropy bonus. It is part of the loss, never of the reported reward; in text tasks, per
+    token."""
     entropy_floor: NonNegative = 0.0
-    """Entropy in nats above which a step gets no bonus; 0 gives it everywhere."""
+    """Steps whose entropy (nats) is above this get no bonus; 0 gives it to all steps."""
     kl_coef: NonNegative = 0.05
-    """Weight of the KL divergence from the policy before RL, over the legal actions. In text tasks it is a penalty on
-    each token's log-ratio to the reference, taken from rewards that were divided by their running standard deviation.
-    With 0, no reference model is kept in memory."""
+    """The weight of the KL divergence from the policy before RL, over the legal actions. In text tasks, it is a penalty
+    on each token's log-ratio to that policy, subtracted from rewards that are divided by their running standard
+    deviation. With 0, the policy before RL is not kept in memory."""
     lr: Positive = 2e-4
     """Learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How learning rates fall over the updates: not at all, to 0, or to a tenth."""
+    """How learning rates fall over the updates: not at all, linearly to 0, or along a cosine to a tenth."""
     warmup: Share = 0.0
-    """Share of the updates in which they rise first ("linear" and "cosine")."""
+    """The share of the updates in which learning rates rise at first ("linear" and "cosine")."""
     target_kl: NonNegative = 0.0
-    """Divergence in nats by which an update is to move the policy (PPO): learning rates grow by half after an update
-    that moved it by less than half of that, and shrink as much after one that moved it by more than twice; 0 leaves
-    them alone."""
+    """The KL divergence (nats) by which an update should move the policy (PPO). Learning rates grow by half after an
+    update that moved it by less than half of this, and shrink as much after one that moved it by more than twice this;
+    0 leaves them alone."""
     weight_decay: NonNegative = 0.0
     """AdamW weight decay."""
     max_grad_norm: Positive = 0.3
     """Gradient-norm clip."""
     minibatch: Count = 64
-    """Different prompts, or completions, per forward pass. Gradients are accumulated: it changes memory use, not the
-    result."""
+    """Different prompts, or completions, per forward pass. Gradients are accumulated, so this changes memory use, not
+    the result."""
     replay: Natural = 50
-    """Slots of the buffer of successful episodes; 0 turns replay off."""
+    """The size of the replay buffer, which keeps successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8
     """Episodes drawn from the buffer per iteration."""
     self_imitation: bool = False
-    """Draw those the more often the better they turned out than expected, and learn from their good steps only, as if
-    they had been chosen now (self-imitation learning)."""
+    """Self-imitation learning: draw replayed episodes more often if they turned out better than expected, and learn
+    only from their good steps, as if the current policy had chosen them."""
     replay_log: Natural = 0
-    """Successful episodes of a log (that of offline learning) that are drawn beside them; above 0, it is made."""
+    """How many successful episodes are also drawn per iteration from the log of offline learning; above 0, that log is
+    made."""
     curriculum: Literal["none", "equal", "gate"] = "equal"
-    """"none": the last stage only; "equal": equal shares of the updates per stage; "gate": on at a success rate."""
+    """"none": only the last stage; "equal": every stage gets an equal share of the updates; "gate": the next stage
+    begins at a success rate."""
     rehearsal: Annotated[float, Range(least=0, below=1)] = 0.25
-    """Share of an update's episodes that come from the other stages, lest they be forgotten."""
+    """The share of an update's episodes that come from other stages, so that they are not forgotten."""
     gate: Share = 0.9
-    """Success rate over the last batches that opens the next stage."""
+    """The success rate over the last batches at which the next stage begins ("gate")."""
     draw: Literal["uniform", "by-success"] = "uniform"
-    """How tasks of a stage are drawn: all alike, or those that are sometimes won more than those that always or never
-    are ([learner.md](learner.md))."""
+    """How the tasks of a stage are drawn: uniformly, or preferring tasks that are sometimes won to those that always or
+    never are ([learner.md](learner.md))."""
     first_horizon: Natural = 0
-    """Horizon of the first update's episodes, in steps, that grows to the environment's during the first half of the
-    updates; 0 leaves that alone."""
+    """The horizon of the first update's episodes, in steps. It grows to the environment's horizon during the first half
+    of the updates; 0 always uses the environment's."""
     reverse: Annotated[float, Range(least=0, below=1)] = 0.0
-    """Share of an update's groups that begin part-way into a winning episode ([exploration.md](exploration.md))."""
+    """The share of an update's groups that start part-way into a winning episode ([exploration.md](exploration.md))."""
     reverse_gate: Share = 0.5
-    """Success rate from there at which their start moves towards the beginning of the episode."""
+    """The success rate at which this start moves towards the beginning of the episode."""
     reverse_step: Count = 1
-    """By how many actions it moves; also how many actions before the win it lies at first."""
+    """The number of actions by which the start moves, and by which it precedes the win at first."""
     milestone_coef: NonNegative = 0.0
-    """Potential of having reached all of the environment's milestones, for potential-based shaping; never a part of the
+    """Potential-based shaping: the potential of having reached all milestones of the environment. Never part of the
     reported reward."""
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
-    """What becomes of it when the horizon ends an episode. "lost": shaping ranks no policy otherwise, and only a critic
-    learns sooner; "kept": helps with every baseline, as long as milestones are worth less than winning."""
+    """What happens to the potential when the horizon ends an episode. "lost": shaping does not change which policy is
+    best, and only a critic learns faster with it. "kept": it helps with every baseline, as long as milestones are worth
+    less than winning."""
     count_coef: NonNegative = 0.0
-    """Bonus for reaching an observation for the n-th time: this, divided by the square root of n; never a part of the
-    reported reward."""
+    """A bonus for reaching an observation for the n-th time: this number, divided by the square root of n. Never part
+    of the reported reward."""
     eval_every: Count = 10
-    """Updates between evaluations on validation tasks (or prompts); the best checkpoint is kept."""
+    """Updates between evaluations on validation tasks (or prompts); the best weights are kept."""
     eval_episodes: Count = 30
     """Validation episodes per evaluation."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """How the policy plays them: "sampled" measures what RL optimises, "greedy" its most probable choices."""
+    """How the policy plays them: "sampled" measures what RL optimises; "greedy" takes the most probable choices."""
     reflect_probability: Share = 1.0
-    """Probability that the reflector speaks at a step while the policy learns."""
+    """The probability that the reflector writes at a step while the policy learns."""
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""

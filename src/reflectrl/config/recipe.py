@@ -20,15 +20,16 @@ LORA_RANK = 16
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which language model the players are."""
+    """The language models that play."""
 
     source: str = "scratch"
-    """"scratch" (made here); the folder or name of a Hugging Face causal language model; a GGUF file (.gguf); or
-    "smollm2-135m" and what else `reflectrl data model` gets ([hub-models.md](hub-models.md))."""
+    """"scratch" (a small model made from scratch); the folder or name of a Hugging Face causal language model; a GGUF
+    file (.gguf); or a model that `reflectrl data model` fetches, such as "smollm2-135m"
+    ([hub-models.md](hub-models.md))."""
     policy: str = ""
-    """Another source for the policy alone, such as the checkpoint of another run; "" takes `source`."""
+    """A different source for the policy, such as a checkpoint of another run; "" takes `source`."""
     reflector: str = ""
-    """The same for the reflector."""
+    """A different source for the reflector; "" takes `source`."""
     family: Literal["gpt2", "llama", "mistral", "qwen2"] = "gpt2"
     """Architecture of a scratch model."""
     layers: Count = 4
@@ -42,29 +43,30 @@ class ModelConfig:
     context: Count = 512
     """Longest sequence in tokens; longer prompts lose the oldest part of their history."""
     lora_rank: Natural = 0
-    """0 trains every weight, one copy per player; above 0 both players are LoRA adapters on one backbone. Left out, it
-    is 16 where `source` is not "scratch"."""
+    """0 trains all weights, with one copy per player. Above 0, both players are LoRA adapters of this rank on one
+    shared model. If it is not set, it is 16 unless `source` is "scratch"."""
     lora_alpha: Count = 16
     """LoRA scaling numerator (the scale is alpha / rank)."""
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     """Dropout on LoRA inputs, active in SFT only."""
     quantisation: Literal["none", "nf4", "int8"] = "none"
-    """Linear layers of the backbone in 4 bits (NormalFloat, twice quantised) or in 8, for LoRA: reflectrl[qlora]."""
+    """Keep the linear layers of the backbone in 4 bits (NormalFloat, double quantisation) or 8 bits; needs LoRA and
+    reflectrl[qlora]."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Weights and activations of the backbone; what quantised layers compute in."""
+    """The precision of the backbone's weights and activations, and of computations in quantised layers."""
     device: Device = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps" ..."""
     backend: Literal["auto", "packed", "plain"] = "auto"
-    """"plain" runs Hugging Face's own forward pass, one sequence at a time, "packed" the fast engine; "auto" takes the
-    engine where it gives the same numbers."""
+    """"plain" runs Hugging Face's own forward pass, one sequence at a time; "packed" is the fast engine; "auto" takes
+    the engine if it gives the same numbers."""
     chat: Literal["auto", "on", "off"] = "auto"
-    """Speak to the model through its tokenizer's chat template, the environment's instructions in the system prompt;
-    "auto" does where there is a template."""
+    """Whether to use the tokenizer's chat template, with the environment's instructions in the system prompt; "auto"
+    does if there is a template."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
-    """Matrix products of SFT in bfloat16: "auto" on CPUs that turn out faster with it, and GPUs that have it."""
+    """Matrix products of SFT in bfloat16. "auto" means: on GPUs that have it, and on CPUs where it proves faster."""
     mixed_play: Literal["auto", "on", "off"] = "off"
-    """The same for play and for online RL of agents: 1.2 to 1.7 times as fast; PPO's ratios are off by half a percent
-    or so where it is unsure."""
+    """The same for play and for online RL of agents: 1.2 to 1.7 times as fast, but PPO's ratios are off by half a
+    percent or so where the policy is unsure."""
     gradient_checkpointing: bool = False
     """Keep only what enters each layer for the gradient, and compute the layers again on the way back: a fraction of
     the memory for about a third more time."""
@@ -77,22 +79,22 @@ class ModelConfig:
 
     @staticmethod
     def completed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The given values, with LoRA for pretrained models where nothing is said of it: two players, one backbone."""
+        """The given values. Pretrained models get LoRA unless `lora_rank` is set: two players share one backbone."""
         if "lora_rank" in data or str(data.get("source", "scratch")) == "scratch":
             return data
         return {**data, "lora_rank": LORA_RANK}
 
     def source_of(self, role: str) -> str:
-        """Where the model of a role ("policy", "reflector") comes from, before it has learned anything."""
+        """The source of the untrained model of a role ("policy" or "reflector")."""
         return {"policy": self.policy, "reflector": self.reflector}[role] or self.source
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the players come from: one source, or two."""
+        """The players' sources: one, or two different ones."""
         return tuple(dict.fromkeys((self.source_of("policy"), self.source_of("reflector"))))
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None."""
+        """Which keys contradict each other, in one line; None if none do."""
         if self.source == "scratch" and self.width % self.heads:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
         if self.quantisation != "none" and not self.lora_rank:
@@ -111,42 +113,43 @@ class EvalConfig:
     """How arms are evaluated."""
 
     splits: Annotated[tuple[str, ...], Listed()] = ("train", "test")
-    """Task splits."""
+    """The splits whose tasks are played."""
     stages: tuple[str, ...] = ()
-    """Stages whose tasks are played; empty means the last one (with the milestones read off it)."""
+    """The stages whose tasks are played; empty means the last one (its episodes also show the milestones)."""
     sampling: Annotated[tuple[Literal["greedy", "sampled"], ...], Listed()] = ("greedy",)
     """"greedy", "sampled", or both."""
     episodes: Natural = 0
     """Tasks per split; 0 means all of them."""
     repeats: Count = 1
-    """How often each task is played; above 1, results show pass@k as well: whether one of k attempts wins."""
+    """How often each task is played. Above 1, results also show pass@k: the chance that one of k attempts wins."""
     batch: Count = 64
-    """Environments in lock-step."""
+    """How many environments are played side by side."""
     confidence: Annotated[float, Range(above=0, below=1)] = 0.95
-    """Level of the intervals."""
+    """The level of the confidence intervals."""
 
 
 @dataclass(frozen=True)
 class PlayConfig:
-    """How the players talk, in training and in evaluation."""
+    """How the players write and choose, in training and in evaluation."""
 
     reflection_tokens: Count = 100
-    """Longest reflection in new tokens; it ends earlier at end-of-text."""
+    """The longest reflection, in tokens; a reflection ends earlier at end-of-text."""
     reflection_temperature: NonNegative = 0.0
-    """0 reflects greedily (and identical prompts are reflected on once)."""
+    """The sampling temperature of reflections; 0 is greedy (then identical prompts are computed only once)."""
     scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
-    """How the policy chooses: by the labels of listed actions, or by the actions' texts: their probability ("sum"),
-    that per "token" or "word", or free writing that only legal actions allow ("trie")."""
+    """How the policy chooses: by the labels of the listed actions ("enumeration"); by the probability of the actions'
+    texts ("sum"), per "token" or per "word"; or by writing freely, constrained to legal actions ("trie")."""
     result_cache: Natural = 50_000
-    """Greedy reflections, and prompts of the policy, whose results are kept, lest they be computed again."""
+    """How many results (greedy reflections, choices of the policy) are cached, so that they need not be computed
+    again."""
     kv_cache_mib: Natural = 4096
-    """Most memory (MiB) per player for the KV cache of histories between steps; 0 encodes all anew. A call takes up to
-    2048 more."""
+    """The largest KV cache (MiB) per player for keeping histories between steps; 0 encodes everything again at each
+    step. During a call, up to 2048 MiB more are used."""
     speculative: bool = True
-    """Speculative decoding of reflections: guess tokens from those written before, and let the model check several in
-    one pass. Faster, with the same result but for rounding."""
+    """Speculative decoding of reflections: guess tokens from earlier texts, and let the model check several in one
+    pass. Faster, with the same result apart from rounding."""
     shuffle_labels: bool = False
-    """List the actions in a random order at every step, in SFT, RL and evaluation."""
+    """List the actions in a random order at every step: in SFT, RL and evaluation."""
 
 
 def brought() -> dict[str, type]:
@@ -156,29 +159,29 @@ def brought() -> dict[str, type]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run needs to know."""
+    """All settings of a run."""
 
     name: FolderName = "run"
-    """Name of the run folder."""
+    """The name of the run folder."""
     seeds: Annotated[tuple[Natural, ...], Listed()] = (0,)
-    """One whole training per seed."""
+    """One complete training is done per seed."""
     arms: Annotated[tuple[str, ...], Listed()] = ("random", "expert", "sft", "reflect-rl")
-    """Rows of the results table."""
+    """The rows of the results table (`reflectrl list arms`)."""
     threads: Natural = 0
-    """Threads of a process; 0 leaves it to torch."""
+    """Threads per process; 0 leaves it to torch."""
     processes: Count = 1
-    """Artifacts (of arms and seeds) made side by side."""
+    """How many artifacts (of arms and seeds) are made side by side."""
     engine: str = "local"
     """Where processes and environment workers run: "local", or on a cluster of "ray" ([scale.md](scale.md))."""
     rank_timeout: Positive = 1800.0
-    """Seconds for which a rank of a run on several ranks waits for the others before it gives up."""
+    """If several processes train together: the seconds for which one waits for the others before it gives up."""
     keep_states: Count = 2
-    """Last states that are kept of a training under way, from the latest undamaged of which it goes on; with 1 there is
+    """How many states of an unfinished training are kept. It continues from the latest undamaged one; with 1, there is
     none to fall back on."""
     env_workers: Natural = 0
-    """Worker processes that step the environments of each artifact being made; 0 steps them in its own process."""
+    """Worker processes for the environments of each artifact that is being made; 0 uses the artifact's own process."""
     env: Mapping[str, Any] = field(default_factory=dict)
-    """`name` of the environment and the keyword arguments of its class; text tasks need none."""
+    """The environment: its `name`, and the keyword arguments of its class. Text tasks need none."""
     model: ModelConfig = field(default_factory=ModelConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     teach: TeachConfig = field(default_factory=TeachConfig)
@@ -186,18 +189,18 @@ class Recipe:
     rl: RLConfig = field(default_factory=RLConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     sections: Mapping[str, Any] = field(default_factory=lambda: {name: kind() for name, kind in brought().items()})
-    """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file they stand beside the
-    others, as [text]."""
+    """Sections that installed packages bring, by name: `recipe.sections["text"]`. In a file, they are written like the
+    others: [text]."""
 
     brought_sections = staticmethod(brought)
 
     def plain(self) -> dict[str, Any]:
-        """The recipe as plain values, as a TOML file has them."""
+        """The recipe as plain values, in the form of a TOML file."""
         plain = asdict(self)
         return plain | plain.pop("sections")
 
     def sft_budget(self, kind: str) -> SFTConfig:
-        """SFT settings of a player ("reflector", "policy", "plain"), with its own number of steps."""
+        """The SFT settings for a player ("reflector", "policy", "plain"), with its own number of steps."""
         policy_steps = self.sft.policy_steps or self.sft.steps
         steps = {"reflector": self.sft.steps, "policy": policy_steps, "plain": self.sft.steps + policy_steps}
         return replace(self.sft, steps=steps[kind])

@@ -43,7 +43,7 @@ class Key:
 
 @functools.cache
 def keys() -> tuple[Key, ...]:
-    """Every key of a recipe, with those of sections that packages bring. What stands in `env` belongs to its class."""
+    """Every key of a recipe, sections of packages included. What `env` may hold depends on the environment's class."""
     found = _keys_of(recipe.Recipe, "")
     hints = typing.get_type_hints(recipe.Recipe)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}
@@ -88,7 +88,7 @@ def _keys_of(kind: type, section: str) -> list[Key]:
 
 
 def _descriptions(kind: type) -> dict[str, str]:
-    """The string below each field, which Python itself throws away."""
+    """Field → the string below it in the source, which Python itself discards."""
     found = {}
     [definition] = ast.parse(inspect.getsource(kind)).body
     for field, text in itertools.pairwise(definition.body):  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""What a setting may be, beyond its type: ranges, lists without repetition, names that fit a folder.
+"""Rules for settings, beyond their types: ranges, lists without repetition, names that fit a folder.
 
-A rule stands in the field's type, `lr: Annotated[float, Range(above=0)]`, so that the dataclass reads as its own
-specification; `config.values` enforces it, and the reference of recipe keys prints it.
+A rule is part of the field's type, as in `lr: Annotated[float, Range(above=0)]`, so the dataclass is its own
+specification. `config.values` enforces the rules, and the reference of recipe keys prints them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 
 def keys_of(file: str, table: str) -> tuple[str, ...]:
-    """The keys of a dictionary that a file of this package spells out, read without importing it and what it needs."""
+    """The keys of a dictionary that is written out in a file of this package; the file is parsed, not imported."""
     for node in ast.parse((Path(__file__).parents[1] / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
             return tuple(str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
@@ -42,7 +42,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Listed:
-    """A list that names at least one thing, and (if `distinct`) nothing twice."""
+    """A list with at least one item and, if `distinct`, none of them twice."""
 
     distinct: bool = True
 
@@ -56,7 +56,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Matching:
-    """Text of a certain form; `meaning` says it in words."""
+    """Text that matches a pattern; `meaning` describes the pattern in words."""
 
     pattern: str
     meaning: str

@@ -1,9 +1,9 @@
-"""What a recipe may run: code that the caller names, or that comes from a file that the caller trusts.
+"""Which code a recipe may run: code that the caller names, or that a file names which the caller trusts.
 
-A recipe can name code that is neither ours nor installed: a plug-in by import path ("module:Class"), and a model's own
-code (`model.trust_remote_code`). Named on the command line, or in Python, it is run. Named by a file (any recipe, that
-of a run folder included), it is run only if the caller says so once, or has started that run on this machine. What was
-trusted is remembered for the file, outside of its folder: nothing in a folder makes it trusted.
+A recipe can name code that is neither part of reflectrl nor installed: a plug-in by import path ("module:Class"), and a
+model's own code (`model.trust_remote_code`). Code that is named on the command line or in Python runs. Code that is
+named by a file (any recipe, also that of a run folder) runs only if the caller has said so once, or has started that
+run on this machine. What is trusted is remembered outside the file's folder, so no folder can declare itself trusted.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from reflectrl.config.values import FreeSection, Word
 from reflectrl.types import UserError
 
 SLOTS = ("name", "id", "use")
-"""Keys in them whose values are looked up: with any ":" in it, such a value is an import path."""
+"""Keys whose values are looked up as names: if such a value contains a ":", it is an import path."""
 IMPORT_PATH = re.compile(r"[^\s/\\:]+:(?!//|\\)\S+")
-"""What an import path looks like elsewhere, as in an argument of an environment."""
+"""What an import path looks like anywhere else, for instance in an argument of an environment."""
 REMOTE_CODE = "model.trust_remote_code"
 
 
 def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The code that a recipe's plain values name, by dotted key; without what was typed on the command line (a `Word`).
+    """The foreign code that a recipe's plain values name: dotted key → name.
 
-    Names within reflectrl are no foreign code.
+    Left out are names that were typed on the command line (each is a `Word`), and names within reflectrl.
     """
     model = recipe.get("model", {})
     free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection) and kind.names_code)]
@@ -70,9 +70,9 @@ def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: boo
     """Refuse code that a file names, unless the file is trusted.
 
     Args:
-        code: what it names, as `code_in` gives it.
-        trust: whether the caller trusts it, which is remembered.
-        typed: whether the verb has options for recipe keys, so that the caller could name the code there.
+        code: the code it names, as `code_in` returns it.
+        trust: whether the caller trusts it; this is remembered.
+        typed: whether the verb has options for recipe keys, so that the caller could name the code there instead.
 
     Raises:
         UserError: it is not trusted; names the code, and how to allow it.
@@ -92,7 +92,7 @@ def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: boo
 
 
 def remember(file: Path, code: Mapping[str, str]) -> None:
-    """Note that the caller trusts this code where this file names it. What cannot be noted is asked for again."""
+    """Remember that the caller trusts this code in this file. If it cannot be saved, the caller is asked again."""
     if not code:
         return
     before = _read()
@@ -119,7 +119,7 @@ def _notes() -> Path:
 
 
 def _read() -> dict[str, list[str]]:
-    """File → what is trusted in it. Damaged notes say nothing."""
+    """File → the code that is trusted in it; empty if the notes are missing or damaged."""
     try:
         found = json.loads(_notes().read_text(encoding="utf-8"))
         return {str(file): list(code) for file, code in found.items()}

@@ -1,4 +1,4 @@
-"""Plain values (TOML, words of a command line) → dataclasses and arguments, with every mistake named by its key."""
+"""From plain values (TOML, command-line words) to dataclasses and arguments; error messages name the key."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ RENAMED = {
     "text.learn_sampling": "text.eval_sampling",
     ("rl.curriculum", "thirds"): "equal",
 }
-"""Dotted keys, and pairs of a key and a value, that once had other names: they are refused, and the new one is told."""
+"""Old names of keys, and of values (as pairs of key and value). They are refused, and the message says the new name."""
 CHECKED = (bool, int, float, str)
-"""Parameter types of plug-ins that are checked, beside `Literal` and tuples; any other type takes what it is given."""
+"""Parameter types of plug-ins that are checked, beside `Literal` and tuples; other types accept any value."""
 
 
 class Word(str):
     """A value typed on the command line: text that may stand for a number, true or false, or a list.
 
-    A string that comes from TOML is no `Word`: there `"1"` is text and nothing else.
+    A string from a TOML file is not a `Word`: there, `"1"` is always text.
     """
 
 
 class FreeSection(dict[str, Any]):
-    """A section whose keys are free, such as [rewards]: names of plug-ins, each with a number or arguments.
+    """A section with arbitrary keys, such as [rewards]: names of plug-ins, each with a number or arguments.
 
     Attributes:
-        names_code: whether its values name plug-ins, which a file has to be trusted with.
+        names_code: whether its keys and values may name plug-ins, so that a file with such a section must be trusted.
     """
 
     names_code = True
 
 
 def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:
-    """Build a dataclass from plain values; a `Word` is read as what its field asks for.
+    """Build a dataclass from plain values; a `Word` is read as the type of its field.
 
     Args:
-        kind: a dataclass whose fields are of the types that recipes use. Where it has `brought_sections()`, names of
-            sections with their types, those are keys too, and end up in its field `sections`. `completed(data)`, if it
-            has that, adds values whose defaults depend on others.
-        data: the values by field name; what is left out keeps its default.
-        where: what the values come from (a file's name), for messages.
-        prefix: dotted path of this section, for messages.
+        kind: a dataclass whose fields have the types that recipes use. If it has a method `brought_sections()` (name →
+            type), those names are keys too, and their values end up in its field `sections`. If it has a method
+            `completed(data)`, that adds values whose defaults depend on others.
+        data: the values by field name; fields that are left out keep their defaults.
+        where: where the values come from (a file's name), for messages.
+        prefix: the dotted path of this section, for messages.
 
     Raises:
         UserError: names the file, the dotted key, and the nearest known key, the expected type or the range.
@@ -83,9 +83,9 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
 
 
 def convert(hint: Any, value: Any, where: str, key: str) -> Any:
-    """`value` as the type that a field or a parameter asks for.
+    """Convert `value` to the type of a field or a parameter.
 
-    Understood are: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, and Annotated with rules.
+    Known types: bool, int, float, str, Literal, tuple[X, ...], Mapping, dataclasses, and Annotated with rules.
 
     Raises:
         UserError: the value has another type, or breaks a rule.
@@ -131,7 +131,7 @@ def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
 
 
 def _items(value: Any, where: str, key: str) -> list[Any]:
-    """A list; of a Word, "[1, 2]", "1,2" and "1" all name one, and "0..3" the whole numbers from 0 to 3."""
+    """A list. A Word may be written "[1, 2]", "1,2" or "1"; "0..3" means the whole numbers from 0 to 3."""
     if isinstance(value, Word):
         read = read_word(value)
         inner = value.strip().removeprefix("[").removesuffix("]")
@@ -143,7 +143,7 @@ def _items(value: Any, where: str, key: str) -> list[Any]:
 
 
 def _counted(item: str) -> list[str]:
-    """The whole numbers that "0..3" stands for; anything else is itself."""
+    """["0", "1", "2", "3"] for "0..3"; any other item is returned as it is."""
     ends = re.fullmatch(r"(\d{1,6})\.\.(\d{1,6})", item)
     return [str(n) for n in range(int(ends[1]), int(ends[2]) + 1)] if ends else [item]
 
@@ -181,7 +181,7 @@ def _plain(value: Any, where: str, key: str) -> Any:
 
 
 def read_word(word: Word) -> Any:
-    """The TOML value that a word of the command line looks like; text when it looks like none."""
+    """The TOML value that a command-line word looks like; text if it looks like none."""
     if any(mark in word for mark in "\r\n#"):
         return str(word)
     try:
@@ -197,15 +197,15 @@ def _show(value: Any) -> str:
 
 
 def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) -> dict[str, Any]:
-    """The arguments as the signature of `made` asks for them.
+    """Check arguments against the signature of `made`, and convert them to the types it asks for.
 
     Args:
-        made: a class, or what else can be called.
+        made: a class, or anything else that can be called.
         what: what it is in words ("environment 'taxi'"), for messages.
         section: where a recipe sets the arguments ("env"), for messages.
 
     Raises:
-        UserError: an argument that it does not take, of the wrong type, or missing.
+        UserError: an argument is unknown, has the wrong type, or is missing.
     """
     try:
         parameters = inspect.signature(made).parameters

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from reflectrl.endpoints.config import Style, teacher_settings
+from reflectrl.endpoints.config import ASKED, Style, teacher_settings
 from reflectrl.pipeline.arms import BASE, PLAYED, SFT, Arm, all_arms
 from reflectrl.pipeline.graph import Plan
 from reflectrl.types import UserError
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from reflectrl.config import Recipe
 
 BUILDERS = "reflectrl.endpoints.builders"
-ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters")
-"""Keys that decide who answers."""
 SHARED = tuple(f"endpoint.{key}" for key in ASKED)
 ABOUT: dict[Style, str] = {
     "act": "a model behind an endpoint, which acts",

@@ -12,10 +12,8 @@ import numpy as np
 
 from reflectrl.config import Recipe
 from reflectrl.endpoints.arms import ROUNDS
-from reflectrl.endpoints.client import Endpoint
 from reflectrl.endpoints.config import endpoint_settings, require_address, teacher_settings
 from reflectrl.endpoints.contestants import asked_by
-from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.teacher import (
     EndpointTeacher,
     Lesson,
@@ -69,11 +67,12 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
         for start in range(done, len(planned), CHUNK):
             for episode in _taught(recipe, env, teacher, planned[start : start + CHUNK]):
                 log.append(episode)
-            tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher.endpoint))
+            tick(min(start + CHUNK, len(planned)), len(planned), _spent(teacher))
     if not _teaches(path):
+        aside = f" (what was rejected is in {teacher.rejected})" if teacher.rejected.exists() else ""
         raise UserError(
             f"{path}: nothing to learn in {len(planned)} episodes of {teacher.endpoint.name}: none won"
-            f" with usable reflections (what was rejected is in {teacher.rejected}); try a larger model, or teacher.ask"
+            f" with usable reflections{aside}; try a larger model, or teacher.ask"
         )
 
 
@@ -158,10 +157,11 @@ def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: boo
     )
 
 
-def _spent(endpoint: Endpoint | LocalModel) -> str:
-    spent = endpoint.journal.spent
+def _spent(teacher: EndpointTeacher) -> str:
+    spent = teacher.endpoint.journal.spent
     cost = f", cost {spent.money:.2f}" if spent.money else ""
-    return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}"
+    dropped = f", {teacher.dropped} answers kept aside" if teacher.dropped else ""
+    return f"{spent.requests} requests, {spent.tokens_in + spent.tokens_out} tokens{cost}{dropped}"
 
 
 # ---- DAgger ----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _lessons(
             seen, said = episodes[k].steps[i].observation, known[k, i]
             questions.append(Question(seen, seen.actions[said[0]] if said else None, None, (episodes[k].task.id, i)))
         found |= dict(zip(part, teacher.lessons(questions), strict=True))
-        tick(len(found), len(states), _spent(teacher.endpoint))
+        tick(len(found), len(states), _spent(teacher))
     return found
 
 

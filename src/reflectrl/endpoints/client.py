@@ -1,38 +1,29 @@
 """The one client of language models behind an address: bounded, remembered, and within a budget.
 
-The `openai` package speaks to the server and tries again what failed; this file bounds each attempt in time and size,
-asks as many things at once as the recipe allows, keeps every answer (`journal.py`), and sees to it that neither a key
-nor a prompt gets into a message or a log.
+The `openai` package speaks to the server and tries again what failed; `attempts.py` bounds each attempt. This file asks
+as many things at once as the recipe allows, keeps every answer (`journal.py`), and sees to it that neither a key nor a
+prompt gets into a message or a log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import json
 import logging
-import re
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from reflectrl.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of
+from reflectrl.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop, is_loopback
 from reflectrl.endpoints.config import EndpointConfig, require_address
 from reflectrl.endpoints.journal import Cost, Journal
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
-T = TypeVar("T")
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-QUOTED = 24
-"""So many characters of a prompt in a server's complaint, and the complaint is not shown."""
 
 
 class Ask(NamedTuple):
@@ -49,24 +40,6 @@ class Ask(NamedTuple):
     max_tokens: int
     temperature: float = 0.0
     sample: int = 0
-
-
-@dataclass
-class _Attempts:
-    """The attempts at one question, as the HTTP client below sees them."""
-
-    most: Cost
-    number: str = ""
-    over_budget: bool = False
-    too_large: bool = False
-
-
-_attempts: ContextVar[_Attempts] = ContextVar("attempts")
-
-
-def without_thinking(answer: str) -> str:
-    """The answer without the <think> ... </think> part that some servers pass on; "" if the thinking never ended."""
-    return re.sub(r"<think>.*?(</think>|\Z)", "", answer, flags=re.DOTALL).rpartition("</think>")[2].strip()
 
 
 class Endpoint:
@@ -99,7 +72,7 @@ class Endpoint:
         self._errors, self._key = openai, config.key()
         self._client: Any = None
         self._free = asyncio.Semaphore(config.concurrency)
-        self._settled, self._under_way = asyncio.Condition(), 0
+        self._gate = Gate(self.journal)
         self._same: dict[str, asyncio.Task[str]] = {}
 
     def complete(self, messages: Sequence[Message], max_tokens: int, temperature: float, sample: int = 0) -> str:
@@ -197,36 +170,30 @@ class Endpoint:
         if self._client is None:
             self._client = self._opened()
         size = sum(len(message["content"].encode("utf-8", "surrogatepass")) for message in ask.messages)
-        most = self._cost(size + 16 * len(ask.messages) + 64, ask.max_tokens)  # a token has a byte or more
-        for left in reversed(range(self.config.retries + 1)):
-            attempts = _Attempts(most)
-            _attempts.set(attempts)
+        attempts = Attempts(
+            self._cost(size + 16 * len(ask.messages) + 64, ask.max_tokens)
+        )  # a token has a byte or more
+        current.set(attempts)
+        most, made = self.config.retries, 0
+        while True:
+            client = self._client.with_options(max_retries=most - made)
             try:
-                answer = await self._client.chat.completions.create(**self._request(ask))
+                answer = await client.chat.completions.create(**self._request(ask))
+                text = text_of(answer)
+                break
             except (self._errors.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
-                if not left or not isinstance(error, ValueError | self._errors.APIResponseValidationError):
+                made = max(made + 1, attempts.made)
+                if made > most or not isinstance(error, ValueError | self._errors.APIResponseValidationError):
                     raise self._failure(self._explain(error, attempts, ask)) from None
-                continue
-            try:
-                text = _text_of(answer)
-            except ValueError as error:
-                if not left:
-                    raise self._failure(str(error)) from None
-                continue
-            used = getattr(answer, "usage", None)
-            read, written = getattr(used, "prompt_tokens", None), getattr(used, "completion_tokens", None)
-            spent = most
-            if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
-                spent = self._cost(read, written)
-            self.journal.settle(attempts.number, spent, key, text)
-            return text
-        raise AssertionError("the loop returns or raises")
+        tokens = tokens_of(answer)
+        self.journal.settle(attempts.number, self._cost(*tokens) if tokens else attempts.most, key, text)
+        return text
 
     def _opened(self) -> Any:
         """The openai client, over an HTTP client that keeps to the bounds."""
         config = self.config
-        here = urlsplit(config.base_url).hostname in LOOPBACK  # never through a proxy, which might be elsewhere
-        http = _bounded_client()(self, timeout=config.timeout, follow_redirects=False, trust_env=not here)
+        here = is_loopback(urlsplit(config.base_url).hostname)  # never through a proxy, which might be elsewhere
+        http = bounded_client()(self._gate, config, timeout=config.timeout, follow_redirects=False, trust_env=not here)
         shared: dict[str, Any] = {
             "api_key": self._key or "none", "timeout": config.timeout, "max_retries": config.retries,
             "http_client": http,
@@ -237,147 +204,28 @@ class Endpoint:
             )
         return self._errors.AsyncOpenAI(base_url=config.base_url, **shared)
 
-    async def reserve(self, attempts: _Attempts) -> bool:
-        """Whether the budget allows one more attempt; waits for what is under way, which may cost less than feared."""
-        async with self._settled:
-            while (number := self.journal.reserve(attempts.most)) is None:
-                if not self._under_way:
-                    attempts.over_budget = True
-                    return False
-                await self._settled.wait()
-            attempts.number = number
-            self._under_way += 1
-            return True
-
-    async def release(self) -> None:
-        """An attempt is over."""
-        async with self._settled:
-            self._under_way -= 1
-            self._settled.notify_all()
-
     # ---- failures ----------------------------------------------------------------------------------------------------
 
-    def _explain(self, error: Exception, attempts: _Attempts, ask: Ask) -> str:
+    def _explain(self, error: Exception, attempts: Attempts, ask: Ask) -> str:
         if attempts.over_budget:
             return f"the budget is spent ({self.journal.refused}); what was answered is kept: raise it and go on"
         if attempts.too_large:
             return f"the answer is larger than answer_kib = {self.config.answer_kib}"
+        if isinstance(error, UnreadableError):
+            return str(error)
         status = getattr(error, "status_code", None)
         if status == 408 or isinstance(error, self._errors.APITimeoutError):
             return f"no answer within {self.config.timeout:g} s"
         if isinstance(error, self._errors.APIConnectionError):
-            return f"cannot connect ({one_line(error.__cause__ or error)})"
+            cause = error.__cause__ or error
+            went = "cannot connect" if "Connect" in type(cause).__name__ else "the connection broke"
+            return f"{went} ({one_line(cause)})"
         if isinstance(error, self._errors.APIStatusError):
-            complaint = " ".join(complaint_of(getattr(error, "body", None)).split())[:300]
-            quoted = any(_quotes(complaint, message["content"]) for message in ask.messages)
-            return f"error {status}{f': {complaint}' if complaint and not quoted else ''}"
+            complaint = shown_complaint(getattr(error, "body", None), [one["content"] for one in ask.messages])
+            return f"error {status}{f': {complaint}' if complaint else ''}"
         return f"the answer cannot be read ({type(error).__name__})"
 
     def _failure(self, why: str) -> UserError:
         if self._key:  # some servers repeat it when they refuse it
             why = why.replace(self._key, "***")
         return UserError(f"endpoint {self.config.base_url} (model {self.config.model}): {why}")
-
-
-def _text_of(answer: Any) -> str:
-    """The text of a completion; ValueError says what is wrong: the client checks no shapes."""
-    try:
-        content: object = answer.choices[0].message.content
-    except (AttributeError, IndexError, TypeError) as error:
-        raise ValueError("the answer is not a chat completion (does the address end in /v1?)") from error
-    if content is not None and not isinstance(content, str):
-        raise ValueError("the answer is not a chat completion (its content is not text)")
-    return content or ""
-
-
-def complaint_of(body: Any) -> str:
-    """What a server says is wrong."""
-    if isinstance(body, dict):
-        inner = body.get("error", body)
-        body = inner.get("message", "") if isinstance(inner, dict) else inner
-    return body if isinstance(body, str) else ""
-
-
-def _quotes(complaint: str, prompt: str) -> bool:
-    """Whether a complaint repeats a part of a prompt."""
-    said, plain = complaint.replace("\\n", " "), " ".join(prompt.split())
-    return any(said[i : i + QUOTED] in plain for i in range(len(said) - QUOTED + 1)) or (bool(plain) and plain in said)
-
-
-@cache
-def _bounded_client() -> type[Any]:
-    """The class of HTTP clients that bound every attempt, once `openai` (and its HTTP library) is imported."""
-    import openai
-
-    base: Any = openai.DefaultAsyncHttpxClient
-    http: Any = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])
-
-    class Bounded(base):
-        """Counts each attempt, and ends one that takes too long or brings too much."""
-
-        def __init__(self, endpoint: Endpoint, **settings: Any) -> None:
-            super().__init__(headers={"Accept-Encoding": "identity"}, **settings)
-            self.endpoint = endpoint
-
-        async def send(self, request: Any, **settings: Any) -> Any:
-            attempts, config = _attempts.get(), self.endpoint.config
-
-            def refused(status: int, **headers: str) -> Any:
-                return http.Response(status, headers=headers, request=request, content=b"")
-
-            if not await self.endpoint.reserve(attempts):
-                return refused(402, **{"x-should-retry": "false"})
-            try:
-                async with asyncio.timeout(config.timeout):
-                    response, data = await self._read({**settings, "stream": True}, request, config.answer_kib * 1024)
-                if response.status_code != 200:  # of what is refused, nothing is computed
-                    self.endpoint.journal.settle(attempts.number, Cost())
-                if data is None:
-                    attempts.too_large = True
-                    return refused(413, **{"x-should-retry": "false"})
-                kept = [(name, value) for name, value in response.headers.multi_items() if name not in ENCODING]
-                return http.Response(response.status_code, headers=kept, content=data, request=request)
-            except (http.ConnectError, http.ConnectTimeout):
-                self.endpoint.journal.settle(attempts.number, Cost())  # nothing was sent
-                raise
-            except TimeoutError:
-                return refused(408)
-            finally:
-                await self.endpoint.release()
-
-        async def _read(self, settings: dict[str, Any], request: Any, most: int) -> tuple[Any, bytes | None]:
-            """The response and what it brings; None if that is too much."""
-            response, data = await super().send(request, **settings), bytearray()
-            try:
-                async for chunk in response.aiter_bytes(2**16):
-                    data += chunk
-                    if len(data) > most:
-                        return response, None
-                return response, bytes(data)
-            finally:
-                with suppress(Exception):
-                    await response.aclose()
-
-    return Bounded
-
-
-ENCODING = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers that speak of how a body came, which is not how it is handed on."""
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """The loop in which all requests of this process are under way, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
-    return loop
-
-
-def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work in the loop; Ctrl-C stops it."""
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
-    try:
-        return future.result()
-    except KeyboardInterrupt:
-        future.cancel()
-        raise

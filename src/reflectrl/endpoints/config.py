@@ -68,12 +68,10 @@ class EndpointConfig:
         """What is wrong between the keys, in one line, or None. Never shows what might be a key or a password."""
         if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
             return "'key_env' must be the name of an environment variable that holds the key, never the key itself"
-        if self.base_url and not self.base_url.startswith(("http://", "https://")):
-            return "'base_url' must begin with http:// or https://"
+        if self.base_url and (found := _problem_of(self.base_url)):
+            return found
         if self.local and (both := [key for key in ("base_url", "model") if getattr(self, key)]):
             return f"'local' and {both[0]!r} are two models; name one of them"
-        if self.base_url and "@" in urlsplit(self.base_url).netloc:
-            return "'base_url' holds a user or a password; name a variable with a key in 'key_env' instead"
         if self.api == "azure" and not self.api_version:
             return "'api' is 'azure', which needs 'api_version'"
         if self.max_cost and not (self.price_in or self.price_out):
@@ -81,14 +79,41 @@ class EndpointConfig:
         return None
 
     def key(self) -> str:
-        """The key, from the environment; "" if none is named.
+        """The key, from the environment, without spaces and line breaks around it; "" if none is named.
 
         Raises:
-            UserError: the variable is not set.
+            UserError: the variable is not set, or holds what no header can.
         """
-        if self.key_env and not os.environ.get(self.key_env):
-            raise UserError(f"key_env: the environment has no variable {self.key_env}; export it before the run")
-        return os.environ.get(self.key_env, "") if self.key_env else ""
+        if not self.key_env:
+            return ""
+        key = os.environ.get(self.key_env, "").strip()
+        if not key:
+            is_name = self.key_env.isupper() and (len(self.key_env) < 20 or "_" in self.key_env)
+            name = self.key_env if is_name else "of the name that is given"  # which may be a key, pasted by mistake
+            raise UserError(f"key_env: the environment has no variable {name}; export it before the run")
+        if not (key.isascii() and key.isprintable()):
+            raise UserError("key_env: what that environment variable holds is no key: it is not printable ASCII")
+        return key
+
+
+def _problem_of(address: str) -> str | None:
+    """Why an address cannot be where an API begins, in words that do not show it."""
+    if not address.startswith(("http://", "https://")):
+        return "'base_url' must begin with http:// or https://"
+    try:
+        parts = urlsplit(address)
+        is_address = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", address)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        return "'base_url' is no address, such as http://127.0.0.1:8000/v1"
+    if "@" in parts.netloc:
+        return "'base_url' holds a user or a password; name a variable with a key in 'key_env' instead"
+    if parts.query or parts.fragment:
+        return (
+            "'base_url' holds a query; name a variable with the key in 'key_env', and Azure's version in 'api_version'"
+        )
+    return None
 
 
 @dataclass(frozen=True)
@@ -117,6 +142,49 @@ class TeacherConfig:
     """Of the arm "dagger": episodes that the student plays per training task, in whose states it is taught."""
     dagger_states: Natural = 0
     """Of the arm "dagger": most states that are labelled, spread over all; 0 labels every one."""
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """A judge's ranking as a reward of online RL: the model of [endpoint] compares the episodes that a policy played of
+    the same task (`rl.group`), in pairs ([endpoints.md](endpoints.md)).
+    """
+
+    stays_behind = True
+    coef: NonNegative = 0.0
+    """Reward, at its last step, of an episode that beats all others of its task; one that loses to all gets none. 0
+    asks nobody. Never a part of the reported reward."""
+    instead: bool = False
+    """Learn from that alone, without the environment's rewards."""
+    longest: Count = 6000
+    """Most characters of an episode that the judge is shown: its beginning and its end."""
+    max_tokens: Count = 16
+    """Longest answer in the model's tokens; more for one that thinks aloud."""
+
+    @property
+    def rollouts(self) -> str:
+        """What collects episodes in place of `EpisodeRollouts`; "" for nothing."""
+        return "reflectrl.endpoints.judged:judged_rollouts" if self.coef else ""
+
+    def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
+        """Keys that decide what online RL makes.
+
+        Raises:
+            UserError: no model is named, or the recipe has settings that do not go with a judge.
+        """
+        if not self.coef:
+            return ()
+        require_address(endpoint_settings(recipe), "endpoint")
+        if recipe.rl.group < 2:
+            raise UserError("judge.coef: a judge compares episodes of one task; set rl.group to at least 2")
+        others = [name for name, one in recipe.sections.items() if one is not self and getattr(one, "rollouts", None)]
+        if others:
+            raise UserError(f"judge.coef does not go with [{others[0]}]: both collect the episodes")
+        return ("judge", *(f"endpoint.{key}" for key in ASKED))
+
+
+ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters")
+"""Keys that decide who answers."""
 
 
 @dataclass(frozen=True)

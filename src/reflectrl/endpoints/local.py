@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from reflectrl.config import ModelConfig
-from reflectrl.endpoints.client import Ask, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Ask
 from reflectrl.endpoints.journal import Cost, Journal
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model

@@ -6,17 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from reflectrl.endpoints.client import without_thinking
+from reflectrl.endpoints.answers import without_thinking
 
 MARKED = re.compile(r"(?im)^\W*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
 REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
     r"|\baccording to (the )?(expert|teacher|instruction|solution)|\b(expert|teacher|oracle|ground.truth)\b"
-    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice) (is|was|would be)\b"
+    r"|\bthe (correct|optimal|best|right|known|given|provided) (next )?(action|move|answer|choice)( now| here| next)?"
+    r" (is|was|would be)\b"
+    r"|\bwrite (the|a) reflection\b|\b(somebody|someone) who does not know\b"
     r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
 )
-"""Words by which a reflection gives away that its author knew the best action."""
+"""Words by which a reflection gives away that its author knew the best action, or repeats what it was asked."""
 PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
 
 

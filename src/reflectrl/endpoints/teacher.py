@@ -54,10 +54,13 @@ class EndpointTeacher:
 
     Args:
         rejected: the file in which answers are kept aside that were not usable after all attempts.
+
+    Attributes:
+        dropped: how many there were in this process.
     """
 
     def __init__(self, endpoint: Endpoint | LocalModel, config: TeacherConfig, rejected: Path) -> None:
-        self.endpoint, self.config, self.rejected = endpoint, config, rejected
+        self.endpoint, self.config, self.rejected, self.dropped = endpoint, config, rejected, 0
 
     def lessons(self, questions: Sequence[Question]) -> list[Lesson]:
         """One lesson per question, all asked for side by side."""
@@ -102,6 +105,7 @@ class EndpointTeacher:
         """Append what was not usable, unless it is there already (from before a kill)."""
         if not rejected:
             return
+        self.dropped += len(rejected)
         self.rejected.parent.mkdir(parents=True, exist_ok=True)
         known = set(self.rejected.read_text(encoding="utf-8").splitlines()) if self.rejected.exists() else set()
         with self.rejected.open("a", encoding="utf-8") as file:

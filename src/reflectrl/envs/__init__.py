@@ -12,14 +12,14 @@ from reflectrl.types import UserError
 
 
 def make(section: Mapping[str, Any]) -> TextEnv:
-    """The environment that the `env` section of a recipe describes.
+    """Make the environment that the `env` section of a recipe describes.
 
     Args:
-        section: `name` (a short name, "package.module:Class" or an entry point) and the keyword arguments of the class.
+        section: `name` (a short name or "package.module:Class") and the keyword arguments of the class.
 
     Raises:
-        UserError: no such environment, or no class derived from `TextEnv`; an argument that its class does not take, of
-            the wrong type, or missing; or the class raised.
+        UserError: there is no such environment, or it is no class derived from `TextEnv`; an argument is unknown, has
+            the wrong type or is missing; or the class raised an exception.
     """
     arguments = dict(section)
     name = arguments.pop("name", None)

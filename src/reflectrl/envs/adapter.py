@@ -19,29 +19,33 @@ HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
 
 
 class GymTextEnv(TextEnv):
-    """Plays a gymnasium environment through its text.
+    """Turns a gymnasium environment into a `TextEnv`.
 
-    A task is a seed: the wrapped environment is reset with it, so that start and luck of an episode are fixed by the
-    task, and the same actions lead to the same end. Subclass to override `describe` or `won`, or to name a `teacher`;
-    where these are good as they are, a recipe can name this class itself.
+    A task is a seed with which the wrapped environment is reset. So the task fixes the start and the luck of an
+    episode, and the same actions lead to the same end. Make a subclass to override `describe` or `won`, or to name a
+    `teacher`; if the defaults are good enough, a recipe can name this class directly.
 
-    Saving is `TextEnv`'s: the actions since the reset, which restoring plays again. That costs one pass over the
-    episode so far, but works for every deterministic environment, also those that hold windows, sockets or C
-    structures, which a deep copy does not; and a saved point is small, and may travel to another process.
+    Saving works as in `TextEnv`: a saved point is the list of actions since the reset, and restoring repeats them. That
+    costs time, but works for every deterministic environment, even if it holds windows, sockets or C structures that
+    cannot be copied; and a saved point is small and can be sent to another process.
 
     Args:
         id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
         actions: one name per action of the wrapped environment, in its order.
         horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted).
-        name: of the environment in task ids; "" takes the id in lower case.
-        scale: rewards are divided by it.
-        rules: put before everything else.
-        history: show past texts and actions.
-        train, validation, test: seeds per split.
+        name: the environment's name in task ids; "" takes the id in lower case.
+        scale: rewards are divided by this number.
+        rules: text that is put in front of everything else.
+        history: whether past texts and actions are shown.
+        train, validation, test: the number of seeds in each split.
         settings: keyword arguments for `gymnasium.make`.
 
+    Attributes:
+        earned: what the wrapped environment itself paid for the last step; None where a subclass does not say.
+
     Raises:
-        UserError: gymnasium cannot make it, it has no text, its actions are not discrete, or the names do not match.
+        UserError: gymnasium cannot make it, it cannot be rendered as text, its actions are not discrete, or the number
+            of names does not match.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class GymTextEnv(TextEnv):
         self.scale, self.rules, self.show_history = scale, rules, history
         self.sizes = {"train": train, "validation": validation, "test": test}
         self.settings = dict(settings or {})
+        self.earned: float | None = None
         self._wrapped = self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
@@ -93,11 +98,11 @@ class GymTextEnv(TextEnv):
         return self._wrapped.unwrapped
 
     def describe(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """The state as text; by default the "ansi" rendering, with [brackets] where that has colour."""
+        """The state as text: by default the "ansi" rendering, with [brackets] around what is highlighted there."""
         return plain(str(self._wrapped.render()))
 
     def won(self, observation: Any, reward: float, info: Mapping[str, Any]) -> bool:
-        """Whether an episode that has just terminated is won; by default, when its last reward was positive."""
+        """Whether an episode that has just terminated is won: by default, if its last reward was positive."""
         return reward > 0
 
     # ---- TextEnv ---------------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ class GymTextEnv(TextEnv):
         self._seen, reward, terminated, truncated, self._info = self._wrapped.step(index)
         if not is_finite(reward):
             raise ValueError(f"rewards are finite numbers, not {reward!r:.60}")
-        self._last = action
+        self._last, self.earned = action, float(reward)
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)
         return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())
@@ -132,18 +137,18 @@ class GymTextEnv(TextEnv):
         return f"{self._text.rstrip()}\nLast: {self._last}\n"
 
     def legal_actions(self) -> Sequence[str]:
-        """The named actions, without those that `info["action_mask"]` excludes where there is one."""
+        """The named actions, without those that `info["action_mask"]` excludes, if there is such a mask."""
         mask = self._info.get("action_mask")
         if mask is None:
             return self.names
         return tuple(name for name, legal in zip(self.names, np.asarray(mask).tolist(), strict=True) if legal)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the wrapped environment, which need not be picklable; the episode is replayed on the other side."""
+        """Leave out the wrapped environment, which may not be picklable; `__setstate__` replays the episode."""
         return {key: value for key, value in self.__dict__.items() if key != "_wrapped"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the wrapped environment anew and go back to where the episode was."""
+        """Make the wrapped environment again, and go back to the same point of the episode."""
         self.__dict__.update(state)
         self._wrapped = self._make()
         if self._task is not None:
@@ -155,8 +160,8 @@ class GymTextEnv(TextEnv):
 
 
 def plain(text: str) -> str:
-    """A terminal rendering without escape codes: what was highlighted stands in [brackets].
+    """A terminal rendering without escape codes; what was highlighted is put in [brackets].
 
-    Gymnasium marks the agent by colour alone in some environments, so dropping the colour would drop the agent.
+    In some environments, gymnasium marks the agent by colour alone, so without brackets the agent would disappear.
     """
     return HIGHLIGHT.sub(lambda code: "]" if int(code[1]) == 0 else "[", text)

@@ -1,7 +1,7 @@
 """TextEnv: a gymnasium environment whose observations are text and whose legal actions are listed.
 
-An author writes five hooks: `tasks`, `begin`, `apply`, `state` and `legal_actions`. `reset`, `step`, the horizon,
-saving and restoring come from here. For teaching data, name a `reflectrl.envs.teacher.Teacher` as well.
+An author writes five methods: `tasks`, `begin`, `apply`, `state` and `legal_actions`. The base class adds `reset`,
+`step`, the horizon, saving and restoring. For teaching data, name a `reflectrl.envs.teacher.Teacher` as well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TextSpace(gym.spaces.Space[str]):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A point in an episode, made by `TextEnv.save` and understood by `TextEnv.restore`."""
+    """A saved point of an episode: `TextEnv.save` makes it, `TextEnv.restore` goes back to it."""
 
     task: Task
     elapsed: int
@@ -65,10 +65,9 @@ class TextEnv(gym.Env[str, int], ABC):
     """Base class of every environment.
 
     Class attributes:
-        stages: curriculum stages in order; the last one is the whole task. A stage is also the name under which
-            success is reported.
-        milestones: event → stage name, for stages whose success can be read off an episode of the last stage.
-        teacher: who demonstrates and explains here; the default knows nothing.
+        stages: curriculum stages in order; the last one is the whole task. Success is reported under these names.
+        milestones: event → stage name, for stages whose success shows in an episode of the last stage.
+        teacher: who demonstrates and explains in this environment; the default teacher knows nothing.
         instructions: the rules in a few sentences, for the system prompt of models that have a chat template.
 
     Attributes:
@@ -77,7 +76,7 @@ class TextEnv(gym.Env[str, int], ABC):
         success: whether the stage of the current task has been won in this episode.
 
     Args:
-        horizon: the greatest number of steps of an episode; afterwards it is truncated.
+        horizon: the largest number of steps of an episode; after that, it is truncated.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
@@ -103,13 +102,13 @@ class TextEnv(gym.Env[str, int], ABC):
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
         """All tasks of a split ("train", "validation", "test", or one of the environment's own), for one stage.
 
-        `stage` None means the last one. The list is the same in every process. An unknown split or stage raises
-        `UserError`.
+        `stage` None means the last one. The list must be the same in every process. Raise `UserError` if the split or
+        the stage is unknown.
         """
 
     @abstractmethod
     def begin(self, task: Task) -> None:
-        """Set the world to the start of a task. Randomness comes from `self.np_random` only."""
+        """Set the world to the start of a task. All randomness must come from `self.np_random`."""
 
     @abstractmethod
     def apply(self, action: str) -> Outcome:
@@ -117,7 +116,7 @@ class TextEnv(gym.Env[str, int], ABC):
 
     @abstractmethod
     def state(self) -> str:
-        """The text of the observation: what may change entirely at each step."""
+        """The text of the observation, which may change completely at each step."""
 
     @abstractmethod
     def legal_actions(self) -> Sequence[str]:
@@ -126,27 +125,27 @@ class TextEnv(gym.Env[str, int], ABC):
     # ---- what an author may write as well --------------------------------------------------------------------------
 
     def history(self) -> str:
-        """Text that stands before `state` and only grows within an episode, so that models read it once."""
+        """Text that precedes `state` and only grows within an episode, so that models need to read it only once."""
         return ""
 
     def group(self, task: Task) -> str | None:
-        """The kind of a task, where results are worth reporting by kind as well; None where there are no kinds."""
+        """The kind of a task, if results should be reported by kind as well; None if there are no kinds."""
         return None
 
     def card_settings(self) -> Mapping[str, Any]:
-        """What an exported agent's card says of the environment: plain values that decide what is seen and done."""
+        """Settings that an exported agent's card records: plain values that decide what is seen and done."""
         return {"horizon": self.horizon}
 
     def get_state(self) -> Any:
         """Everything that `begin` and `apply` change, as a value that later steps do not alter.
 
-        By default this is the actions so far, and the random generator from which they started: `set_state` plays them
-        again. Where that is slow, override both.
+        By default, this is the list of actions so far and the state of the random generator at the start; `set_state`
+        then repeats the actions. If that is too slow, override both methods.
         """
         return self._rng_at_start, tuple(self._actions)
 
     def set_state(self, state: Any) -> None:
-        """Go back to a value of `get_state`."""
+        """Go back to a state that `get_state` returned."""
         self._rng_at_start, actions = state
         self.np_random.bit_generator.state = self._rng_at_start
         self._actions, self.elapsed, self.done, self.success = [], 0, False, False
@@ -166,10 +165,11 @@ class TextEnv(gym.Env[str, int], ABC):
         return self._task
 
     def observe(self) -> Observation:
-        """The current observation; the action space follows the number of legal actions.
+        """The current observation. Also sets the size of the action space to the number of legal actions.
 
         Raises:
-            PromiseError: a hook gave what no player can read or no log can hold; names environment and task.
+            PromiseError: a hook returned something that no player can read or no log can hold; names environment and
+                task.
         """
         history, state, actions = self.history(), self.state(), self.legal_actions()
         try:  # nearly always all is well, which is quickly seen
@@ -184,13 +184,13 @@ class TextEnv(gym.Env[str, int], ABC):
         return Observation(history, state, tuple(actions))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; `options={"task": Task}` names the task, otherwise a training task is drawn.
+        """Start an episode. `options={"task": Task}` names the task; otherwise a training task is drawn at random.
 
         Returns:
             The text, and a dictionary with "observation" (an `Observation`), "actions", "events" and "success".
 
         Raises:
-            PromiseError: a hook gave what it must not give.
+            PromiseError: a hook returned something invalid.
         """
         super().reset(seed=seed)
         task = (options or {}).get("task")
@@ -208,15 +208,15 @@ class TextEnv(gym.Env[str, int], ABC):
         return seen.history + seen.state, info
 
     def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Carry out the legal action of that index.
+        """Carry out a legal action, given by its index.
 
         Returns:
             Gymnasium's (text, reward, terminated, truncated, info); `info` has the keys that `reset` gives.
 
         Raises:
             RuntimeError: the episode is over.
-            ValueError: the index names no legal action.
-            PromiseError: a hook gave what it must not give.
+            ValueError: no legal action has this index.
+            PromiseError: a hook returned something invalid.
         """
         if self.done:
             raise RuntimeError("the episode is over; call reset()")
@@ -244,16 +244,16 @@ class TextEnv(gym.Env[str, int], ABC):
         return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
 
     def render(self) -> str:
-        """The text that a player reads."""
+        """The current observation as one text."""
         return self.observe().text
 
     def save(self) -> Snapshot:
-        """The present point of the episode, the random generator included."""
+        """Save the current point of the episode, including the random generator."""
         rng = self.np_random.bit_generator.state
         return Snapshot(self.task, self.elapsed, self.done, self.success, rng, self.get_state())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a saved point; what follows replays identically."""
+        """Go back to a saved point. The same actions then have the same effects as before."""
         self._task = snapshot.task
         self.set_state(snapshot.state)
         self.elapsed, self.done, self.success = snapshot.elapsed, snapshot.done, snapshot.success
@@ -265,7 +265,7 @@ class TextEnv(gym.Env[str, int], ABC):
 
 
 def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
-    """Refuse a word that is not known: `require_known("taxi", "split", split, SPLITS)`.
+    """Raise UserError if a word is unknown: `require_known("taxi", "split", split, SPLITS)`.
 
     Raises:
         UserError: names the environment, the word and the nearest known one.
@@ -275,9 +275,9 @@ def require_known(env: str, kind: str, word: str, known: Sequence[str]) -> None:
 
 
 def divide(items: Sequence[T], sizes: Mapping[str, int], *seed_names: object) -> dict[str, list[T]]:
-    """Shuffle `items` by a named seed and deal them out to the splits in the order of `sizes`.
+    """Shuffle `items` with a named seed and distribute them to splits of these sizes.
 
-    Every item goes to at most one split; those left over go to none.
+    Every item goes to at most one split; leftover items go to none.
 
     Raises:
         UserError: a size is below 1, or the sizes ask for more items than there are.

@@ -1,8 +1,7 @@
 """Environments for rollouts: in the player's own process or, where they are slow, in worker processes.
 
-At each tick every worker is sent one list of calls, and the answers are collected in order, so that environments of
-different workers work at the same time. What an environment does depends on its task and seed alone, hence not on where
-it lives.
+At each tick, every worker gets one list of calls, and the answers are collected in order, so that the workers work at
+the same time. What an environment does depends only on its task and seed, so it does not matter where it lives.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ Answer = TypeVar("Answer")
 class EnvPool:
     """Environments that are lent to one rollout after another, and closed in the end.
 
-    Use it as a context manager. Wherever a function that makes an environment is asked for, a pool may be given; called
-    as one, it makes an environment in this process, which is the caller's own.
+    Use it as a context manager. A pool can be passed wherever a function that makes environments is expected. Called
+    like one, it makes an environment in this process, which the caller must close.
 
     Args:
-        make_env: makes one environment. Workers need one that can be pickled: a class, a function of a module, or
+        make_env: makes one environment. For workers, it must be picklable: a class, a function of a module, or
             `functools.partial` of either.
-        workers: how many processes host the environments; 0 keeps them in this process. They are started when they are
-            first needed, and ignore Ctrl-C, which is the parent's to answer.
-        engine: where they run: "local", on this machine, or what a package brings in the entry points
-            "reflectrl.engines": a class whose `env_worker(make_env)` is used as `workers.Worker` is.
+        workers: how many processes host the environments; 0 keeps them in this process. Workers are started when they
+            are first needed; they ignore Ctrl-C and leave it to the parent.
+        engine: where workers run: "local" is this machine. Packages can bring others through the entry points
+            "reflectrl.engines": a class whose `env_worker(make_env)` is used like `workers.Worker`.
 
     Raises:
-        UserError: `make_env` cannot be pickled, and there are to be workers.
+        UserError: there are to be workers, and `make_env` cannot be pickled.
     """
 
     def __init__(self, make_env: MakeEnv, workers: int = 0, engine: str = "local") -> None:
@@ -52,12 +51,12 @@ class EnvPool:
         self._end_workers = Finalize(self, _end, (self._workers,), exitpriority=10)  # also at exit, should nobody close
 
     def __call__(self) -> TextEnv:
-        """One more environment in this process; the caller closes it."""
+        """Make one more environment in this process; the caller closes it."""
         return self.make_env()
 
     @contextmanager
     def lend(self) -> Iterator[TextEnv]:
-        """An environment that nobody else has; one that lives in a worker is a `RemoteEnv`.
+        """Lend an environment that nobody else is using. If it lives in a worker, this is a `RemoteEnv`.
 
         Raises:
             RuntimeError: the pool is closed.
@@ -80,9 +79,10 @@ class EnvPool:
         return cast("TextEnv", RemoteEnv(worker, self._made))
 
     def each(self, function: Callable[..., Answer], envs: Sequence[Any], *columns: Iterable[Any]) -> Iterator[Answer]:
-        """Like `map(function, envs, *columns)` for lent environments, those of different workers at the same time.
+        """Like `map(function, envs, *columns)` for lent environments, but in parallel over the workers.
 
-        `function` is a module's own. What it raises is raised when its turn comes, after all answers before it.
+        `function` must be a module's function. If it raises, its exception is raised here in its turn, after all
+        earlier answers.
 
         Raises:
             UserError: a worker died; names the environment and the task that it was playing.

@@ -1,8 +1,8 @@
-"""What the hooks of an environment and of its teacher have to give, and the messages when they do not.
+"""Checks of what the hooks of an environment and its teacher return, and the error messages.
 
-A text that UTF-8 cannot hold, a reward that is a word or an event that is a number would be written into a log that
-cannot be read any more, or end in an exception of something that knows neither the environment nor the task. Each
-function here says what is wrong in a few words, or None.
+Text that UTF-8 cannot hold, a reward that is a word or an event that is a number would make a log unreadable, or cause
+an exception somewhere that knows neither the environment nor the task. Each function here says what is wrong in a few
+words, or returns None.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from reflectrl.types import Outcome, Task, UserError
 
 
 class PromiseError(UserError):
-    """A hook of an environment gave what it must not give; the message names environment, task and promise."""
+    """A hook of an environment returned something invalid; the message names environment, task and promise."""
 
     promise = ""
-    """The promise alone, and the task."""
+    """The promise that was broken, and the task, without the rest of the message."""
 
 
 def require_kept(env: object, task: object, problem: str | None) -> None:
@@ -35,19 +35,19 @@ def require_kept(env: object, task: object, problem: str | None) -> None:
 
 
 def raised(env: str, task: Task, error: BaseException) -> UserError:
-    """The user's error for whatever an environment raised; it names the environment, the task and the exception."""
+    """The UserError for whatever an environment raised; it names the environment, the task and the exception."""
     return UserError(f"environment {env} raised on task {task.id!r}: {one_line(error)}")
 
 
 def problem_of_task(task: object) -> str | None:
-    """What is wrong with a task that is to be played."""
+    """What is wrong with a task, or None."""
     if not isinstance(task, Task):
         return f"tasks are Task objects, not {type(task).__name__}"
     return _first((f"a task's {name}", getattr(task, name)) for name in ("id", "env", "split", "stage"))
 
 
 def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -> str | None:
-    """What is wrong with what a player is to see; once the episode is over, no action needs to be legal."""
+    """What is wrong with an observation, or None. Once the episode is `over`, no action needs to be legal."""
     if isinstance(actions, (str, bytes)) or not isinstance(actions, Sequence):
         return f"legal actions are a list of texts, not {actions!r:.60}"
     if not actions and not over:
@@ -56,7 +56,7 @@ def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -
 
 
 def problem_of_outcome(outcome: Any) -> str | None:
-    """What is wrong with what an action led to."""
+    """What is wrong with the result of `apply`, or None."""
     if not isinstance(outcome, Outcome):
         return f"apply() gives an Outcome, not {outcome!r:.60}"
     if not is_finite(outcome.reward):
@@ -70,7 +70,7 @@ def problem_of_outcome(outcome: Any) -> str | None:
 
 
 def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
-    """What is wrong with what a teacher says: an analysis, or the index of one of so many legal actions."""
+    """What is wrong with a teacher's answer (an analysis, or the index of one of so many legal actions), or None."""
     if ability == "analyse":
         return _first([("analyse()", said)])
     if isinstance(said, Integral) and not isinstance(said, bool) and 0 <= int(said) < actions:
@@ -79,7 +79,7 @@ def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
 
 
 def is_finite(number: object) -> bool:
-    """Whether this is a real number, of Python or numpy, that a float can hold."""
+    """Whether this is a finite real number, of Python or numpy, that fits a float."""
     if isinstance(number, bool) or not isinstance(number, Real):
         return False
     try:
@@ -89,7 +89,7 @@ def is_finite(number: object) -> bool:
 
 
 def _first(texts: Iterable[tuple[str, object]]) -> str | None:
-    """The first problem among things that are to be text."""
+    """The first problem among things that must be text, or None."""
     for what, text in texts:
         if not isinstance(text, str):
             return f"{what} is text, not {text!r:.60}"

@@ -1,4 +1,4 @@
-"""A teacher: who demonstrates and explains in an environment. Needed for teaching data, not for play or RL."""
+"""A teacher demonstrates and explains in an environment. It is needed for teaching data, not for play or RL."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ ABILITIES = {
     "oracle": "oracle_action",
     "baseline": "baseline_action",
 }
-"""What a teacher may be, and the method that makes it so."""
+"""What a teacher can be: ability → the method to override."""
 
 
 class Teacher:
-    """Knows what to do in an environment, and why. Override what yours can do, and name it in the environment:
+    """Knows what to do in an environment, and why. Override the methods that your teacher can answer, and name it:
 
         class MyEnv(TextEnv):
             teacher = MyTeacher()
 
-    Each method is given the environment as it stands and changes nothing in it. What a method does not know it answers
-    with NotImplementedError, as these do.
+    Each method gets the environment in its current state, and must not change it. Methods that are not overridden raise
+    NotImplementedError.
     """
 
     def expert_action(self, env: Any) -> int:
-        """Index of the best legal action. Needed for teaching and for the expert player."""
+        """The index of the best legal action; needed for teaching and for the expert player."""
         raise NotImplementedError(f"{type(env).__name__} has no expert")
 
     def analyse(self, env: Any) -> str:
-        """A short analysis of the current state, as a reflector should write it (one line, no newline).
+        """A short analysis of the current state, as a reflector should write it: one line, without a line break.
 
-        It may use the best next action but never names the source of that knowledge. It may speak only of what the
-        text of the observation shows, since a reader could not learn to write anything else.
+        It may name the best next action, but not say how it is known. It must mention only what the text of the
+        observation shows, since a reflector, which reads only that text, could not learn to write anything else.
         """
         raise NotImplementedError(f"{type(env).__name__} has no analyst")
 
     def oracle_action(self, env: Any) -> int:
-        """Index of the best legal action for one who knows what is hidden: the ceiling of the oracle player.
+        """The index of the best legal action for somebody who sees what players do not see: an upper bound.
 
-        Where nothing is hidden from the expert either, that is the expert's action.
+        By default, this is the expert's action.
         """
         return self.expert_action(env)
 
     def baseline_action(self, env: Any) -> int:
-        """Index of the action that the usual method without learning takes: the bar of the baseline player."""
+        """The index of the action that the usual method without learning takes: what learning has to beat."""
         raise NotImplementedError(f"{type(env).__name__} has no baseline")
 
     def abilities(self) -> list[str]:
-        """What it has of its own: some of "expert", "analyst", "oracle" and "baseline"."""
+        """The abilities whose methods are overridden: some of "expert", "analyst", "oracle" and "baseline"."""
         mine = type(self)
         return [name for name, method in ABILITIES.items() if getattr(mine, method) is not getattr(Teacher, method)]
 
 
 def ask(env: Any, task: Task, ability: str, actions: int) -> Any:
-    """What the teacher of an environment says, here or in a worker process: `ask(env, task, "expert_action", 6)`.
+    """Ask the teacher of an environment, in this process or in a worker: `ask(env, task, "expert_action", 6)`.
 
     Args:
-        env: the environment, or its stand-in.
-        ability: the method of `Teacher`.
+        env: the environment, or the stand-in for one in a worker.
+        ability: the name of the method of `Teacher`.
         actions: how many actions are legal now.
 
     Returns:
@@ -68,7 +68,7 @@ def ask(env: Any, task: Task, ability: str, actions: int) -> Any:
 
     Raises:
         NotImplementedError: the teacher cannot do this; names the environment.
-        UserError: it raised something else, or what it said cannot be used; names environment and task.
+        UserError: it raised something else, or its answer is invalid; names environment and task.
     """
     try:
         said = getattr(env.teacher, ability)(env)

@@ -1,7 +1,7 @@
 """Worker processes that host environments, for `reflectrl.envs.pool`.
 
-A worker hosts several environments, and answers calls in the order in which they were asked. Its pipe carries calls and
-answers, never an environment. Nothing here, nor what a worker imports, needs torch.
+A worker hosts several environments and answers calls in the order in which they were made. Its pipe carries calls and
+answers, never an environment. Neither this module nor what a worker imports needs torch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from reflectrl.types import Task, UserError
 MakeEnv = Callable[[], TextEnv]
 
 PATIENCE = 3.0
-"""Seconds in which workers close their environments, before they are killed."""
+"""Seconds that workers have to close their environments before they are killed."""
 LOOK = 1.0
-"""Seconds between two looks at whether a worker that is waited for still lives. A step may take as long as it likes."""
+"""While waiting for a worker, check this often (in seconds) whether it is alive. A step may take any time."""
 
 
 class RemoteTeacher(Teacher):
-    """Stands in for the teacher of an environment that lives in a worker, where it is asked."""
+    """Stands in for the teacher of an environment in a worker, and asks it there."""
 
     def __getattribute__(self, name: str) -> Any:
         if name not in ABILITIES.values():
@@ -45,7 +45,7 @@ class RemoteTeacher(Teacher):
 
 
 class RemoteEnv:
-    """Stands in for an environment that lives in a worker: all its public attributes and methods can be used here."""
+    """Stands in for an environment in a worker: all its public attributes and methods can be used here."""
 
     teacher = RemoteTeacher()
 
@@ -70,7 +70,7 @@ class RemoteEnv:
 
 
 def _look_up(env: TextEnv, name: str) -> tuple[bool, Any]:
-    """Whether an attribute is a method, and its value if it is not."""
+    """(True, None) if an attribute is a method, otherwise (False, its value)."""
     value = getattr(env, name)
     return (True, None) if callable(value) else (False, value)
 
@@ -87,7 +87,7 @@ def _ask_teacher(env: TextEnv, ability: str) -> Any:
 
 
 class Worker:
-    """A process that hosts environments. It is started at once; only answers are waited for."""
+    """A process that hosts environments. The constructor starts it and does not wait."""
 
     def __init__(self, make_env: MakeEnv) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
@@ -101,15 +101,15 @@ class Worker:
         self._post(ForkingPickler.dumps(make_env))
 
     def ask(self, env: RemoteEnv, function: Callable[..., Any], arguments: Any, named: Any) -> Future[Any]:
-        """Note a call for the next `send`; `wait` gives its answer."""
+        """Note a call for the next `send`; `wait` returns its answer."""
         answer: Future[Any] = Future()
         self._unsent.append(((env._number, function, arguments, named), env, answer))
         return answer
 
     def send(self) -> None:
-        """Send what was asked.
+        """Send the calls that were noted.
 
-        Answers that nobody fetched yet are taken in before: a worker that cannot get rid of its answers reads nothing.
+        First, answers that nobody has fetched yet are received: a worker that cannot deliver its answers reads nothing.
         """
         while self._awaited:
             self._receive()
@@ -123,7 +123,7 @@ class Worker:
             self._post(calls)
 
     def wait(self, answer: Future[Any]) -> Any:
-        """The answer to a call that was sent; raises what the call raised."""
+        """Return the answer to a call that was sent, or raise what the call raised."""
         while not answer.done():
             self._receive()
         return answer.result()
@@ -133,7 +133,7 @@ class Worker:
             self._pipe.send_bytes(data)
 
     def _receive(self) -> None:
-        """Take in the next answer, or tell all who wait that there will be none."""
+        """Receive the next answer; if the worker has died, all open calls fail."""
         try:
             with self._in_one_piece():
                 while not self._pipe.poll(LOOK):
@@ -150,7 +150,7 @@ class Worker:
 
     @contextmanager
     def _in_one_piece(self) -> Iterator[None]:
-        """Ctrl-C may leave half a message in the pipe, after which nothing could be understood."""
+        """Kill the worker if Ctrl-C comes within the block: half a message in the pipe would spoil all later ones."""
         try:
             yield
         except Exception:
@@ -160,7 +160,7 @@ class Worker:
             raise
 
     def _mourn(self) -> None:
-        """Tell all who wait. The first of them has the environment that was at work."""
+        """Let all open calls fail. The first of them belongs to the environment that was being used."""
         self._process.join(PATIENCE)
         if self._process.is_alive():  # it has closed its pipe and cannot end: a thread of an environment, perhaps
             self._process.kill()
@@ -174,11 +174,11 @@ class Worker:
         self._awaited.clear()
 
     def dismiss(self) -> None:
-        """Let it close its environments and end."""
+        """Let the worker close its environments and end."""
         self._pipe.close()
 
     def bury(self, patience: float) -> None:
-        """Wait until it has ended, or end it."""
+        """Wait until the worker has ended, and kill it if it takes too long."""
         self._process.join(patience)
         self._process.kill()
         self._process.join(PATIENCE)
@@ -186,7 +186,7 @@ class Worker:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes started in the block ignore Ctrl-C from the start."""
+    """Processes that are started within the block ignore Ctrl-C from the beginning."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -201,7 +201,7 @@ def deaf_children() -> Iterator[None]:
 
 
 def host(pipe: Connection) -> None:
-    """The work of a worker: receive `make_env`, then lists of calls, and answer each, until the pipe is closed."""
+    """The main loop of a worker: receive `make_env`, then answer lists of calls until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     envs: dict[int, TextEnv] = {}
@@ -219,7 +219,7 @@ def host(pipe: Connection) -> None:
 
 
 def _received(pipe: Connection) -> MakeEnv:
-    """The function that makes environments, or one that says why it could not be found here."""
+    """The function that makes environments; if it cannot be unpickled here, one that raises and says why."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -233,7 +233,7 @@ def _refuse(why: str) -> TextEnv:
 
 
 def portable(error: BaseException) -> BaseException:
-    """An exception that surely survives the way to another process; a bug has the traceback of this one as a note."""
+    """An exception that can be sent to another process; for a bug, its traceback here is added as a note."""
     if isinstance(error, UserError):
         return UserError(str(error))
     if not isinstance(error, Exception | KeyboardInterrupt):  # it would end the other process without a word
@@ -244,7 +244,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _survives(error: BaseException) -> bool:
-    """Whether an exception can be written and read again. Classes other than Python's own may not be known there."""
+    """Whether an exception can be pickled and unpickled. Only Python's own classes are sure to be known elsewhere."""
     if type(error).__module__ != "builtins":
         return False
     try:
@@ -256,7 +256,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def _end_with_parent() -> None:
-    """Should the parent be killed in the middle of a long step: leave time to close, then go."""
+    """End this process after the parent has ended, with some time to close environments."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

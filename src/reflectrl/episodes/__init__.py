@@ -1,4 +1,4 @@
-"""The episode log, one JSON line per episode, and the views of it: pure functions from episodes to training rows."""
+"""The log of episodes, one JSON line each, and views of it: pure functions from episodes to training rows."""
 
 from reflectrl.episodes.log import EpisodeLog, drop_half_line, merge, read_episodes, task_key
 from reflectrl.episodes.logged import successes, with_reflections, without_reflections

@@ -1,4 +1,4 @@
-"""The episode log: appended to line by line, read with every mistake named by file and line, merged."""
+"""The log of episodes: append to it, read it (errors name file and line), merge several."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reflectrl.types import Episode, Task, UserError
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
-    """Episodes of a log, in order.
+    """Read the episodes of a log, in order.
 
     Raises:
-        UserError: the file cannot be read, or a line is corrupt (named by file and line number).
+        UserError: the file cannot be read, or a line is corrupt; names file and line number.
     """
     try:
         with path.open("rb") as file:
@@ -28,17 +28,17 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 
 
 def _read_line(path: Path, number: int, line: bytes) -> Episode:
-    if not line.endswith(b"\n"):
-        raise UserError(f"{path}:{number}: half-written line (remove it to go on)")
     try:
         return from_line(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        remedy = "remove the file, and the run that wrote it writes it again"
+        if not line.endswith(b"\n"):
+            raise UserError(f"{path}:{number}: half-written line (remove it to go on)") from error
+        remedy = "mend or remove this line (a run's own log may be removed whole: the run writes it again)"
         raise UserError(f"{path}:{number}: corrupt episode: {error}; {remedy}") from error
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes of several logs, in order; of those with the same instance, seed and arm only the first."""
+    """The episodes of several logs, in order. If task instance, seed and arm are the same, only the first is kept."""
     seen = set()
     for episode in chain(*logs):
         key = (task_key(episode.task), episode.seed, str(episode.provenance.get("arm")))
@@ -48,9 +48,9 @@ def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
 
 
 class EpisodeLog:
-    """An append-only log that survives a kill: at most the line being written is lost, and it is dropped on reopening.
+    """An append-only log that survives a kill: only the line being written is lost, and it is dropped on reopening.
 
-    Use as a context manager; every `append` is on the disk's side of the process once it returns.
+    Use it as a context manager. Once `append` returns, the operating system has the line.
 
     Raises:
         UserError: the file cannot be written.
@@ -68,7 +68,7 @@ class EpisodeLog:
         """Write an episode.
 
         Raises:
-            UserError: it holds what JSON or UTF-8 has no word for; nothing is written then.
+            UserError: it contains something that JSON or UTF-8 cannot express; nothing is written then.
         """
         try:
             line = f"{to_line(episode)}\n".encode()
@@ -88,7 +88,7 @@ class EpisodeLog:
 
 
 def drop_half_line(path: Path) -> None:
-    """Cut off what a killed writer left after the last line break. A missing file is fine."""
+    """Cut off what a killed process left after the last line break. The file need not exist."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -98,5 +98,5 @@ def drop_half_line(path: Path) -> None:
 
 
 def task_key(task: Task) -> str:
-    """What makes two tasks the same instance, whatever they are called: environment, stage and payload."""
+    """Identifies a task instance, whatever its id: environment, stage and payload as one text."""
     return json.dumps([task.env, task.stage, task.payload], sort_keys=True, default=str)

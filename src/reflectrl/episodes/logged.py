@@ -1,4 +1,4 @@
-"""What is done to logged episodes before they are learned from: select, strip of reflections."""
+"""Preparing logged episodes for learning: select some, or remove their reflections."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from reflectrl.types import Episode, Step
 
 
 def successes(episodes: Iterable[Episode]) -> list[Episode]:
-    """Those that won: what filtered imitation and expert iteration learn from."""
+    """The episodes that were won, from which filtered imitation and expert iteration learn."""
     return [episode for episode in episodes if episode.success]
 
 
 def without_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes as a policy sees them that plays without a reflector."""
+    """The episodes without their reflections, for a policy that plays without a reflector."""
     for episode in episodes:
         yield replace(episode, steps=tuple(_acting(step) for step in episode.steps))
 
 
 def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """Those of the episodes in which every step was reflected on."""
+    """The episodes in which every step has a reflection."""
     return (episode for episode in episodes if all(step.reflection is not None for step in episode.steps))
 
 

@@ -1,4 +1,4 @@
-"""An episode as one line of JSON: schema-versioned, and read strictly against the vocabulary's own types."""
+"""An episode as one line of JSON, with a schema version; reading it checks everything against the types."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from reflectrl.plugins import suggestion
 from reflectrl.types import Episode, Step
 
 SCHEMA = 2
-"""2 since a step's `lesson` became its `label`; lines of schema 1 are read as well."""
+"""Version 2 renamed a step's `lesson` to `label`; lines of version 1 can still be read."""
 
 
 def to_line(episode: Episode) -> str:
-    """An episode as one JSON line without the line break; its last key is a checksum of what stands before it.
+    """An episode as one JSON line, without the line break; its last key is a checksum of everything before.
 
     Raises:
-        ValueError: a number is not finite; JSON has no word for it.
+        ValueError: a number is not finite, which JSON cannot express.
     """
     data = {"schema": SCHEMA, **vars(episode)}
     return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars))
 
 
 def from_line(line: str) -> Episode:
-    """Read one line back. Keys with a default may be missing, and so may the checksum; unknown ones may not be there.
+    """Read one line. Keys with a default may be missing, and so may the checksum; unknown keys are errors.
 
     Raises:
         ValueError: what is wrong with the line, in a few words.
@@ -55,12 +55,12 @@ def from_line(line: str) -> Episode:
 
 
 def refuse_constant(word: str) -> None:
-    """Refuse NaN and the infinities, which Python's reader of JSON takes; for its `parse_constant`."""
+    """For `json.loads(parse_constant=...)`: refuse NaN and infinities, which Python would accept."""
     raise ValueError(f"{word} is not a number of JSON")
 
 
 def _problem(step: Step) -> str | None:
-    """What does not fit together in a step, or None."""
+    """What is inconsistent in a step, or None."""
     legal = range(len(step.observation.actions))
     chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
     if any(action is not None and action not in legal for action in chosen):
@@ -74,7 +74,7 @@ def _problem(step: Step) -> str | None:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What turns a JSON value into a value of that type, or raises ValueError."""
+    """A function that turns a JSON value into a value of this type, or raises ValueError."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return partial(_read_object, hint, {name: _reader(h) for name, h in typing.get_type_hints(hint).items()})

@@ -1,6 +1,7 @@
-"""Episodes of which not everything is known: what somebody tells of them, before an environment adds the rest.
+"""Episodes from elsewhere, of which not everything may be known.
 
-`teach.replayed` plays such an episode again in its environment; `teach.as_told` takes it as it is.
+`teach.replayed` plays such an episode again in its environment, which adds what is missing; `teach.as_told` takes it
+as it is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from reflectrl.types import Episode, Observation, Task, Turn
 
 @dataclass(frozen=True)
 class ToldStep:
-    """A step as somebody tells it; None is what is not told.
+    """A step of an episode from elsewhere; None means unknown.
 
     Attributes:
         action: the text of the action taken, or its index among the legal ones.
-        observation: a text, or its two parts.
-        turns: what was said, without the choice of the action where that is not known in full.
-        mistake: whether it is not to be imitated.
+        observation: one text, or its two parts.
+        turns: the turns of the players; the choice of the action may be missing.
+        mistake: whether the step must not be imitated.
     """
 
     action: str | int
@@ -32,11 +33,11 @@ class ToldStep:
 
 @dataclass(frozen=True)
 class ToldEpisode:
-    """An episode as somebody tells it; None is what is not told.
+    """An episode from elsewhere; None means unknown.
 
     Attributes:
         task: the task, or its id.
-        whole: the episode itself, where it comes from a log of ours.
+        whole: the complete episode, if it comes from one of our own logs.
     """
 
     task: Task | str
@@ -49,7 +50,7 @@ class ToldEpisode:
 
 
 def told(episode: Episode) -> ToldEpisode:
-    """An episode of a log of ours, as somebody tells it."""
+    """Convert an episode of one of our own logs."""
     steps = (
         ToldStep(step.observation.actions[step.action], step.observation, step.observation.actions, step.reward,
                  step.events, step.turns)

@@ -1,9 +1,9 @@
-"""How much better each choice turned out than expected: estimators that compare episodes, or steps, or ask a critic.
+"""Advantages: how much better each choice turned out than expected, judged by comparison or by a critic.
 
-What all of them read is `rollouts.Steps`: K episodes of a task (those that began at the same point of it), flattened
-into N steps. Advantages are in reward units, or without unit where a group's own deviation divides them, and none
-carries a gradient. `docs/learner.md` says which of them are biased and how; `python -m benchmarks.gradients` measures
-it against the exact gradient of a small environment.
+All estimators read `rollouts.Steps`: K episodes per task (that began at the same point of it), flattened into N steps.
+Advantages are in reward units, or without unit if they are divided by a group's standard deviation. None carries a
+gradient. `docs/learner.md` says which of them are biased, and how; `python -m benchmarks.gradients` compares them with
+the exact gradient of a small environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Generalised advantage estimation on the critic's values."""
+    """Generalised advantage estimation with the critic's values."""
     assert values_N is not None
     return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
 
@@ -37,24 +37,24 @@ COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dr-grpo": lambda totals_K: totals_K - totals_K.mean(),
     "grpo": lambda totals_K: (totals_K - totals_K.mean()) / totals_K.std(correction=0).clamp_min(1e-8),
 }
-"""How the returns of a group, the K episodes of a task, are compared; whole returns, since rewards-to-go of different
-episodes do not belong to comparable states.
+"""How the returns of a group, the K episodes of a task, are compared. They are whole returns, because rewards-to-go of
+different episodes belong to states that cannot be compared.
 
 - "leave-one-out" subtracts the mean of the others: unbiased (RLOO, Ahmadian et al. 2024, "Back to Basics: Revisiting
   REINFORCE-Style Optimization").
 - "dr-grpo" subtracts the mean of all, which is leave-one-out times (K - 1) / K: unbiased in direction where all groups
   are equally large (Dr. GRPO, Liu et al. 2025, "Understanding R1-Zero-Like Training").
-- "grpo" divides that by the group's standard deviation: tasks that are nearly always won or lost weigh more, a bias
+- "grpo" divides that by the group's standard deviation, so tasks that are nearly always won or lost weigh more: a bias
   (GRPO, Shao et al. 2024, "DeepSeekMath", section 4.1).
 """
 
 
 def compared(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Each episode's whole return compared with those of its task, at all of its steps.
+    """Compare each episode's whole return with those of its task; all steps of an episode get the same advantage.
 
-    With GRPO, each episode weighs alike however many steps it has, so that steps of short ones weigh more: a second
-    bias, which Dr. GRPO avoids. A task whose episodes all returned the same gives zeros: normalised, rounding would
-    weigh as much as wins do.
+    With GRPO, every episode has the same weight whatever its length, so steps of short episodes weigh more: a second
+    bias, which Dr. GRPO avoids. A task whose episodes all have the same return gives zeros; otherwise normalisation
+    would give rounding errors the weight of wins.
     """
     advantages_N, groups = torch.zeros(len(steps)), defaultdict[str, list[slice]](list)
     for task, span in zip(steps.task_ids, steps.spans(), strict=True):
@@ -72,9 +72,9 @@ def compared(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
 def gigpo(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
     """Dr. GRPO's advantages plus `step_coef` times each step's own: its reward-to-go minus the mean from equal states.
 
-    Steps are grouped by task and by equal observation (state and legal actions), whichever episode they belong to; a
-    step that is alone in its group adds nothing, which is biased towards states that are met often (GiGPO, Feng et al.
-    2025, "Group-in-Group Policy Optimization", equations 4 to 8, with their F_norm = 1).
+    Steps are grouped by task and by equal observation (state and legal actions), whichever episode they belong to. A
+    step that is alone in its group adds nothing, so there is a bias towards states that are met often (GiGPO, Feng et
+    al. 2025, "Group-in-Group Policy Optimization", equations 4 to 8, with their F_norm = 1).
     """
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for task, span in zip(steps.task_ids, steps.spans(), strict=True):
@@ -92,29 +92,29 @@ ADVANTAGES: dict[str, Callable[[Steps, RLConfig, Tensor | None], Tensor]] = {
     "gigpo": gigpo,
     "critic": critic,
 }
-"""What `rl.baseline` may be beside "none" and "mean", which need no comparison."""
+"""The values of `rl.baseline` other than "none" and "mean", which need no comparison."""
 
 
 def is_level(totals_K: Tensor) -> bool:
-    """Whether none of several episodes did better than another, but for rounding."""
+    """Whether several episodes all have the same return, apart from rounding."""
     return len(totals_K) > 1 and float(totals_K.max() - totals_K.min()) <= 1e-6 * max(1.0, float(totals_K.abs().max()))
 
 
 def with_signal(episodes: Sequence[Episode], group: int, pay: Callable[[Episode], Tensor]) -> list[Episode]:
-    """Those of the episodes whose group did not all return the same; groups of equal size follow each other."""
+    """The episodes of those groups whose returns differ. The episodes come group by group, `group` at a time."""
     groups = [episodes[i : i + group] for i in range(0, len(episodes), group)]
     totals = [torch.stack([pay(episode).sum() for episode in members]) for members in groups]
     return [one for members, totals_K in zip(groups, totals, strict=True) if not is_level(totals_K) for one in members]
 
 
 def imitate_gains(batch: Batch, spans: Sequence[slice]) -> list[float]:
-    """Turn a batch of past successes into one of self-imitation, and say how much each episode has to teach.
+    """Turn a batch of past successes into one for self-imitation, in place; returns the episodes' new priorities.
 
-    Only steps that turned out better than expected count, for policy and critic, and as if the policy had chosen so now
-    (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3).
+    Only steps that turned out better than expected count, for policy and critic, and they are treated as if the current
+    policy had chosen them (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3).
 
     Returns:
-        The mean gain of each episode's steps plus a little, which lets every one be drawn: its priority.
+        For each episode, the mean gain of its steps, plus a little so that every episode can be drawn.
     """
     gains_N = batch.advantages_N.clamp(min=0)
     if batch.values_N is not None:

@@ -1,4 +1,4 @@
-"""Which stage of an environment is being learned and when to move on; and where in a task its episodes begin."""
+"""Curricula: which stage of an environment is learned and for how long, and where in a task episodes begin."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Curriculum:
 
     Args:
         stages: stage names, the easiest first; the last is the whole task.
-        kind: "none" stays at the last stage; "equal" gives every stage an equal share of the updates (what does not
-            divide evenly goes to the last); "gate" moves on when the mean success rate over the latest `window`
-            updates at the stage reaches `gate`.
-        updates: number of updates of the whole training ("equal").
-        gate: success rate in [0, 1] that opens the next stage ("gate").
-        window: number of updates over which it is averaged; a stage lasts at least this long ("gate").
+        kind: "none" stays at the last stage; "equal" gives every stage an equal share of the updates (the remainder
+            goes to the last); "gate" moves on when the mean success rate over the latest `window` updates of the stage
+            reaches `gate`.
+        updates: the number of updates of the whole training (for "equal").
+        gate: the success rate in [0, 1] that opens the next stage (for "gate").
+        window: the number of updates over which it is averaged; a stage lasts at least this long (for "gate").
 
     Raises:
         UserError: "equal" with fewer updates than stages, so that some stage would never be learned.
@@ -57,16 +57,16 @@ class Curriculum:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The stages that are not being learned, the last first; none where there is no curriculum."""
+        """The other stages, the last one first; none if there is no curriculum."""
         if self._kind == "none":
             return ()
         return tuple(stage for stage in reversed(self.stages) if stage != self.stage)
 
     def advance(self, success_rate: float) -> bool:
-        """Take note of an update's success rate (in [0, 1]); True when the stage changes with it.
+        """Record the success rate (in [0, 1]) of an update; returns whether the stage has changed.
 
-        To be called once after each update. After True, successes collected so far belong to an easier stage, and the
-        replay buffer is cleared.
+        Call this once after each update. If it returns True, the successes so far belong to an easier stage, so the
+        replay buffer should be cleared.
         """
         self._rates.append(success_rate)
         if self._index == len(self.stages) - 1 or not self._finished():
@@ -81,7 +81,7 @@ class Curriculum:
         return len(latest) == self._window and sum(latest) / self._window >= self._gate - 1e-9  # rounding
 
     def state(self) -> dict[str, Any]:
-        """Where the curriculum stands, as JSON values."""
+        """The state of the curriculum, as JSON values."""
         return {"stage": self.stage, "rates": list(self._rates)}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -99,20 +99,21 @@ class Curriculum:
 
 
 class SuccessRates:
-    """How often each task has been won of late, and how much is to be learned from it.
+    """How often each task has been won recently, and so how much can be learned from it.
 
-    A task is drawn in proportion to 4 p (1 - p) + 0.1, where p is its success rate: those won between one time in five
-    and four in five are drawn six times as often or more as those always or never won. Of a group of episodes that all
-    went the same, nothing can be learned by comparison; p (1 - p) is the chance that two differ, halved (Rutherford et
-    al. 2024, "No Regrets", who call it learnability; Foster and Foerster 2025 use it for language models). A task not
-    played yet counts as won half the time. Earlier episodes count for a tenth less with each later one.
+    A task is drawn in proportion to 4 p (1 - p) + 0.1, where p is its success rate. Tasks won between one time in five
+    and four times in five are thus drawn at least six times as often as tasks that are always or never won. A group of
+    episodes with the same outcome teaches nothing by comparison, and p (1 - p) is half the chance that two outcomes
+    differ (Rutherford et al. 2024, "No Regrets", call it learnability; Foster and Foerster 2025 use it for language
+    models). A task that was not played yet counts as won half the time. With each later episode of a task, the earlier
+    ones lose a tenth of their weight.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float]] = {}  # of each task, episodes and wins, earlier ones fading
 
     def add(self, episodes: Iterable[Episode]) -> None:
-        """Take note of episodes that were played from the beginning."""
+        """Record the outcomes of episodes that were played from the beginning."""
         for episode in episodes:
             played, won = self._known.get(self._key(episode.task), (0.0, 0.0))
             self._known[self._key(episode.task)] = 0.9 * played + 1, 0.9 * won + episode.success
@@ -129,7 +130,7 @@ class SuccessRates:
         return f"{task.stage}/{task.id}"
 
     def state(self) -> dict[str, Any]:
-        """What is known, as JSON values."""
+        """The counts, as JSON values."""
         return {key: list(counts) for key, counts in self._known.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -138,7 +139,7 @@ class SuccessRates:
 
 
 def growing_horizon(config: RLConfig, last: int, update: int) -> int:
-    """The horizon of an update's episodes: from `config.first_horizon` evenly to `last` in half of the updates."""
+    """The horizon of an update: in the first half of the updates, it grows from `config.first_horizon` to `last`."""
     share = min(1.0, 2 * update / config.updates)
     return min(last, config.first_horizon + int(share * (last - config.first_horizon)))
 
@@ -151,11 +152,11 @@ def draw_tasks(
     rng: np.random.Generator,
     rates: SuccessRates | None = None,
 ) -> list[Task]:
-    """Training tasks of an update: those of the curriculum's stage, and a share `rehearsal` from the other stages.
+    """Draw the training tasks of an update: from the curriculum's stage, and a share `rehearsal` from other stages.
 
-    A stage shows only a part of the whole task, and a policy trained on nothing else forgets the rest within a few
-    updates: on the pickup stage of taxi it soon tries to pick up where it should drop off. Tasks of one stage are drawn
-    without replacement (with, where there are fewer), all alike or by their success `rates`.
+    A stage is only a part of the whole task, and a policy that trains on nothing else forgets the rest within a few
+    updates: on the pickup stage of taxi, it soon tries to pick up where it should drop off. Tasks of a stage are drawn
+    without replacement if there are enough, with equal chances or weighted by their success `rates`.
     """
 
     def draw(stage: str, number: int) -> list[Task]:
@@ -173,13 +174,13 @@ def draw_tasks(
 
 
 def replayed(episode: Episode) -> int:
-    """How many steps stand before the player's first turn: those that led to where the episode was to begin."""
+    """The number of steps before the player's first turn: the repeated ones that led to the episode's start."""
     return next((i for i, step in enumerate(episode.steps) if step.choice is not None), len(episode.steps))
 
 
 @dataclass(frozen=True)
 class Win:
-    """A winning episode, as much of it as it takes to go through it again."""
+    """As much of a winning episode as is needed to repeat it."""
 
     task: Task
     seed: int
@@ -187,12 +188,12 @@ class Win:
 
     @classmethod
     def of(cls, episode: Episode) -> Win:
-        """The win that an episode is, whether it was played from the beginning or from a start."""
+        """Make a win of an episode, which may have been played from the beginning or from a later start."""
         actions = tuple(step.observation.actions[step.action] for step in episode.steps)
         return cls(episode.task, episode.provenance.get("started_from", episode.seed), actions)
 
     def wins_again(self, env: TextEnv) -> bool:
-        """Whether the same actions win once more, as they do wherever an environment keeps its promises."""
+        """Whether the same actions win again; they do in every environment that keeps its promises."""
         try:
             steps, now = begin(env, self.task, Start(self.seed, self.actions))
         except UserError:
@@ -201,21 +202,21 @@ class Win:
 
 
 class ReverseCurriculum:
-    """Lets a share of the groups begin shortly before a win, and moves their start towards the beginning.
+    """Starts a share of the groups shortly before a win, and moves their start towards the beginning of the task.
 
-    All starts lie `distance` actions before the end of a winning episode of the stage. After an update in which at
-    least `gate` of the episodes from there won, the distance grows by `step`; after one in which none did, it shrinks
-    by as much, so that it stays where there is something to learn. Wins shorter than that are not begun from any more.
-    The shortest win of each task is kept.
+    All starts are `distance` actions before the end of a winning episode of the stage. If at least `gate` of the
+    episodes that began there have won in an update, the distance grows by `step`; if none has won, it shrinks by
+    `step`. So it stays where there is something to learn. Wins that are shorter than the distance are not used any
+    more. For each task, the shortest win is kept.
 
     Sources: Salimans and Chen 2018, "Learning Montezuma's Revenge from a Single Demonstration"; Florensa et al. 2017,
-    "Reverse Curriculum Generation for Reinforcement Learning", whose starts are neither too easy nor too hard. One
-    distance for all tasks, where they have one per task or demonstration: tasks here are many, and seldom drawn twice.
+    "Reverse Curriculum Generation for Reinforcement Learning", whose starts are neither too easy nor too hard. Here one
+    distance is used for all tasks, not one per task or demonstration, because tasks are many and seldom drawn twice.
 
     Args:
-        share: of the groups of the stage, in [0, 1); 0 turns it off. One group at least begins at the beginning.
-        gate: success rate in [0, 1].
-        step: actions.
+        share: the share of the stage's groups, in [0, 1); 0 turns this off. At least one group starts at the beginning.
+        gate: a success rate in [0, 1].
+        step: a number of actions.
     """
 
     def __init__(self, share: float, gate: float, step: int) -> None:
@@ -228,7 +229,7 @@ class ReverseCurriculum:
         return len(self._wins)
 
     def add(self, episodes: Iterable[Episode], env: TextEnv) -> None:
-        """Keep the wins among the episodes that are shorter than those known; `env` tries whether they win again."""
+        """Keep the winning episodes that are shorter than the known wins, if they win again when repeated in `env`."""
         if not self.share:
             return
         for episode in episodes:
@@ -242,7 +243,7 @@ class ReverseCurriculum:
                 self._say_once("lost", f"a win of task {win.task.id!r} does not win again; such are not begun from")
 
     def draw(self, stage: str, groups: int, rng: np.random.Generator) -> list[tuple[Task, Start]]:
-        """Tasks and starts for a share of so many groups; fewer, or none, where no win is long enough."""
+        """Draw tasks and starts for a share of so many groups; none if no win is long enough."""
         count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
         if count > 0 and not self._wins:
             self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
@@ -254,14 +255,14 @@ class ReverseCurriculum:
         return [(win.task, Start(win.seed, win.actions[: -self.distance])) for win in wins]
 
     def advance(self, success_rate: float) -> None:
-        """Move the start after an update, by the success rate of the episodes that began there."""
+        """Move the start after an update, given the success rate of the episodes that began there."""
         if success_rate >= self.gate - 1e-9 and success_rate > 0:
             self.distance += self.step
         elif success_rate == 0:
             self.distance = max(self.step, self.distance - self.step)
 
     def restart(self) -> None:
-        """Begin near the win again: another stage is learned now."""
+        """Start close to the win again, because another stage is learned now."""
         self.distance = self.step
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows of supervised fine-tuning as tokens, how they are grouped into batches, and their loss."""
+"""Supervised fine-tuning: its rows as tokens, how they are grouped into batches, and their loss."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from reflectrl.prompts import tokenize
 from reflectrl.types import named_seed
 
 ACTIVATIONS = 4 * 2**30
-"""About how many bytes of activations a pass keeps for its gradient; a batch that takes more goes in several passes."""
+"""About how many bytes of activations a pass may keep for its gradient; larger batches are split into passes."""
 
 Share = Callable[[Sequence[Ids]], Packing]
 
 
 class Example(NamedTuple):
-    """Token ids of prompt and completion; the loss is on `ids[start:]`."""
+    """The token ids of a prompt and its completion. The loss is taken on the completion, `ids[start:]`."""
 
     ids: Ids
     start: int
 
 
 class Examples(Sequence[Example]):
-    """Rows that are turned into tokens when they are asked for, since a short training sees few of many.
+    """Rows that are turned into tokens only when they are asked for, since a short training sees few of them.
 
     Attributes:
-        histories: what each row's prompt begins with; rows of one episode stand in order, so theirs only grows.
+        histories: the history with which each row's prompt begins. Rows of one episode are in order, so it grows.
     """
 
     def __init__(self, histories: Sequence[str], encode: Callable[[int], Example]) -> None:
@@ -54,7 +54,7 @@ class Examples(Sequence[Example]):
 
 
 def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Examples:
-    """Rows of the reflector as tokens; the completion ends with end-of-text, or as the turns of a chat do."""
+    """Tokenise the reflector's rows; a completion ends with end-of-text, or with the end of a chat turn."""
 
     def encode(index: int) -> Example:
         text = rows[index].completion
@@ -66,9 +66,9 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 
 
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
-    """Rows of the policy as tokens; the completion is one label, or the action's text where the policy scores texts.
+    """Tokenise the policy's rows; the completion is one label, or the action's text if the policy scores texts.
 
-    Labels are shuffled where the policy shuffles them.
+    If the policy shuffles labels, they are shuffled here too.
     """
 
     def encode(index: int) -> Example:
@@ -87,7 +87,7 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Exa
 
 
 def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
-    """Rows in groups: those of one episode, whose history only grows; or each row alone."""
+    """Group rows by episode (within one, the history only grows), or put each row in a group of its own."""
     if not by_episode or not isinstance(rows, Examples):
         return [range(i, i + 1) for i in range(len(rows))]
     texts = rows.histories
@@ -96,14 +96,14 @@ def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
 
 
 def spread(groups: Sequence[range], most: int) -> list[int]:
-    """Rows of whole groups, spread evenly over all groups; `most` rows or a few more."""
+    """About `most` rows: those of some whole groups, spread evenly over all groups."""
     rows = sum(map(len, groups))
     count = max(1, min(len(groups), round(most * len(groups) / rows)))
     return [row for i in range(count) for row in groups[i * len(groups) // count]]
 
 
 def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
-    """Row indices, epoch after epoch, the groups in a new order each; the first `skip` batches are passed over."""
+    """Batches of row indices, epoch after epoch, with the groups shuffled anew; the first `skip` are left out."""
     epoch, given = 0, 0
     while True:
         order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(len(groups))
@@ -116,7 +116,7 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
 
 
 def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
-    """Which rows of a batch go through the model together: as many as `ACTIVATIONS` allows, or as the user says."""
+    """Split a batch into passes through the model: as many rows as `ACTIVATIONS` allows, or as the user says."""
     if config.accumulate:
         return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
     earlier: list[Ids] = [(), *(row.ids for row in rows)]
@@ -132,13 +132,13 @@ def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig)
 
 
 def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share = pack) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits at the completion tokens of some rows, M, row behind row, and nowhere else. No token is padding.
+    """Logits at the M completion tokens of some rows, one row after another. There is no padding.
 
     Args:
-        share: how rows are packed: `pack` encodes what they have in common once, `apart` lays one behind another.
+        share: how rows are packed: `pack` encodes common beginnings once; `apart` keeps every row on its own.
 
     Returns:
-        (logits (M, V) in float32, the hidden states (M, D) they were made of, token ids (M,)); gradients flow.
+        Logits (M, V) in float32, the hidden states (M, D) they come from, and token ids (M,). Gradients flow.
     """
     packing = share([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
@@ -148,7 +148,7 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
 
 
 def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
-    """Loss summed over the completion tokens of some rows (nats)."""
+    """The loss, summed over the completion tokens of some rows (nats)."""
     logits_MV, _, targets_M = completion_logits(lm, rows, share)
     return completion_nll(logits_MV, targets_M) * len(targets_M)
 

@@ -1,7 +1,7 @@
-"""What the learner is paid beside the environment's rewards, where those are rare: milestones, and a bonus for novelty.
+"""Extra rewards for the learner where the environment's are rare: for milestones, and for novelty.
 
-Both are off by default, and change what is learned from, never what is reported: success and returns are those of the
-environment. Starts near a win, the third help, are a curriculum (`curriculum.ReverseCurriculum`).
+Both are off by default. They change what is learned from, never what is reported: success and returns are always the
+environment's. A third remedy, starting near a win, is a curriculum (`curriculum.ReverseCurriculum`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from reflectrl.types import Episode, Observation, UserError
 
 
 def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
-    """The share of the milestones that an episode has reached before each of its T steps and after the last: T + 1.
+    """The share of the milestones that an episode has reached before each of its T steps, and after the last (T + 1).
 
     Args:
-        milestones: event → stage, as an environment has them; a stage counts once, however many events tell of it.
+        milestones: event → stage, as in `TextEnv`; a stage counts once, even if several events lead to it.
     """
     total, reached = len(set(milestones.values())), set[str]()
     shares = [0.0]
@@ -36,26 +36,25 @@ def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
 
 
 def shaping(potentials_T1: Sequence[float], gamma: float) -> list[float]:
-    """F_t = gamma · Phi(s_{t+1}) - Phi(s_t): added to the rewards, it changes no policy's rank.
+    """F_t = gamma · Phi(s_{t+1}) - Phi(s_t): potential-based shaping, which does not change which policy is best.
 
-    Discounted and summed from step t to the last of T, it is gamma^(T-t) · Phi(s_T) - Phi(s_t): with Phi(s_T) = 0, a
-    number that no action from t on has an influence on (Ng, Harada and Russell 1999, "Policy Invariance Under Reward
+    Its discounted sum from step t to the last step T is gamma^(T-t) · Phi(s_T) - Phi(s_t). If Phi(s_T) = 0, no action
+    from t on can influence it (Ng, Harada and Russell 1999, "Policy Invariance Under Reward
     Transformations"; Grzes 2017, "Reward Shaping in Episodic Reinforcement Learning", on the last state).
 
     Args:
-        potentials_T1: [T + 1] potentials of the states of an episode.
-        gamma: the discount factor of the learner.
+        potentials_T1: [T + 1] the potentials of an episode's states.
+        gamma: the learner's discount factor.
     """
     return [gamma * after - before for before, after in pairwise(potentials_T1)]
 
 
 class ObservationCounts:
-    """How often the policy has reached each observation, over the whole training and all of its tasks.
+    """How often the policy has reached each observation, counted over the whole training and all tasks.
 
-    Two observations are equal if their `state` and their legal actions are: the history tells of the whole past, and no
-    two would ever be equal with it. Counts are not kept by task, since where tasks are many none is played twice:
-    everything in it would be new for ever, and the bonus would not fade. What the policy cannot tell apart is not new
-    to it either.
+    Two observations count as equal if their `state` and their legal actions are equal. The history is left out, because
+    it contains the whole past, and no two would be equal. Counts are not kept per task: with many tasks, few are
+    played twice, so everything would stay new and the bonus would never fade.
     """
 
     def __init__(self) -> None:
@@ -63,17 +62,17 @@ class ObservationCounts:
 
     @staticmethod
     def key(observation: Observation) -> str:
-        """A short digest of what makes observations equal."""
+        """A short digest of the parts that make two observations equal."""
         text = "\x1f".join((observation.state, *observation.actions))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def add(self, episodes: Iterable[Episode]) -> None:
-        """Count what each of the policy's own actions led to."""
+        """Count the observations to which the policy's own actions have led."""
         for episode in episodes:
             self._counts.update(self.key(step.observation) for step in episode.steps[replayed(episode) + 1 :])
 
     def bonus(self, observation: Observation) -> float:
-        """1 / sqrt(n) for what was reached n times, in (0, 1]; what was never counted is as good as reached once.
+        """1 / sqrt(n) for an observation that was reached n times, in (0, 1]; 1 if it was never counted.
 
         Source: the exploration bonus of MBIE-EB (Strehl and Littman 2008), as Bellemare et al. 2016, "Unifying
         Count-Based Exploration and Intrinsic Motivation", use it.
@@ -90,13 +89,13 @@ class ObservationCounts:
 
 
 class Pay:
-    """What the learner is paid for the steps of an episode: the environment's rewards, and what exploration adds.
+    """The learner's rewards for the steps of an episode: the environment's, plus what exploration adds.
 
     Args:
         env: names the milestones.
 
     Raises:
-        UserError: `config.milestone_coef` is set, and the environment has no milestones.
+        UserError: `config.milestone_coef` is set, but the environment has no milestones.
     """
 
     def __init__(self, config: RLConfig, env: TextEnv) -> None:
@@ -111,7 +110,7 @@ class Pay:
         self.gamma = config.gamma if config.baseline in ("none", "mean", "critic") else 1.0
 
     def __call__(self, episode: Episode) -> Tensor:
-        """[T] rewards to learn from, in environment units, of all steps of an episode."""
+        """[T] the rewards to learn from, one per step of an episode, in environment units."""
         rewards_T = torch.tensor([step.reward for step in episode.steps])
         if self.config.milestone_coef:
             rewards_T += torch.tensor(self.shaped(episode))
@@ -122,7 +121,7 @@ class Pay:
     def shaped(self, episode: Episode) -> list[float]:
         """[T] rewards of potential-based shaping by milestones.
 
-        The potential of an end is 0. Whether that of the horizon is one too, `config.milestone_at_horizon` says.
+        The potential of a terminal state is 0. `config.milestone_at_horizon` says whether it is also 0 at the horizon.
         """
         phi_T1 = [self.config.milestone_coef * share for share in potentials(episode, self.milestones)]
         if not (episode.truncated and self.config.milestone_at_horizon == "kept"):
@@ -130,13 +129,13 @@ class Pay:
         return shaping(phi_T1, self.gamma)
 
     def bonuses(self, episode: Episode) -> list[float]:
-        """[T] bonuses: that of each observation for the step that led there; the last step leads to none."""
+        """[T] the bonus of each step: that of the observation it led to. The last step leads to none."""
         own = replayed(episode)
         paid = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
         return [0.0] * own + paid + [0.0]
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """What is worth watching: the mean bonus of an episode, the mean share of the milestones that it reached."""
+        """Metrics: the mean bonus per episode, and the mean share of milestones reached."""
         noted = dict[str, float]()
         if self.config.count_coef:
             noted["count_bonus"] = sum(sum(self.bonuses(episode)) for episode in episodes) / len(episodes)

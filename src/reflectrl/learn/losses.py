@@ -1,8 +1,8 @@
 """Losses and advantages as pure functions of tensors: no model, no state, no randomness.
 
 Tensor names carry their dimensions: T steps of one episode, N steps of a batch (or tokens, for text), K episodes of one
-task, A actions, V vocabulary. Log-probabilities are in nats. An illegal action has log-probability -inf; every
-function here that reads such log-probabilities gives finite values and finite gradients all the same.
+task, A actions, V vocabulary. Log-probabilities are in nats. An illegal action has log-probability -inf, and every
+function here that reads log-probabilities still gives finite values and finite gradients.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from reflectrl.config import RLConfig
 def restricted_log_softmax(logits_NA: Tensor, legal_NA: Tensor) -> Tensor:
     """Log-probabilities over the legal actions only, at least in float32.
 
-    log pi(a|s) = z_a - log sum_{b legal} exp z_b for legal a, and -inf otherwise: an illegal action cannot be sampled
-    and its logit receives no gradient. This is invalid action masking (Huang and Ontanon 2022, "A Closer Look at
-    Invalid Action Masking in Policy Gradient Algorithms", section 3).
+    log pi(a|s) = z_a - log sum_{b legal} exp z_b for legal a, and -inf otherwise. So an illegal action cannot be
+    sampled, and its logit receives no gradient. This is invalid action masking (Huang and Ontanon 2022, "A Closer Look
+    at Invalid Action Masking in Policy Gradient Algorithms", section 3).
 
     Args:
         logits_NA: [N, A] scores of the actions.
@@ -173,7 +173,7 @@ def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
         advantages_N: [N] advantages, taken as constants.
 
     Returns:
-        Scalar; only its gradient has a meaning.
+        Scalar; only its gradient is meaningful.
     """
     return -(advantages_N.detach() * logp_N).mean()
 

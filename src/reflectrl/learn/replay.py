@@ -11,12 +11,12 @@ from reflectrl.types import Episode
 
 
 class ReplayBuffer:
-    """The latest successful episodes, at most `slots` of them; the oldest makes room for the newest.
+    """The latest successful episodes, at most `slots` of them; new ones replace the oldest.
 
     Args:
-        slots: greatest number of episodes kept; 0 keeps none.
-        episodes: what to begin with (failures are left out here too).
-        priorities: of those episodes, where they were drawn by priority before.
+        slots: the largest number of episodes; 0 keeps none.
+        episodes: the first episodes (failures are left out).
+        priorities: the priorities of those episodes, if they had some.
     """
 
     def __init__(self, slots: int, episodes: Iterable[Episode] = (), priorities: Sequence[float] = ()) -> None:
@@ -38,7 +38,7 @@ class ReplayBuffer:
         return tuple(self._priorities)
 
     def add(self, episodes: Iterable[Episode], priorities: Sequence[float] = ()) -> None:
-        """Keep those of the episodes that succeeded. Without priorities they get the highest, to be drawn soon."""
+        """Keep the successful ones of some episodes. Without `priorities` they get the highest, to be drawn soon."""
         succeeded = [episode for episode in episodes if episode.success]
         self._priorities.extend(priorities or [max(self._priorities, default=1.0)] * len(succeeded))
         self._kept.extend(succeeded)

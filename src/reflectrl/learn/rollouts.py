@@ -101,7 +101,7 @@ class EpisodeRollouts(Rollouts):
             order = {job.seed: i for i, job in enumerate(jobs)}
             batch, reflecting = config.episodes, config.reflect_probability
             played = rollout(jobs, self.make_env, self.policy, self.reflector, batch, reflecting)
-            ordered = sorted(played, key=lambda episode: order[episode.seed])
+            ordered = self.judged(sorted(played, key=lambda episode: order[episode.seed]))
             self.fresh, drawn = [*self.fresh, *ordered], drawn + len(groups)
             learned += with_signal(ordered, config.group, self.pay) if config.refills else ordered
             wanted = config.episodes // config.group - len(learned) // config.group
@@ -125,6 +125,10 @@ class EpisodeRollouts(Rollouts):
         begun = self.reverse.draw(stage, sum(task.stage == stage for task in tasks), self.rng)
         near = [(task, {"started_from": start.seed}, start) for task, start in begun]
         return [*near, *((task, {}, None) for task in tasks[len(near) :])]
+
+    def judged(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Fresh episodes, those of a group side by side, before anything is learned from them: a place for judges."""
+        return list(episodes)
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
         config = self.config

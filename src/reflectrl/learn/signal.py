@@ -1,4 +1,4 @@
-"""What reward alone could teach in an environment, judged from a sample of random play."""
+"""Whether reward alone can teach something in an environment, judged from a sample of random play."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
 
 EPISODES = 60
-"""Fewest episodes of a sample of random play; tasks are played again where there are fewer of them."""
+"""The smallest number of episodes in a sample of random play; if there are fewer tasks, they are repeated."""
 RARE = 20_000
-"""Steps of random play after which reward that nobody has found is taken for reward that is not there."""
+"""After this many steps of random play without any reward, we conclude that there is none to be found."""
 
 
 @dataclass(frozen=True)
 class Signal:
-    """What was seen in some episodes of random play.
+    """Statistics of some episodes of random play.
 
     Attributes:
         episodes, steps: how many there were.
         won: how many episodes ended in success.
-        rewarded: how many had a step with a reward above 0.
-        unmarked: how many ended by a step with a reward above 0, and were not won.
+        rewarded: how many episodes had a step with a reward above 0.
+        unmarked: how many episodes ended with a reward above 0 but did not count as won.
         events: event → how many episodes had it.
         lowest, highest: return of an episode, in environment units.
         fewest, most: legal actions of a state.
@@ -49,19 +49,20 @@ class Signal:
 
     @property
     def problem(self) -> str | None:
-        """Why reward alone could teach nothing, as far as the sample shows, or None.
+        """Why reward alone can teach nothing, as far as the sample shows; None if it can.
 
-        There has to be a choice, and not every episode may earn the same.
+        There must be a choice between actions, and the returns must differ.
         """
         if self.most < 2:
             return "there was never more than one legal action, so there is nothing to choose"
         if self.lowest == self.highest:
-            return f"all {self.episodes} episodes of random play earned {self.lowest:g}, so no action looks better"
+            won = f", {self.won} of them won (let the outcome that wins pay)" if self.won else ""
+            return f"all {self.episodes} episodes of random play earned {self.lowest:g}{won}, so no action looks better"
         return None
 
 
 def signal_of(episodes: Sequence[Episode]) -> Signal:
-    """What was seen in these episodes, of which there is at least one."""
+    """The statistics of these episodes; there must be at least one."""
     steps = [step for episode in episodes for step in episode.steps]
     returns = [round(episode.total_reward, 9) for episode in episodes]
     counts = [len(step.observation.actions) for step in steps]
@@ -88,13 +89,13 @@ def _pays_at_its_end(episode: Episode) -> bool:
 def random_play(
     tasks: Sequence[Task], make_env: Callable[[], TextEnv], seed: int, batch: int, steps: int
 ) -> Iterator[list[Episode]]:
-    """Play tasks at random in their order, and again where they are few, until so many steps are taken.
+    """Play the tasks at random, in order and if necessary repeatedly, until a number of steps is reached.
 
-    While all episodes earn the same it goes on, since reward may be rare, up to `RARE` steps.
+    As long as all episodes earn the same, play continues up to `RARE` steps, since rewards may be rare.
 
     Args:
-        seed: of all choices; the same seed gives the same episodes.
-        batch: episodes at the same time.
+        seed: decides all choices; the same seed gives the same episodes.
+        batch: the number of episodes played at the same time.
 
     Yields:
         The episodes of a batch of tasks.

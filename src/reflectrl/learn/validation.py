@@ -1,4 +1,4 @@
-"""How well a policy does on validation tasks, by which checkpoints are compared."""
+"""How well a policy does on validation tasks; this decides which checkpoint is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluate_policy(
     sampling: Literal["greedy", "sampled"],
     seed: int,
 ) -> dict[str, float]:
-    """Success rate and mean return of the policy as it is now, one episode per task; success matters most."""
+    """The policy's current success rate and mean return, with one episode per task."""
     player = policy.with_sampling(Sampling(1.0 if sampling == "sampled" else 0.0))
     jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
     played = list(rollout(jobs, make_env, player, reflector))
@@ -40,5 +40,5 @@ def success_rate(episodes: Sequence[Episode]) -> float:
 
 
 def mean_return(episodes: Sequence[Episode]) -> float:
-    """Mean undiscounted return, without any bonus of the learner."""
+    """The mean undiscounted return, without any extra rewards of the learner."""
     return sum(episode.total_reward for episode in episodes) / len(episodes)

@@ -1,9 +1,9 @@
-"""What players and learners ask of a language model: to read prompts, to score actions, to write texts.
+"""What players and learners ask of a language model: to read prompts, to score actions, and to write texts.
 
-Two backends answer the same calls. The plain one (`plain.py`) runs Hugging Face's forward pass, one sequence at a time:
-short, right for every architecture, the reference of the tests. The packed one (`packed.py`) is the fast engine.
-`model.backend` chooses; by default `proof.py` compares both when a model is loaded, and takes the packed one where it
-gives the same numbers.
+Several backends answer the same calls. The plain one (`plain.py`) runs Hugging Face's forward pass, one sequence at a
+time: it is short, right for every architecture, and the reference of the tests. The packed one (`packed.py`) is the
+fast engine. `model.backend` chooses. By default, `proof.py` compares the two when a model is loaded, and the packed one
+is used if it gives the same numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
-"""How an action is scored: by its label, or by the log-probability of its text (whole, per token, per word), or by that
-of its text among the legal ones (`text_scoring.py`)."""
+"""How an action is scored: by its label ("enumeration"); by the log-probability of its text (the "sum", or per "token"
+or "word"); or by that of its text among the legal ones ("trie"; see `text_scoring.py`)."""
 
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
@@ -30,11 +30,11 @@ Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
 
 
 class Answers(NamedTuple):
-    """The actions that may follow a prompt.
+    """The possible answers to a prompt, one per action.
 
     Attributes:
-        ids: for each action the tokens that take it: its label's one token, or its text with end-of-text.
-        words: number of words of each action's text.
+        ids: the tokens of each answer: the one token of the action's label, or the action's text with end-of-text.
+        words: the number of words of each action's text.
     """
 
     ids: tuple[Ids, ...]
@@ -43,16 +43,16 @@ class Answers(NamedTuple):
 
 @dataclass
 class Counters:
-    """What one player's model has computed; the numbers only grow.
+    """How much one player's model has computed; the numbers only grow.
 
     Attributes:
         passes: forward passes.
         encoded: prompt tokens that went through the model.
-        decoded: tokens that went through it while writing, wrong guesses included.
-        drafted: those of them that were guesses.
-        reused: prompt tokens that did not, because their keys and values were kept or shared.
+        decoded: tokens that went through the model while writing, wrong guesses included.
+        drafted: those of the decoded tokens that were guesses.
+        reused: prompt tokens that were not computed, because their keys and values were cached or shared.
         pairs: query-key pairs of attention, per layer and head.
-        logits: entries of the language-model head that were computed.
+        logits: logits that were computed.
     """
 
     passes: int = 0
@@ -64,20 +64,20 @@ class Counters:
     logits: int = 0
 
     def since(self, before: Counters) -> Counters:
-        """What was counted after `before` was copied."""
+        """The counts since `before`, an earlier copy."""
         return Counters(**{key: value - getattr(before, key) for key, value in vars(self).items()})
 
     def copy(self) -> Counters:
-        """The counters as they stand."""
+        """A copy of the counters as they are now."""
         return replace(self)
 
 
 class Backend(Protocol):
     """Reads, scores and writes with one player's model.
 
-    Prompts are token ids; where the caller has packed them already, a `Packing` may stand for them. KV caches belong to
-    live episodes: what a prompt shares with the last one that its cache has seen is not computed again, and there are
-    no gradients then. The plain backend has no use for them.
+    Prompts are token ids; callers that have packed them already pass the `Packing` instead. KV caches belong to live
+    episodes: the beginning that a prompt shares with the previous prompt in its cache is not computed again. With
+    caches there are no gradients. The plain backend ignores caches.
     """
 
     def read(
@@ -89,8 +89,8 @@ class Backend(Protocol):
         """Hidden states of the last layer, (M, D), after its norm.
 
         Args:
-            at: after the last token of each prompt ("ends"), or, of a `Packing`, after each of its tokens in the order
-                of its blocks ("all") or after these.
+            at: which tokens. "ends" means the last token of each prompt. For a `Packing`, "all" means every token in
+                the order of its blocks, and a list of numbers selects some of these.
         """
         ...
 
@@ -104,7 +104,7 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Logits (P, A) in float32 of each prompt's actions, and hidden states (P, D) at the prompts' ends.
 
-        Rows of prompts with fewer than A actions end in arbitrary numbers.
+        If a prompt has fewer than A actions, the rest of its row is arbitrary.
 
         Args:
             share: whether beginnings that prompts have in common may be computed once.
@@ -125,12 +125,12 @@ class Backend(Protocol):
         Args:
             draw: how a token is chosen.
             generators: one per prompt; a sampled token takes one number from it.
-            caches: hold the prompts afterwards, not what was written.
-            draft_model: guesses several tokens that one pass then checks; learns from what is written. The result is
-                the same without, but for rounding.
+            caches: afterwards they hold the prompts, but not what was written.
+            draft_model: guesses several tokens, which a single pass then checks; it learns from what is written.
+                Without it the result is the same, apart from rounding.
         """
         ...
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V) of hidden states that `read` returned, or only those of some tokens, (N, A)."""
+        """Logits (N, V) for hidden states that `read` returned, or (N, A) for the tokens `rows` only."""
         ...

@@ -1,4 +1,4 @@
-"""What is wrong with a model's source, told before anything is made: its weights are not loaded for that."""
+"""Checks of a model before a run makes anything. Its weights are not loaded."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 FEWEST = 2
-"""Labels that a tokenizer must have: no environment lists fewer actions for long."""
+"""The fewest labels that a tokenizer must have, since every environment lists at least two actions at some point."""
 
 WEIGHTS = ("*.safetensors", "*.bin")
-"""Names of files with weights."""
+"""File names of weights."""
 
 
 def require_usable(source: str, config: ModelConfig, labelled: bool, system: str = "") -> None:
-    """Refuse a model that play or training would fail with later.
+    """Refuse a model with which play or training would fail later.
 
     Args:
-        source: as in `model.source`, but not "scratch".
+        source: a value of `model.source` other than "scratch".
         labelled: whether actions are chosen by labels.
-        system: a system prompt, for its chat template.
+        system: a system prompt with which the chat template is tried.
 
     Raises:
-        UserError: nothing loadable is there, a file is damaged, the tokenizer has no labels or no end of text, or the
-            chat template cannot be used; names the model and what would be right.
+        UserError: there is no loadable model, a file is damaged, the tokenizer has no labels or no end-of-text token,
+            or the chat template cannot be used. The message names the model and what would be right.
     """
     name = source
     source = find_model(source)

@@ -1,7 +1,7 @@
-"""Gradient checkpointing (Chen et al. 2016): layers are computed again on the way back instead of being kept.
+"""Gradient checkpointing (Chen et al. 2016): activations are computed again in the backward pass instead of being kept.
 
-It is done here and not by the library's own switch, which works in training mode alone (RL learns in evaluation mode)
-and would compute a packed pass again with the attention of an unpacked one.
+The library's own switch does not do here: it works in training mode only, but RL learns in evaluation mode; and it
+would recompute a packed pass with the attention of an unpacked one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from reflectrl.types import UserError
 
 
 def recompute_layers(core: Any, name: str) -> None:
-    """Let a model keep only what enters each layer, whenever there is a gradient to be computed.
+    """Make a model keep only the inputs of its layers, whenever gradients are computed.
 
     Args:
         core: a Hugging Face causal language model.
-        name: of the model, for errors.
+        name: the model's name, for errors.
 
     Raises:
-        UserError: the library's code for this family has no layers that may be computed again.
+        UserError: the library's code for this family does not support it.
     """
     layers = [module for module in core.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -38,7 +38,7 @@ def recompute_layers(core: Any, name: str) -> None:
 
 
 def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """What a layer computes; with a gradient, by way of torch's checkpoint."""
+    """Call a layer; if gradients are computed, through torch's checkpoint."""
     if not torch.is_grad_enabled():
         return forward(*given, **options)
     attend = present_attention()  # the pass will be over when the layer is computed again

@@ -1,10 +1,10 @@
 """The draft model of speculative decoding (Leviathan et al. 2023).
 
-A draft model guesses several tokens, and the language model checks them
-in one pass instead of one pass each. Here the draft model is no second network. A guess comes from the prompt, where
-the last few tokens may have stood before (prompt lookup, Saxena 2023), or from what has followed them in texts written
-earlier; reflections repeat themselves, so most tokens of one can be guessed. A guess never decides what is written:
-every token is drawn from the model's own distribution, and a draft holds as far as the draws agree with it.
+A draft model guesses several tokens, and the language model checks all of them in one pass. Here, the draft model is
+not a second network. It looks up the last few tokens: in the prompt, where they may occur as well (prompt lookup,
+Saxena 2023), and in the texts written earlier. Reflections repeat themselves, so most of their tokens can be guessed. A
+guess never decides what is written: every token is drawn from the model's own distribution, and the guessed tokens are
+kept up to the first that differs from the draw.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12)
-"""How many of the last tokens are looked up."""
+"""The numbers of last tokens that are looked up."""
 
 IN_PROMPT = 2
-"""Fewer tokens than this are not looked up in the prompt."""
+"""In the prompt, no fewer tokens than this are looked up."""
 
 LONGEST_DRAFT = 16
-"""Tokens."""
+"""The largest number of tokens in a draft."""
 
 LIKELY = 0.3
-"""A draft ends where it holds with less probability than this."""
+"""A draft ends when the probability that all of it is right falls below this."""
 
 MOST_CONTEXTS = 400_000
-"""Most runs of tokens whose continuation is stored (about 60 MiB); then all is learned anew."""
+"""The largest number of stored contexts (about 60 MiB); when it is reached, all are dropped."""
 
 SURE = 3
-"""A continuation counts as seen at most this often in a row, so that another can replace it."""
+"""The largest count of a continuation. It is small, so that another continuation can replace it."""
 
 FADING = 200
-"""After so many trials, half of them are dropped: how reliable a kind of evidence is changes with the texts."""
+"""After this many trials, old ones are halved, because the reliability of evidence changes with the texts."""
 
 START, END = chr(0x10FFFE), chr(0x10FFFF)
-"""Stand before a text's first token and after its last one; no vocabulary is so large that a token looks like them."""
+"""Mark a text's beginning and its end; no vocabulary is large enough to contain these characters as tokens."""
 
 Evidence = tuple[str, int, int]
-"""Where a guess comes from: "prompt" or "texts", the number of tokens that agreed, and how often it was so."""
+"""Where a guess comes from: "prompt" or "texts", the number of matching tokens, and how often it was seen."""
 
 
 @dataclass
@@ -48,15 +48,14 @@ class Draft:
 
 
 class DraftModel:
-    """Guesses how one writer's text goes on, from the prompt and from what it has written before.
+    """Guesses how a text goes on, from its prompt and from the texts of the same writer before.
 
-    Tokens are characters here, one each (`chr`), so that runs of them are found and hashed as strings.
-
-    A guess is believed as much as guesses on like evidence have been right, so drafts are long where texts repeat
-    themselves, and stop where they do not.
+    Each token is represented by one character (`chr`), so that sequences of tokens can be searched and hashed as
+    strings. A guess is trusted as much as guesses with the same evidence have been right so far. So drafts are long
+    where texts repeat themselves, and short where they do not.
 
     Args:
-        limit: most runs of tokens whose continuation is stored.
+        limit: the largest number of contexts whose continuation is stored.
     """
 
     def __init__(self, limit: int = MOST_CONTEXTS) -> None:
@@ -65,7 +64,7 @@ class DraftModel:
         self._trials: dict[Evidence, tuple[float, float]] = {}
 
     def draft(self, prompt: str, written: str, most: int) -> Draft:
-        """At most `most` tokens that are likely to follow, none beyond the text's end."""
+        """At most `most` tokens that are likely to come next, not beyond the end of the text."""
         draft, probability = Draft(), 1.0
         while len(draft.tokens) < min(most, LONGEST_DRAFT):
             belief, token, evidence = self._guess(prompt, START + written + draft.tokens)
@@ -77,10 +76,11 @@ class DraftModel:
         return draft
 
     def _guess(self, prompt: str, text: str) -> tuple[float, str, Evidence]:
-        """What followed the last tokens elsewhere and how far to believe it: the best of what followed each number of
-        them in earlier texts, and the greatest number that stands in the prompt there.
+        """The best guess for the next token: (belief, token, evidence).
 
-        How often guesses on like evidence have been right is the belief; half, as long as nothing is known.
+        Candidates are what followed the last tokens, for each number of them, in earlier texts, and what followed the
+        longest match in the prompt. The belief is how often guesses with the same evidence have been right; one half if
+        nothing is known.
         """
         best: tuple[float, str, Evidence] = (0.0, END, ("", 0, 0))
         found = False
@@ -103,11 +103,11 @@ class DraftModel:
         return best
 
     def learn(self, draft: Draft, held: int, text: str | None = None) -> None:
-        """Take note of how a draft fared, and of the whole text once it has been written.
+        """Learn from the outcome of a draft, and from the whole text once it is complete.
 
         Args:
-            held: how many of the draft's tokens were right; the one after them was wrong, the rest was not tried.
-            text: what was written, with `END` as its last character unless it was cut off; None while it goes on.
+            held: how many of the draft's tokens were right; the next one was wrong, and the rest were not tried.
+            text: the complete text, with `END` as its last character unless it was cut off; None while it goes on.
         """
         for i, evidence in enumerate(draft.evidence[: held + 1]):
             right, tried = self._trials.get(evidence, (0.0, 0.0))

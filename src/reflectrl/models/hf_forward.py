@@ -1,4 +1,4 @@
-"""Forward passes through Hugging Face's own code, whose attention is replaced by way of the library's interface."""
+"""Forward passes through Hugging Face's own layers, with our attention plugged in through the library's interface."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ATTENTION = "reflectrl"
 """The name under which our attention is registered with transformers."""
 
 _attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
-"""What replaces attention in the forward pass that is under way."""
+"""The attention that is used in the current forward pass; None for the library's."""
 
 
 def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-    """Hidden states of the last layer, (N, D), by Hugging Face's layers and our attention (`forward.hidden_states`).
+    """Hidden states of the last layer, (N, D), from Hugging Face's layers with our attention (`forward.hidden_states`).
 
     Raises:
         UserError: the model's code does not use the library's attention interface.
@@ -53,7 +53,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
 
 @contextmanager
 def attending(attend: Attend | None) -> Iterator[None]:
-    """Within the block, layers attend by way of this; None leaves it to the library."""
+    """Within the block, layers use this attention; None means the library's."""
     token = _attend.set(attend)
     try:
         yield
@@ -62,7 +62,7 @@ def attending(attend: Attend | None) -> Iterator[None]:
 
 
 def present_attention() -> Attend | None:
-    """What replaces attention now; None outside of a packed pass."""
+    """The attention in use now; None outside of a packed pass."""
     return _attend.get()
 
 
@@ -73,7 +73,7 @@ def _own_attention(family: str) -> UserError:
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Any:
-    """What a Hugging Face layer calls: ours while a packed forward pass is under way, the library's otherwise."""
+    """Called by Hugging Face's layers: our attention within a packed forward pass, otherwise the library's."""
     attend = _attend.get()
     if attend is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)

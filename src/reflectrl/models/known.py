@@ -1,7 +1,7 @@
-"""What proofs have found, kept in the user's cache by the digest of model, engine and libraries: large models are tried
-once, not at every load.
+"""Remembers what proofs have found, so that large models are tried once and not whenever they are loaded.
 
-It is not kept beside the model: a folder from elsewhere would then say of itself that it may be trusted.
+The results are kept in the user's cache, by a digest of model, engine and libraries. They are not kept beside the
+model, because a folder from elsewhere could then declare itself trustworthy.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts, tell
 
 LEAST = 50_000_000
-"""Weights below which a model is tried each time: that takes no longer than reading its files again."""
+"""Models with fewer weights than this are tried every time: that is as quick as computing their digest."""
 
 
 def prove_once(lm: LanguageModel, source: str) -> LanguageModel:
-    """`prove` for a model that was loaded from a folder; what was found before for the same bits is taken.
+    """Like `prove`, for a model that was loaded from a folder, but reuse what was found for the same bits before.
 
     Raises:
         UserError: as `prove`.
@@ -50,7 +50,7 @@ def prove_once(lm: LanguageModel, source: str) -> LanguageModel:
 
 
 def _key(lm: LanguageModel, folder: Path) -> str:
-    """A digest of all on which a proof depends."""
+    """A digest of everything that a proof depends on."""
     core: Any = lm.core
     files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".py"))
     about = {
@@ -66,13 +66,13 @@ def _key(lm: LanguageModel, folder: Path) -> str:
 
 @lru_cache
 def _engine() -> str:
-    """A digest of the code that is proved."""
+    """A digest of the code that the proof checks."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(code).hexdigest()
 
 
 def _read(place: Path) -> dict[str, Any] | None:
-    """What was found; None where nothing is known, or the file is not what was written."""
+    """What was found before; None if nothing is known, or the file is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = dict(json.loads(place.read_text(encoding="utf-8")))
         Shortcuts(**found["shortcuts"])
@@ -81,7 +81,7 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _write(place: Path, found: dict[str, Any]) -> None:
-    """Whole, or not at all; a cache that cannot be written is none."""
+    """Write a result, completely or not at all; errors are ignored, since this is only a cache."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent, suffix=".part")

@@ -1,4 +1,4 @@
-"""Choice labels: the short words of which one answers "which action?", each a single token of the tokenizer."""
+"""Choice labels: short words, each a single token, with which the policy names the action it chooses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 from reflectrl.types import UserError
 
 STEM = "Choice:"
-"""The words that end the policy's prompt; a label's token is judged in this context."""
+"""The last word of the policy's prompt. Whether a label is a single token is judged in this context."""
 
 ENOUGH = 9
-"""With so many labels that carry their space with them, labels behind a space of its own are not looked for."""
+"""If at least this many labels include their leading space, labels after a separate space are not tried."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Labels:
     """Labels of a tokenizer.
 
     Attributes:
-        texts: the labels as they stand in the prompt, in order.
-        token_ids: the one token that each of them is when it follows the prompt.
-        gap: what stands between the prompt's last word and the label's token (" " for tokenizers that keep the space
-            a token of its own, "" for those that merge it into the label).
+        texts: the labels as they are written in the prompt, in order.
+        token_ids: the one token of each label when it follows the prompt.
+        gap: what is put between the prompt's last word and the label's token: " " for tokenizers that make the space a
+            token of its own, "" for those that merge it into the label.
     """
 
     texts: tuple[str, ...]
@@ -34,11 +34,11 @@ class Labels:
 
 
 _of: WeakKeyDictionary[Any, dict[str, Labels]] = WeakKeyDictionary()
-"""Found once for each tokenizer, and for what stands before a label."""
+"""The labels found so far, by tokenizer and by the text before a label."""
 
 
 def candidates() -> Iterator[str]:
-    """The labels tried, best first: numbers from 1 to 199, letters, then two-letter words."""
+    """The labels to try, best first: numbers from 1 to 199, letters, then two-letter words."""
     yield from (str(i) for i in range(1, 200))
     yield from string.ascii_lowercase
     yield from string.ascii_uppercase
@@ -48,12 +48,12 @@ def candidates() -> Iterator[str]:
 def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> Labels:
     """The labels of a tokenizer, best first: the candidates that are single, distinct tokens after the policy's prompt.
 
-    The gap is the one under which there are more labels; where there are enough under both, none.
+    The gap is chosen so that there are more labels; if both choices give enough, there is no gap.
 
     Args:
-        count: how many are asked for; None for all. Those for few actions are the first of those for many, so prompts
-            of either kind can share a batch.
-        opening: what stands directly before a label in the place of the prompt's last word: a chat's `after`.
+        count: the number of labels; None for all. The labels for few actions are the first of those for many, so that
+            both kinds of prompts can share a batch.
+        opening: the text directly before a label, if it is not the prompt's last word: a chat's `after`.
 
     Raises:
         UserError: the tokenizer has fewer.
@@ -75,7 +75,7 @@ def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> 
 
 
 def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
-    """Label → token of the candidates that add exactly one token to `STEM + gap`, or to an opening."""
+    """Label → token, for the candidates that add exactly one token to `STEM + gap`, or to the opening."""
     stem = list(tokenizer.encode(opening or STEM + gap, add_special_tokens=False))
     found: dict[int, str] = {}
     for label in candidates():

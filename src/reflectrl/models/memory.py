@@ -1,4 +1,4 @@
-"""How much memory there is, and what is refused before it is loaded because it cannot fit, with settings that would."""
+"""How much memory there is, and the refusal of models that cannot fit into it before they are loaded."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def available() -> float:
-    """Bytes of memory that this process can get now: from the machine, its control group, and within `ulimit -v`.
+    """How many bytes of memory this process can get now, given the machine, its control group, and `ulimit -v`.
 
-    Infinite where nobody says.
+    Infinite if the system does not say.
     """
     return min(_of_machine(), _of_process())
 
 
 def _of_process() -> float:
-    """Address space that a limit of the process leaves."""
+    """The address space that the process's limit leaves."""
     try:
         lines = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
         limit = next(line for line in lines if line.startswith("Max address space")).split()[3]
@@ -50,7 +50,7 @@ def _of_machine() -> float:
 
 
 def free_bytes(device: torch.device) -> float:
-    """Bytes of memory that a device can give now; those of the machine for a CPU."""
+    """How many bytes of memory a device can give now; for a CPU, this is `available`."""
     import torch
 
     if device.type != "cuda" or not torch.cuda.is_available():
@@ -60,7 +60,7 @@ def free_bytes(device: torch.device) -> float:
 
 @contextmanager
 def out_of_memory_told() -> Iterator[None]:
-    """Memory that runs out within the block is no bug: UserError says what would need less."""
+    """If memory runs out within the block, raise a UserError that says which settings need less."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -74,10 +74,10 @@ def out_of_memory_told() -> Iterator[None]:
 
 
 def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
-    """Raise UserError where one copy of a model's weights alone is larger than the memory, before it is loaded.
+    """Raise UserError, before a model is loaded, if its weights alone need more memory than there is.
 
     Args:
-        free: bytes that the device has to give.
+        free: the bytes that the device can give.
     """
     needed = weight_bytes(shapes_of(Path(source)), model)
     if needed > free:

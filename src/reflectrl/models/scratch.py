@@ -1,6 +1,6 @@
-"""A small language model made here: a tokenizer trained on the environment's own text, and random weights.
+"""Making a small language model from scratch: a tokenizer trained on the environment's text, and random weights.
 
-The result is an ordinary Hugging Face folder and is loaded by the same code as any other model.
+The result is an ordinary Hugging Face folder, which is loaded by the same code as any other model.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from reflectrl.config import ModelConfig
 END = "<|endoftext|>"
 
 PIECES = Regex(r" ?[A-Za-z]+| ?[0-9]|-+|.|\n")
-"""Words, single digits and runs of dashes may grow into tokens; every other character stays alone, so that a drawn map
-has one token per cell and its cells keep their places."""
+"""Words, single digits and runs of dashes may become tokens. Every other character stays a token of its own, so that
+each cell of a drawn map is one token, and the map keeps its shape."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer for texts of the environment.
 
     Args:
-        texts: what the players will read and write.
-        vocab: the largest number of tokens, bytes and end-of-text included; there are always at least those 257.
-        choices: how many numbers must be single tokens, so that they can label actions; those that did not become
-            tokens by themselves are added on top of `vocab`.
+        texts: text of the kind that the players will read and write.
+        vocab: the largest number of tokens, including the 256 bytes and end-of-text, which are always there.
+        choices: the numbers from 1 to this one must be single tokens, because they label actions. Those that did not
+            become tokens by themselves are added on top of `vocab`.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

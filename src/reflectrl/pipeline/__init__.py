@@ -1,4 +1,4 @@
-"""What a recipe makes: a graph of artifacts, each of which is kept in the run folder once it is complete."""
+"""Running a recipe: a graph of artifacts, each of which is kept in the run folder once it is complete."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
-    """Execute a recipe in a run folder through the stage `until`; what is complete there is kept.
+    """Execute a recipe in a run folder, up to and including the stage `until`; complete artifacts are kept.
 
     Raises:
-        UserError: the folder belongs to another recipe, or something the user gave is wrong.
+        UserError: the folder belongs to another recipe, or some input of the user's is wrong.
     """
     from reflectrl.pipeline.runner import run_recipe  # torch is slow to import; lists and help do without
 
@@ -27,7 +27,7 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
 
 
 def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
-    """A line per artifact of a recipe: what it is made from, and whether a run folder has it. Imports no torch."""
+    """One line per artifact of a recipe: what it is made from, and whether it is there already. Imports no torch."""
     from reflectrl.pipeline.artifacts import State, listing
     from reflectrl.pipeline.graph import pipeline_of
 
@@ -35,9 +35,9 @@ def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
-    """The acting player and the reflector (or None) of an arm that was trained in a run folder.
+    """Load the acting player and the reflector (or None) of an arm that was trained in a run folder.
 
-    `trust` lets its models bring code of their own, if the run's recipe wants that.
+    `trust` allows its models to run code of their own, if the run's recipe asks for that.
     """
     from reflectrl.pipeline.players import load_players as load
 

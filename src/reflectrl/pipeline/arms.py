@@ -1,7 +1,7 @@
-"""Arms, the rows of a results table, and the models that they play with: to add one, add a line to a table.
+"""Arms, which are the rows of a results table, and the models they play with. To add one, add a line to a table.
 
-Packages bring more of both: an entry point of the group "reflectrl.arms" names a module with tables of the same names
-(offline learning is such a package).
+Packages can bring more of both: an entry point of the group "reflectrl.arms" names a module that has tables with the
+same names (offline learning is such a package).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from reflectrl.pipeline.graph import Plan
 
 BASE = "base"
-"""The model that everything starts from: one made from scratch, or that of `model.source`."""
+"""The model from which everything starts: one made from scratch, or the one in `model.source`."""
 PLAYED = ("env", "model", "play")
-"""Sections on which everything depends for which a model plays."""
+"""The recipe sections that affect every artifact for which a model plays."""
 
 
 class TrainedModel(Protocol):
     """A model that is trained before online RL: a row of `MODELS`."""
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Add the artifacts that make the model to a plan.
+        """Add the artifacts that make this model to a plan.
 
         Args:
-            name: of the row, and of the model's checkpoint in a run folder.
+            name: the name of the row, which is also that of the model's checkpoint in a run folder.
 
         Returns:
-            Keys of the artifacts that it takes to play with it.
+            Keys of the artifacts that are needed to play with it.
         """
         ...
 
@@ -45,10 +45,10 @@ class SFT:
     """A model fine-tuned on teaching episodes.
 
     Attributes:
-        player: what it becomes: "reflector", "policy", or "plain", a policy that reads no reflections.
+        player: what it learns to be: "reflector", "policy", or "plain" (a policy that reads no reflections).
         negatives: whether its data contain negative examples.
-        reflector: from which reflector it starts where the recipe says `sft.policy_from = "reflector"`.
-        log: the log `episodes/LOG-seedN-train.jsonl` of the run from which it learns; "" for the teaching episodes.
+        reflector: the reflector from which it starts if the recipe says `sft.policy_from = "reflector"`.
+        log: it learns from `episodes/LOG-seedN-train.jsonl` of the run; "" means the teaching episodes.
     """
 
     player: Literal["reflector", "policy", "plain"]
@@ -72,7 +72,7 @@ MODELS: dict[str, TrainedModel] = {
     "policy-positive": SFT("policy", negatives=False, reflector="reflector-positive"),
     "plain-positive": SFT("plain", negatives=False),
 }
-"""What is trained before online RL, by name: the name of its checkpoint in a run folder."""
+"""What is trained before online RL, by the name of its checkpoint in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,18 @@ class Arm:
         about: one line for tables and lists.
         policy: the model that plays, or from which RL starts: one of `MODELS`, or the base model.
         reflector: the model that writes reflections for it; "" for none.
-        rl: settings of [rl] that are the arm's own, {} for the recipe's; None where no online RL follows.
-        player: who plays where no model does.
-        speaker: who speaks in the reflector's place: a function of the recipe as "module:function"; "" for nobody.
-        guide: who plays with the policy's model in its place: a function of the recipe and the policy; "" for nobody.
-        players: who plays and who speaks, where that is not said above: a function of what a run is (`Context`), the
-            arm's name, the seed, the models and the temperature, as "module:function"; "" for those above.
-        shows: what the base model's system prompt shows of demonstrations: a function of the recipe, the teaching
+        rl: None if no online RL follows. Otherwise the arm's own settings of [rl]; {} takes the recipe's.
+        player: who plays if no model does.
+        speaker: what writes reflections instead of a reflector: a function of the recipe; "" for nothing.
+        guide: what plays with the policy's model in its place: a function of the recipe and the policy; "" for nothing.
+        players: what makes both players, if the fields above cannot say it: a function of the `Context`, the arm's
+            name, the seed, the models and the temperature; "" if they can.
+        shows: what puts demonstrations into the base model's system prompt: a function of the recipe, the teaching
             episodes, the player's role and its model, which returns a text; "" for nothing.
         settings: further recipe keys that decide how it plays.
-        asked: the model behind an endpoint that plays or speaks, and its host; "" for none.
+        asked: the model behind an endpoint that plays or reflects, and its host; "" for none.
+
+    Functions are named as "module:function".
     """
 
     about: str
@@ -109,7 +111,7 @@ class Arm:
 
     @property
     def is_taught(self) -> bool:
-        """Whether a teacher's episodes are needed: any model but the base model is trained on them."""
+        """Whether the teacher's episodes are needed: every model except the base model is trained on them."""
         return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
 
 
@@ -132,14 +134,14 @@ ARMS: dict[str, Arm] = {
 
 @cache
 def brought() -> tuple[ModuleType, ...]:
-    """The modules with tables of their own that installed packages bring."""
+    """The modules with further tables that installed packages bring."""
     return tuple(resolve("arms", name) for name in names("arms"))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
-    """Every arm by name: those of the core, those that packages bring, and those that a recipe itself describes.
+    """Every arm by name: the core's, those that packages bring, and those that a recipe itself describes.
 
-    (Of the last kind are the players of [players.NAME], which a package's module gives as `arms_of(recipe)`.)
+    A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
     known = ARMS | {name: arm for module in brought() for name, arm in module.ARMS.items()}
     for module in brought() if recipe is not None else ():
@@ -148,13 +150,13 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
 
 
 def model(name: str) -> TrainedModel:
-    """The row of that name in a table of models."""
+    """The row of that name in the tables of models."""
     found: TrainedModel = (MODELS | {key: row for module in brought() for key, row in module.MODELS.items()})[name]
     return found
 
 
 def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]:
-    """The arms of those names, those of the recipe included; UserError names one that does not exist."""
+    """The arms with these names, including those a recipe describes; UserError names one that does not exist."""
     known = all_arms(recipe)
     for name in names:
         if name not in known:
@@ -163,32 +165,24 @@ def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]
 
 
 def played_model(name: str, recipe: Recipe | None = None) -> str:
-    """The model that acts for an arm in the end; "" where none does."""
+    """The name of the model that acts for an arm in the end; "" if no model does."""
     arm = all_arms(recipe)[name]
     return arm.policy if arm.rl is None else f"rl-{name}"
 
 
-def log_writer() -> Callable[[Plan], str]:
-    """Find the function with which a package adds the artifact of a log of episodes to a plan.
+def planner(name: Literal["log", "teaching"]) -> Callable[..., str]:
+    """The function of a package that adds artifacts to a plan which the core cannot make itself.
+
+    Args:
+        name: "log" is called with a plan and adds a log of episodes; "teaching" is called with a plan and a split, and
+            adds teaching episodes by a model behind an endpoint.
 
     Raises:
-        UserError: no installed package writes one.
+        UserError: no installed package has such a function.
     """
     for module in brought():
-        if hasattr(module, "log"):
-            found: Callable[[Plan], str] = module.log
+        if hasattr(module, name):
+            found: Callable[..., str] = getattr(module, name)
             return found
-    raise UserError("rl.replay_log: no installed package writes a log of episodes")
-
-
-def endpoint_teaching() -> Callable[[Plan, str], str]:
-    """Find the function with which a package adds teaching episodes by an endpoint to a plan.
-
-    Raises:
-        UserError: no installed package asks endpoints.
-    """
-    for module in brought():
-        if hasattr(module, "teaching"):
-            found: Callable[[Plan, str], str] = module.teaching
-            return found
-    raise UserError("teach.by is 'endpoint': no installed package asks endpoints")
+    lacking = {"log": "rl.replay_log: no installed package writes a log of episodes"}
+    raise UserError(lacking.get(name, "teach.by is 'endpoint': no installed package asks endpoints"))

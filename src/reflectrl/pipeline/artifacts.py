@@ -1,9 +1,9 @@
-"""Artifacts: what a run makes, from which inputs, and whether a run folder holds what the recipe asks for.
+"""Artifacts: what a run makes, from which inputs, and whether a run folder already has it.
 
-A run is a graph of artifacts. Each is made by one process from files to files, so a run can be interrupted anywhere and
-goes on by the same command. An artifact is complete when its output is there and was made with the same fingerprint:
-a hash of the settings that it depends on and of its inputs' fingerprints. Nothing here needs torch or an environment,
-so that a dry run can show the graph.
+A run is a graph of artifacts. Each is made by one process, from files to files. So a run can be interrupted anywhere,
+and the same command continues it. An artifact is complete when its output is there and was made with the same
+fingerprint: a hash of the settings it depends on and of its inputs' fingerprints. Nothing here needs torch or an
+environment, so a dry run can show the graph quickly.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from reflectrl.types import UserError
 LOG = logging.getLogger(__name__)
 Stage = Literal["teach", "sft", "rl", "eval", "report"]
 STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
-"""The stages of a run, in order; each verb of the same name goes on through that stage."""
+"""The stages of a run, in order. The verb of the same name runs everything up to and including that stage."""
 SCHEMA = 2
-"""Of `state.json`: fingerprints of the first one are not known any more, and the folder's recipe decides."""
+"""Version of `state.json`. Fingerprints of version 1 are not understood any more; the folder's recipe is compared."""
 STATE = "state.json"
-"""The file of a run folder that says which stages are complete, and with which fingerprints artifacts were made."""
+"""The file of a run folder that records complete stages and the fingerprints of its artifacts."""
 CARD = "agent.json"
 """The file by which an exported agent's folder is known; a run folder has none."""
 POLICY, REFLECTOR = "policy", "reflector"
@@ -40,19 +40,19 @@ class Artifact:
     """Something that a run makes.
 
     Attributes:
-        kind: what sort of thing it is ("teach", "sft", "eval" ...); with `name` and `seed` it says which one.
+        kind: what sort of thing it is ("teach", "sft", "eval" ...). Kind, `name` and `seed` together identify it.
         stage: the stage of the run to which it belongs.
-        build: the function that makes it, as "module:function". It is called as `build(context, artifact, tick)`,
-            context being what the pipeline made of recipe and run folder, and may return lines for timings.jsonl.
-        outputs: patterns of files, relative to the run folder, each of which matches something once it is complete.
-        inputs: `key`s of the artifacts that it is made from.
+        build: the function that makes it, as "module:function". It is called as `build(context, artifact, tick)`, with
+            the pipeline's context (recipe and run folder), and may return lines for timings.jsonl.
+        outputs: patterns of files, relative to the run folder; each matches something once the artifact is complete.
+        inputs: `key`s of the artifacts it is made from.
         settings: recipe keys, or whole sections, that decide what comes out.
-        extent: recipe keys that decide how much of it there is: with other values it is continued, not refused.
-        remaining: a function as `build`, called as `remaining(context, artifact)`: whether something is left to be made
-            though all outputs are there. "" if there never is.
-        training: folder, relative to the run folder, of the learner's state while it is trained.
-        always: whether every run makes it anew, because it is quick.
-        files: files of the user's from which it is made; their content belongs to its fingerprint.
+        extent: recipe keys that decide how much of it there is. If they change, it is continued instead of refused.
+        remaining: a function, named like `build` and called as `remaining(context, artifact)`, that says whether
+            something is left to be made although all outputs are there; "" if that cannot happen.
+        training: the folder, relative to the run folder, of the learner's state while it is trained.
+        always: whether every run makes it anew, because that is quick.
+        files: files of the user's from which it is made; their content is part of its fingerprint.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Artifact:
         return all(any(folder.glob(pattern)) for pattern in self.outputs)
 
     def is_begun(self, folder: Path) -> bool:
-        """Whether anything of it is there: an output, or the state of a training under way."""
+        """Whether any part of it is there: an output, or the state of an unfinished training."""
         patterns = (*self.outputs, f"{self.training}*") if self.training else self.outputs
         return any(any(folder.glob(pattern)) for pattern in patterns)
 
@@ -89,7 +89,7 @@ Graph = Mapping[str, Artifact]
 
 
 def graph_of(artifacts: Iterable[Artifact]) -> Graph:
-    """The artifacts by key, in the order given, in which each stands after its inputs; of one key the first counts."""
+    """The artifacts by key, in the given order, in which inputs come first. If a key occurs twice, the first counts."""
     graph: dict[str, Artifact] = {}
     for artifact in artifacts:
         assert all(name in graph for name in artifact.inputs), f"{artifact.key} stands before one of its inputs"
@@ -98,10 +98,10 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
 
 
 def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-    """The hash of what decides an artifact: its settings where they are not the defaults, and its inputs.
+    """A hash of everything that decides an artifact: its settings as far as they differ from the defaults, its inputs.
 
     Args:
-        settings: plain values of the whole recipe.
+        settings: the plain values of the whole recipe.
 
     Raises:
         UserError: one of its files cannot be read.
@@ -114,13 +114,13 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
-    """The hash of what decides how much of an artifact there is to be made."""
+    """A hash of the settings that decide how much of an artifact there is."""
     return _hash([value_of(settings, name) for name in artifact.extent])
 
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """The values that a recipe has where it sets nothing."""
+    """The plain values of an empty recipe."""
     return Recipe().plain()
 
 
@@ -131,7 +131,7 @@ def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _changed(value: Any, default: Any) -> Any:
-    """Only the values that differ from the default, so that a key added by a later version invalidates nothing."""
+    """Only the values that differ from the defaults, so that a key which a later version adds invalidates nothing."""
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return {key: item for key, item in value.items() if json.dumps(item) != json.dumps(default.get(key))}
     return None if json.dumps(value) == json.dumps(default) else value
@@ -142,7 +142,7 @@ def _hash(value: Any) -> str:
 
 
 def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
-    """The value of a dotted key, or all of a section; None if there is no such key."""
+    """The value of a dotted key, or a whole section; None if there is no such key."""
     found: Any = settings
     for name in dotted.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -168,18 +168,20 @@ class State:
     """The content of `state.json`.
 
     Attributes:
-        complete: the stages that are complete: for people, since a run looks at what is there.
+        complete: the complete stages. This is for people to read: a run looks at the files themselves.
         made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
+        tasks: the digest of the environment's tasks; "" where it is not known.
     """
 
     path: Path
     complete: list[str] = field(default_factory=list)
     made: dict[str, dict[str, str]] = field(default_factory=dict)
     damaged: bool = False
+    tasks: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> State:
-        """The state of a run folder: empty if there is none; `damaged`, with a warning, if it cannot be read."""
+        """Read the state of a run folder: empty if there is none; `damaged`, with a warning, if it cannot be read."""
         path = folder / STATE
         if not path.is_file():
             return cls(path)
@@ -187,20 +189,19 @@ class State:
             noted = json.loads(path.read_text(encoding="utf-8"))
             complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
             if set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
-                return cls(path, complete, made)
+                return cls(path, complete, made, tasks=str(noted.get("tasks", "")))
         except (OSError, ValueError, KeyError, TypeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
         return cls(path, damaged=True)
 
     def write(self) -> None:
-        """Write it, whole or not at all."""
+        """Write the file, completely or not at all."""
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
-        write_text(
-            self.path, json.dumps({"schema": SCHEMA, "complete": stages, "artifacts": self.made}, indent=1) + "\n"
-        )
+        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "artifacts": self.made}
+        write_text(self.path, json.dumps(noted, indent=1) + "\n")
 
     def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
         """Note that an artifact is being made with these settings."""
@@ -211,7 +212,7 @@ class State:
         self.made[artifact.key]["extent"] = extent(artifact, settings)
 
     def says(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-        """The status of an artifact, without reading its files: "done", "begun", "outdated" or "missing"."""
+        """The status of an artifact, judged without reading its files: "done", "begun", "outdated" or "missing"."""
         artifact, record = graph[key], self.made.get(key, {})
         if not artifact.is_begun(self.path.parent):
             return "missing"
@@ -228,12 +229,12 @@ def refuse_other_settings(
     now: Mapping[str, Any],
     option: str = "--folder",
 ) -> None:
-    """Refuse to go on in a folder whose artifacts were made, or begun, with settings other than those of now.
+    """Refuse to continue in a folder whose artifacts were made, or begun, with other settings.
 
     Args:
-        before: the settings with which the folder was used last; they also tell what an artifact was made with of which
-            `state` says nothing.
-        option: how another folder is named on the command line.
+        before: the settings with which the folder was last used, for artifacts that `state` does not know.
+        now: the settings of this run.
+        option: the command-line option that names another folder, for the message.
 
     Raises:
         UserError: names the first key that differs.
@@ -254,7 +255,7 @@ def refuse_other_settings(
 
 
 def difference(key: str, before: Any, now: Any) -> str | None:
-    """The first key in which two sections differ, in words; None if they are the same."""
+    """The first key in which two sections differ, in words; None if they are equal."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         inner = (difference(f"{key}.{name}", before.get(name), now.get(name)) for name in {**before, **now})
         return next(filter(None, inner), None)
@@ -267,7 +268,7 @@ def _shown(value: Any) -> str:
 
 
 def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str]:
-    """A line per artifact: its stage, its key, whether it is done, and what it is made from."""
+    """One line per artifact: its stage, its key, its status, and what it is made from."""
     lines = []
     for key, artifact in graph.items():
         known = "made by every run" if artifact.always else state.says(graph, key, settings)

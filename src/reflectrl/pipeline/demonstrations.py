@@ -1,4 +1,4 @@
-"""Demonstrations of a log as teaching episodes of a run, and reflections that say which of the tried actions won."""
+"""Recorded demonstrations as teaching episodes of a run, and reflections that say which of the tried actions won."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.players import make_policy
 from reflectrl.pipeline.progress import Tick
 from reflectrl.teach.outcomes import Tried, outcome_text, with_outcomes
-from reflectrl.teach.recorded import has_reflections, recorded, require_lessons
+from reflectrl.teach.recorded import has_reflections, labelled, recorded, require_lessons
 from reflectrl.types import Episode, Sampling, UserError, named_seed
 
 SAMPLES = 500
-"""Reflections of which a scratch tokenizer sees the words before there are any."""
+"""How many made-up reflections a scratch tokenizer is trained on, before there are real ones."""
 
 
 def finished_lines(path: Path) -> int:
-    """Count the complete lines of a log, and cut off a half-written one that a kill left at the end."""
+    """Count the complete lines of a log; a half-written last line, left by a kill, is cut off."""
     drop_half_line(path)
     if not path.exists():
         return 0
@@ -51,10 +51,28 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
     return parts
 
 
-def check_log(recipe: Recipe, run: RunFolder) -> None:
-    """Refuse demonstrations that do not fit the environment, or lack what an arm needs.
+def best_taught(recipe: Recipe) -> str:
+    """The arm that makes the most of a recipe's demonstrations: the full method if all that won have reflections.
 
-    Those of which a run has made its teaching episodes were checked then, and are the same: their fingerprint says so.
+    The log alone decides, so that no code of an environment is run.
+
+    Raises:
+        UserError: a log is missing or damaged.
+    """
+    episodes = [labelled(episode) for name in recipe.teach.log for episode in read_episodes(Path(name))]
+    told = [
+        any(step.label and step.reflection is not None for step in episode.steps)
+        for episode in episodes
+        if episode.success
+    ]
+    return "reflect-rl" if recipe.teach.reflections == "outcomes" or (told and all(told)) else "no-reflection"
+
+
+def check_log(recipe: Recipe, run: RunFolder) -> None:
+    """Refuse demonstrations that do not fit the environment, or lack something that an arm needs.
+
+    If the run has already made its teaching episodes, they were checked at that time and are not played again: the
+    fingerprint says that the file is still the same.
 
     Raises:
         UserError: names the file and the line, or the arms.
@@ -81,9 +99,9 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
 
 
 def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Try actions in a split's teaching episodes, and write what came of them as reflections.
+    """Builder: try actions in a split's teaching episodes, and write down as reflections which of them won.
 
-    The policy without reflections plays on; a log that was begun is continued.
+    After each tried action, the policy without reflections plays to the end. An unfinished log is continued.
     """
     recipe, run, seed, split = context.recipe, context.run, artifact.seed, artifact.name
     episodes, path = list(read_episodes(run.teach(seed, split))), run.outcomes(seed, split)
@@ -106,7 +124,7 @@ def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
-    """Reflections such as outcomes will be, with made-up numbers, for the tokenizer of a model made from scratch."""
+    """Reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions

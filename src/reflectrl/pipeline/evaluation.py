@@ -1,7 +1,9 @@
-"""Evaluating an arm: playing the tasks of every split, stage and sampling, each into a log of its own."""
+"""Evaluating an arm: it plays the tasks of every split, stage and sampling, each into a log of its own."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Any
 from reflectrl import distributed
 from reflectrl.config import Recipe
 from reflectrl.envs import make
-from reflectrl.envs.base import TextEnv
+from reflectrl.envs.base import SPLITS, TextEnv
 from reflectrl.envs.pool import EnvPool
 from reflectrl.envs.teacher import ABILITIES
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
@@ -21,7 +23,7 @@ from reflectrl.learn.curriculum import Curriculum
 from reflectrl.learn.exploration import Pay
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
-from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.folder import OTHER_TASKS, Context, RunFolder
 from reflectrl.pipeline.players import Models, load_models, seated
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
@@ -31,14 +33,14 @@ from reflectrl.types import Episode, Task, UserError, named_seed
 
 Timings = list[dict[str, Any]]
 Attempt = tuple[str, int]
-"""A task's id, and how often the task was played before."""
+"""A task's id, and the number of the attempt (from 0)."""
 
 CHUNK = 256
-"""Evaluation episodes between two fresh starts of the players' memories.
+"""Evaluation episodes after which the players start again with empty caches.
 
-The last digits of a probability depend on what is computed in one batch, and so on what is remembered. A continued log
-plays its open chunk again from the chunk's beginning, in the batches of an uninterrupted run, so both hold the same
-bytes; a kill costs at most one chunk's time.
+The last digits of a probability depend on what is computed in the same batch, and so on what is cached. When a log is
+continued, its unfinished chunk is played again from the chunk's beginning, in the same batches as in an uninterrupted
+run. So both write the same bytes, and a kill costs at most the time of one chunk.
 """
 
 
@@ -54,11 +56,11 @@ class EvaluationLog:
     repeats: int = 1
 
     def wanted(self) -> list[Attempt]:
-        """The episodes that belong in it: every task once, then every task again, and so on."""
+        """The attempts that belong in it: every task once, then every task again, and so on."""
         return [(task.id, number) for number in range(self.repeats) for task in self.tasks]
 
     def left(self) -> set[Attempt]:
-        """Those that are not in the log."""
+        """The attempts that the log lacks."""
         drop_half_line(self.path)
         done = {attempt_of(episode) for episode in read_episodes(self.path)} if self.path.exists() else set()
         return set(self.wanted()) - done
@@ -70,7 +72,7 @@ def attempt_of(episode: Episode) -> Attempt:
 
 
 def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: str) -> Iterator[EvaluationLog]:
-    """The logs of an arm: one per split, stage and sampling."""
+    """All evaluation logs of an arm: one per split, stage and sampling."""
     for split in recipe.eval.splits:
         for stage in recipe.eval.stages or (env.stages[-1],):
             tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
@@ -81,7 +83,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
 
 @distributed.on_all_ranks
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
-    """Play one arm on every split, stage and sampling; begun logs are continued. Returns how long each took."""
+    """Builder: play one arm on every split, stage and sampling; unfinished logs are continued. Returns timings."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
     env, timings = make(recipe.env), Timings()
     models = load_models(recipe, context.run, seed, name)
@@ -107,14 +109,17 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
 
 
 def remaining_tasks(context: Context, artifact: Artifact) -> bool:
-    """Whether an arm has not played all tasks yet."""
+    """Whether an arm still has tasks to play."""
     env = make(context.recipe.env)
     logs = evaluations(context.recipe, context.run, env, artifact.seed, artifact.name)
     return any(log.left() for log in logs)
 
 
-def check_env(recipe: Recipe) -> None:
-    """Refuse splits, stages, teachers and milestones that the environment does not have, and tasks in two splits.
+def check_env(recipe: Recipe) -> str:
+    """Refuse splits, stages, teachers and milestones that the environment lacks, and tasks that are in two splits.
+
+    Returns:
+        The digest of its tasks.
 
     Raises:
         UserError: names the key, the arms or the task.
@@ -137,13 +142,31 @@ def check_env(recipe: Recipe) -> None:
         check_disjoint((Episode(task, (), False, False, 0) for task in env.tasks("train", stage)), held)
         validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
         check_disjoint(validation, env.tasks("test", stage))
+    return digest_of_tasks(env)
+
+
+def digest_of_tasks(env: TextEnv) -> str:
+    """What tells a list of tasks from another one: of all stages and splits, in their order."""
+    tasks = [env.tasks(split, stage) for stage in env.stages for split in SPLITS]
+    listed = [[(task.id, task.payload) for task in part] for part in tasks]
+    return hashlib.sha256(json.dumps(listed, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def require_same_tasks(recipe: Recipe, tasks: str) -> None:
+    """Refuse an environment that lists other tasks here than in the process that began the run (with that digest).
+
+    Raises:
+        UserError: names the environment.
+    """
+    if tasks and digest_of_tasks(make(recipe.env)) != tasks:
+        raise UserError(f"environment {recipe.env['name']!r}: {OTHER_TASKS}")
 
 
 def check_teacher(recipe: Recipe, env: TextEnv) -> None:
-    """Refuse arms that need somebody whom the environment does not have.
+    """Refuse arms that need an expert, analyst, oracle or baseline if the environment's teacher has none.
 
     Raises:
-        UserError: names the arms and what their teacher would have to be.
+        UserError: names the arms and what they lack.
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
@@ -159,13 +182,14 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
             raise UserError(
-                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations "
-                "(docs/demonstrations.md), or leave them out: --arms rl-only"
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (reflectrl play "
+                "ENV --record demos.jsonl, then --teach.by log --teach.log demos.jsonl --arms no-reflection), or "
+                "leave them out: --arms rl-only"
             )
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
-    """The provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
+    """What is recorded with an arm's episodes: base model, trained players, endpoint, and package versions."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
@@ -181,7 +205,7 @@ def _play(
     envs: EnvPool,
     players: Callable[[float], tuple[Player, Player | None]],
 ) -> Iterator[Episode]:
-    """Play what is missing of a log, and write it there."""
+    """Play the missing attempts of a log, and append them to it."""
     left = distributed.first(log.left)
     log.path.parent.mkdir(parents=True, exist_ok=True)
     temperature = 0.0 if log.sampling == "greedy" else 1.0
@@ -200,7 +224,7 @@ def _play(
 
 
 def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> Job:
-    """An attempt at a task; the first is the one that there is without repeats."""
+    """The job of an attempt at a task; attempt 0 is the same as in a run without repeats."""
     names = (about["seed"], "eval", task.id, log.sampling)
     return Job(task, named_seed(*names, number), {**about, "repeat": number}) if number else Job(
         task, named_seed(*names), about
@@ -208,7 +232,7 @@ def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> 
 
 
 class Work:
-    """Counts what the models of an arm compute from now on, and how much their players' caches save."""
+    """Counts what the models of an arm compute from now on, and how much their caches save."""
 
     def __init__(self, models: Models | None) -> None:
         self.models = dict(zip(("policy", "reflector"), models or (), strict=False))
@@ -216,13 +240,13 @@ class Work:
         self.players: dict[str, list[Any]] = {"policy": [], "reflector": []}
 
     def watch(self, players: tuple[Player, Player | None]) -> tuple[Player, Player | None]:
-        """Count what these players remember, too."""
+        """Count the cache hits of these players as well."""
         for role, player in zip(self.players, players, strict=True):
             self.players[role].append(player)
         return players
 
     def done(self) -> dict[str, Any]:
-        """By role: tokens read, reused, written and guessed, prompts asked and remembered, and the most bytes kept."""
+        """By role: tokens read, reused, written and guessed; prompts asked and found in the cache; peak cache size."""
         return {role: self._of(role) for role in self.before}
 
     def _of(self, role: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A run folder: where things lie in it, which recipe it belongs to, and one process at a time at work in it."""
+"""A run folder: where things are in it, which recipe it belongs to, and the lock that keeps other processes out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run. A checkpoint's folder appears only when it is complete, so its existence says so."""
+    """The paths of a run. A checkpoint's folder exists only if it is complete."""
 
     path: Path
 
@@ -29,11 +29,11 @@ class RunFolder:
         return self.path / "episodes" / f"teach-seed{seed}-{split}.jsonl"
 
     def random_play(self, seed: int) -> Path:
-        """Episodes played at random, in runs where nobody teaches."""
+        """Episodes of random play, in runs without a teacher."""
         return self.path / "episodes" / f"random-seed{seed}.jsonl"
 
     def outcomes(self, seed: int, split: str) -> Path:
-        """The same, with reflections that say which actions won."""
+        """Teaching episodes with reflections that say which actions won."""
         return self.path / "episodes" / f"outcomes-seed{seed}-{split}.jsonl"
 
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
@@ -47,11 +47,11 @@ class RunFolder:
         return self.path / "checkpoints" / f"seed{seed}" / name
 
     def learner(self, seed: int, name: str) -> Path:
-        """State of a training that is under way."""
+        """The state of a training that is not finished."""
         return self.path / "checkpoints" / f"seed{seed}" / f"{name}.learner"
 
     def metrics(self, seed: int, name: str) -> Path:
-        """Metrics of one training; `metrics.jsonl` has those of all."""
+        """The metrics of one training; `metrics.jsonl` has those of all."""
         return self.path / "metrics" / f"seed{seed}-{name}.jsonl"
 
     def is_trained(self, seed: int, name: str) -> bool:
@@ -60,30 +60,39 @@ class RunFolder:
 
     @property
     def timings(self) -> Path:
-        """Wall-clock times: kept apart from the results, which are the same for two runs of one recipe."""
+        """Wall-clock times. They are kept apart from the results, which are the same for two runs of one recipe."""
         return self.path / "timings.jsonl"
+
+
+OTHER_TASKS = "tasks are the same in every process, but it lists others than when the run began (a set, or hash()?)"
 
 
 @dataclass(frozen=True)
 class Context:
-    """The recipe and the run folder, as builders of artifacts get them."""
+    """The recipe and the run folder, as builders of artifacts get them.
+
+    Attributes:
+        tasks: the digest of the environment's tasks; "" where there is no environment.
+    """
 
     recipe: Recipe
     run: RunFolder
+    tasks: str = ""
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
-    """Turn an error of the operating system about a file of the run into one line."""
+    """The one-line error for an operating system's error about a file of the run."""
     about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
     return UserError(f"run folder {folder}: {about}")
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the run folder while the block runs. The lock ends with the process, however it ends.
+    """Lock the run folder within the block. The lock ends with the process, however that ends.
 
     Raises:
-        UserError: another process holds it, or it holds symbolic links, through which a run would write elsewhere.
+        UserError: another process holds the lock, or the folder contains symbolic links, through which a run would
+            write elsewhere.
     """
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
@@ -99,7 +108,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _locked(file: Any) -> bool:
-    """Try to lock a file; where the system knows no such locks (Windows, some network disks) it counts as locked."""
+    """Try to lock a file. If the system has no such locks (Windows, some network disks), it counts as locked."""
     try:
         import fcntl
     except ImportError:
@@ -113,16 +122,19 @@ def _locked(file: Any) -> bool:
     return True
 
 
-def claim(recipe: Recipe, folder: Path, graph: Graph) -> State:
-    """Write the recipe into the run folder, unless what the folder holds was made with other settings.
+def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
+    """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
-    Code that the recipe names is trusted in this folder from now on: it was trusted where the recipe came from.
+    From now on, the code that the recipe names is trusted in this folder, since it was trusted before the run began.
+
+    Args:
+        tasks: the digest of the environment's tasks, which has to stay the same.
 
     Returns:
-        What the folder's state says.
+        The state of the folder.
 
     Raises:
-        UserError: the folder holds another training; names the first key that differs.
+        UserError: the folder holds another training; names the first key that differs, or says that the tasks do.
     """
     for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
         if old.suffixes != [".learner", ".old"]:
@@ -131,6 +143,9 @@ def claim(recipe: Recipe, folder: Path, graph: Graph) -> State:
     before = read_recipe(path).plain() if path.is_file() else None
     state = State.read(folder)
     refuse_other_settings(graph, state, before, recipe.plain())
+    if state.tasks and tasks and state.tasks != tasks:
+        raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another --folder")
+    state.tasks = tasks or state.tasks
     write_text(path, to_toml(recipe))
     remember(path, code_in(recipe.plain()))
     return state

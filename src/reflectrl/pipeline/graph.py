@@ -1,4 +1,4 @@
-"""The graph of a run about an environment: the artifacts that its arms need. (Wings bring graphs of their own.)"""
+"""The graph of a run in an environment: the artifacts that its arms need. (Wings can bring graphs of their own.)"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.config import Recipe
-from reflectrl.pipeline.arms import BASE, PLAYED, Arm, chosen, endpoint_teaching, log_writer, model
+from reflectrl.pipeline.arms import BASE, PLAYED, Arm, chosen, model, planner
 from reflectrl.pipeline.artifacts import STAGES, Artifact, Graph, Stage, graph_of
 from reflectrl.plugins import names, resolve
 from reflectrl.types import UserError
@@ -19,18 +19,18 @@ EXTENT = ("eval.splits", "eval.stages", "eval.sampling", "eval.episodes")
 
 
 def extent_of(recipe: Recipe) -> tuple[str, ...]:
-    """The recipe keys that say how much there is to be played."""
+    """The recipe keys that say how many evaluation episodes there are."""
     return (*EXTENT, "eval.repeats") if recipe.eval.repeats > 1 else EXTENT
 
 
 class Pipeline(Protocol):
-    """Plans and runs one kind of recipe. The core has one for environments; packages add others as entry points
+    """Plans and runs one kind of recipe. The core has one for environments; packages add others as entry points of
     "reflectrl.pipelines".
     """
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
-        """Whether this recipe is to be run by this pipeline. Only those that packages bring are asked."""
+        """Whether this pipeline runs this recipe. Only pipelines of packages are asked."""
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
@@ -38,7 +38,7 @@ class Pipeline(Protocol):
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
-        """Prepare the context of the builders. Raises UserError for problems that the recipe alone does not show."""
+        """Make the context for the builders. Raises UserError for problems that the recipe alone does not show."""
 
     @staticmethod
     def show(context: Context) -> None:
@@ -46,7 +46,7 @@ class Pipeline(Protocol):
 
 
 def pipeline_of(recipe: Recipe) -> type[Pipeline]:
-    """The pipeline of a recipe: that of a package which says that it is for it, otherwise that for environments."""
+    """The pipeline that runs a recipe: a package's, if one says that it does; otherwise the one for environments."""
     brought = (resolve("pipelines", name) for name in names("pipelines"))
     return next((one for one in brought if one.is_for(recipe)), EnvironmentPipeline)
 
@@ -56,12 +56,12 @@ class EnvironmentPipeline:
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
-        """It is what remains."""
+        """Yes: it runs every recipe that no package claims."""
         return True
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
-        """Teaching episodes, models, online RL and evaluations of the recipe's arms, for every seed."""
+        """Teaching episodes, models, online RL and evaluations for the recipe's arms, once per seed."""
         arms = chosen(recipe.arms, recipe)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
             about = "sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'"
@@ -73,17 +73,17 @@ class EnvironmentPipeline:
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
-        """Check that environment and demonstrations have what the recipe asks for, and leak no task to the test."""
+        """Check that environment, models and demonstrations fit the recipe, and that no test task is trained on."""
         from reflectrl.pipeline.demonstrations import check_log
         from reflectrl.pipeline.evaluation import check_env
         from reflectrl.pipeline.folder import Context
         from reflectrl.pipeline.sources import check_models
 
-        check_env(recipe)
+        tasks = check_env(recipe)
         if any(arm.player == "policy" or arm.reflector for arm in chosen(recipe.arms, recipe).values()):
             check_models(recipe)
         check_log(recipe, run)
-        return Context(recipe, run)
+        return Context(recipe, run, tasks)
 
     @staticmethod
     def show(context: Context) -> None:
@@ -97,7 +97,7 @@ class EnvironmentPipeline:
 
 
 def ends(recipe: Recipe, made: list[Artifact], room: str = "reflectrl.pipeline.results") -> list[Artifact]:
-    """Results and report: made by every run from its evaluations, by `results` and `report` of the module `room`."""
+    """Results and report, which every run makes anew from its evaluations; `room` is the module with their builders."""
     evaluations = tuple(artifact.key for artifact in made if artifact.stage == "eval")
     results = Artifact(
         "results", recipe.name, 0, "eval", f"{room}:results", ("results.json",), evaluations, always=True
@@ -128,11 +128,11 @@ class Plan:
             self._arm(name, arm)
 
     def players(self, name: str, arm: Arm) -> list[str]:
-        """The artifacts that it takes to play an arm."""
+        """Keys of the artifacts that are needed to play an arm."""
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
         inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
-            inputs += [log_writer()(self)] if self.recipe.rl.replay_log else []
+            inputs += [planner("log")(self)] if self.recipe.rl.replay_log else []
             if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
                 inputs.append(self.teaching("train"))  # wins from whose ends to begin
             sections = [section for section in self.recipe.sections.values() if hasattr(section, "rl_settings")]
@@ -151,7 +151,7 @@ class Plan:
 
     def add(self, kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str],
             *settings: str, remaining: str = "", files: Sequence[str] = ()) -> str:  # fmt: skip
-        """Add an artifact, unless it is there already; returns its key. Arguments are those of `Artifact`."""
+        """Add an artifact unless the plan has it already; returns its key. The arguments are those of `Artifact`."""
         artifact = Artifact(kind, name, self.seed, stage, build, (output,), tuple(inputs), settings, (), remaining,
                             files=tuple(files))  # fmt: skip
         if output.endswith("/reflectrl.json"):
@@ -160,11 +160,11 @@ class Plan:
         return artifact.key
 
     def checkpoint(self, name: str) -> str:
-        """The file of a run folder that says that a model is trained."""
+        """The file whose presence in a run folder says that a model is trained."""
         return f"checkpoints/seed{self.seed}/{name}/reflectrl.json"
 
     def model(self, name: str) -> list[str]:
-        """The artifacts that make a model; none for a base model from a hub or a folder."""
+        """Keys of the artifacts that make a model; none for a base model from a hub or a folder."""
         if name != BASE:
             return model(name).artifacts(self, name)
         if "scratch" not in self.recipe.model.sources:
@@ -176,7 +176,7 @@ class Plan:
     def teaching(self, split: str) -> str:
         """The teaching episodes of a split."""
         if self.recipe.teach.by == "endpoint":
-            return endpoint_teaching()(self, split)
+            return planner("teaching")(self, split)
         output, room = f"episodes/teach-seed{self.seed}-{split}.jsonl", "reflectrl.pipeline.training"
         remaining = f"{room}:remaining_demonstrations"
         files = self.recipe.teach.log  # none, where a teacher plays
@@ -184,7 +184,7 @@ class Plan:
                         files=files)  # fmt: skip
 
     def reflected(self, split: str) -> str:
-        """The same with the reflections that players learn to write and to read."""
+        """The teaching episodes of a split, with the reflections that players learn to write and to read."""
         if self.recipe.teach.reflections == "given":
             return self.teaching(split)
         room, inputs = "reflectrl.pipeline.demonstrations", [self.teaching(split), *self.model("plain")]
@@ -193,6 +193,6 @@ class Plan:
                         remaining=remaining)  # fmt: skip
 
     def random_play(self) -> str:
-        """Episodes of random play: the text that a model made from scratch is to read where nobody teaches."""
+        """Episodes of random play: the text for a model made from scratch, if nobody teaches."""
         output = f"episodes/random-seed{self.seed}.jsonl"
         return self.add("play", "random", "teach", "reflectrl.pipeline.training:random_play", output, (), "env")

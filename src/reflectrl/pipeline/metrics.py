@@ -1,6 +1,6 @@
-"""The metrics of a run: a file per training while it goes on, one file for all of them afterwards.
+"""The metrics of a run: one file per training while it is under way, and one file for all of them afterwards.
 
-Listeners, which packages bring in the entry points "reflectrl.listeners", hear every line as it is written.
+Listeners, which packages bring through the entry points "reflectrl.listeners", get every line as it is written.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from reflectrl.plugins import names, resolve
 
 LOG = logging.getLogger(__name__)
 NOTED = ".sha256"
-"""The ending of the file that holds the digest of a training's metrics once it has logged the last of them."""
+"""Ending of the file with the digest of a training's metrics; it is written when the training has ended."""
 
 
 class Listener(Protocol):
-    """Hears the metrics of one training."""
+    """Gets the metrics of one training as they are logged."""
 
     def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """Called with each line before it is written: whether the training should change its way, and why."""
+        """Called with each line before it is written; returns whether to stop or to roll back, and why."""
 
     def close(self) -> None:
-        """Called when the training has ended, however it did."""
+        """Called when the training has ended, in whatever way."""
 
 
 Listen = Callable[[Path, Sequence[Mapping[str, Any]]], Listener]
-"""Called as a training begins or goes on, with the path of its metrics and the lines that were logged before."""
+"""Called when a training begins or continues, with the path of its metrics and the lines logged so far."""
 
 _listen: list[Listen] = []
 
 
 @contextmanager
 def listening(context: Context) -> Iterator[None]:
-    """Listeners hear what is trained within the block: those that `reflectrl.listeners` brings for this recipe."""
+    """Within the block, the listeners of installed packages get the metrics of every training."""
     _listen[:] = [listen for name in names("listeners") for listen in resolve("listeners", name)(context)]
     try:
         yield
@@ -55,14 +55,15 @@ def listening(context: Context) -> Iterator[None]:
 
 
 class MetricsFile:
-    """The metrics of one training, a JSON line each. What was logged after the learner's saved state is written anew.
+    """The metrics of one training, one JSON line each.
 
-    Where what was logged before that state is not all there, the state is dropped, with a warning, and the training
-    begins anew: nothing finished depends on it, and it would end without some of its metrics otherwise.
+    When a training continues from a saved state, lines logged after that state are removed, since they will be logged
+    again. If lines from before that state are missing, the state is dropped with a warning and the training begins
+    anew: no finished work depends on it, and otherwise its metrics would stay incomplete.
 
     Args:
-        learner: the folder of the learner's state, which says from where it goes on.
-        shared: what every line says beside its metrics.
+        learner: the folder of the learner's state, which says where the training continues.
+        shared: what every line contains beside its metrics.
     """
 
     def __init__(self, path: Path, learner: Path, shared: dict[str, Any]) -> None:
@@ -76,7 +77,7 @@ class MetricsFile:
         self._listeners = [listen(path, earlier) for listen in _listen]
 
     def write(self, metrics: dict[str, Any]) -> Verdict:
-        """Write a line; returns what a listener asks of the training, the same on all ranks."""
+        """Write a line. Returns what a listener asks of the training; the answer is the same on all ranks."""
         verdict, why = distributed.first(lambda: self._told(metrics)) if self._listeners else ("", "")
         if why:
             metrics = {**metrics, "alarm": why}
@@ -86,7 +87,7 @@ class MetricsFile:
         return verdict
 
     def _told(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """What the first listener that has something to say says."""
+        """The answer of the first listener that has one."""
         heard = [listener.heard(metrics) for listener in self._listeners]
         return next((one for one in heard if one[1]), ("", ""))
 
@@ -94,7 +95,7 @@ class MetricsFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the file; a training that has logged all that it will has the digest of it written beside it."""
+        """Close the file. If the training has ended well, write the digest of its metrics beside it."""
         self._file.close()
         for listener in self._listeners:
             listener.close()
@@ -104,9 +105,9 @@ class MetricsFile:
 
 
 def collect(run: RunFolder) -> None:
-    """All metrics in one file, in a fixed order.
+    """Write all metrics into one file, in a fixed order.
 
-    Nothing but curves depends on them: lines that are damaged are left out, with a warning that says what to do.
+    Only the report's curves depend on it. Damaged lines are left out, with a warning that says what to do.
     """
     folder = run.path / "metrics"
     texts: list[str] = []
@@ -128,12 +129,12 @@ def _digest(path: Path) -> bytes:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Metrics are collected after every stage."""
+    """Log a warning once, since metrics are collected after every stage."""
     LOG.warning("reflectrl: %s", text)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The step and the text of each line, without its checksum; (0, "") for one that is not as it was written."""
+    """The step and the text of each line, without its checksum; (0, "") for a damaged line."""
     drop_half_line(path)
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:

@@ -1,4 +1,4 @@
-"""The players of an arm, from the checkpoints of a run folder."""
+"""Making the players of an arm from the checkpoints of a run folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ Models = tuple[LanguageModel, LanguageModel | None]
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:
-    """The acting player (greedy) and the reflector of an arm in a run folder, or in an exported agent's.
+    """Load the acting player (greedy) and the reflector of an arm, from a run folder or an exported agent's folder.
 
     Args:
-        trust: let the run's models bring code of their own, if its recipe wants that; the environment is the caller's.
+        trust: allow the run's models to run code of their own, if its recipe asks for that. The environment is not
+            concerned: the caller brings it.
 
     Raises:
-        UserError: no such run or arm, the arm is not trained yet, or its models' code is not trusted.
+        UserError: there is no such run or arm, the arm is not trained yet, or its models' code is not trusted.
     """
     path = folder / "recipe.toml"
     if not path.is_file():
@@ -59,7 +60,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
 def seated(
     context: Context, name: str, seed: int, models: Models | None, temperature: float
 ) -> tuple[Player, Player | None]:
-    """The players of an arm of a run, with empty memories."""
+    """The players of an arm of a run, with empty caches."""
     arm = chosen([name], context.recipe)[name]
     if arm.players:
         found: tuple[Player, Player | None] = function(arm.players)(context, name, seed, models, temperature)
@@ -84,7 +85,7 @@ def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models 
 
 
 def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
-    """The players of an arm, with empty memories."""
+    """The players of an arm, given its models, with empty caches."""
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
@@ -97,13 +98,13 @@ def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: flo
 
 
 def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
-    """The policy that chooses through a model, as the recipe has it."""
+    """A policy that plays with a model, with the settings of the recipe."""
     play = recipe.play
     return Policy(lm, sampling, play.shuffle_labels, play.result_cache, play.kv_cache_mib * 2**20, play.scoring)
 
 
 def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
-    """The reflector that speaks through a model, as the recipe has it."""
+    """A reflector that writes with a model, with the settings of the recipe."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
     return Reflector(
@@ -112,7 +113,7 @@ def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
 
 
 def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) -> Models:
-    """A policy, by the name of its model, and the reflector of an arm: two models, or two adapters of one.
+    """Load a policy, by the name of its model, and the reflector of an arm: two models, or two adapters on one.
 
     Raises:
         UserError: one of them is not trained yet.
@@ -142,12 +143,13 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
 def instructed(
     recipe: Recipe, lm: LanguageModel, role: Role, arm: Arm | None = None, episodes: Path | None = None
 ) -> LanguageModel:
-    """The base model with the system prompt of a role: the environment's instructions, and what the arm shows.
+    """The base model with the system prompt of a role: the environment's instructions, and demonstrations if an arm
+    shows some.
 
-    A model without a chat template stays as it is.
+    A model without a chat template is returned as it is.
 
     Args:
-        episodes: the teaching episodes of which an arm shows some.
+        episodes: the teaching episodes, of which the arm may show some.
 
     Raises:
         UserError: the arm shows something, and there is no chat in which to do so.
@@ -162,7 +164,7 @@ def instructed(
 
 
 def base_source(recipe: Recipe, run: RunFolder, seed: int, role: Role) -> str:
-    """The model that a player starts from: a folder or a name. Adapters remember it, so they get the whole path."""
+    """The model from which a player starts: a folder or a name. Adapters remember it, so they get the full path."""
     source = find_model(recipe.model.source_of(role))
     folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
     return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

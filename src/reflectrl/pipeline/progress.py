@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: bars with the time left on a terminal, plain lines elsewhere."""
+"""The progress of a run: bars with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.table import Column
 from reflectrl.terminal import harmless, printable_line
 
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, what is known) as an artifact is made."""
+"""Called with (done, total, note) while an artifact is made."""
 
 QUIET_SECONDS = 15.0
-"""Least time between two plain lines about one artifact."""
+"""The shortest time between two plain lines about one artifact."""
 
 
 class Board:
-    """One bar per artifact that is being made. `tick` may be called as often as one likes."""
+    """One progress bar per artifact that is being made. `tick` may be called as often as you like."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -1,6 +1,6 @@
-"""The outcome of a run: `results.json`, every arm's rows and their summary, the report, and the table on the terminal.
+"""The outcome of a run: `results.json` (every arm's rows, and their summary), the report, the table on the terminal.
 
-results.json holds no times, so that two runs of one recipe write the same bytes; those are in `timings.jsonl`.
+`results.json` holds no times, so that two runs of one recipe write the same bytes. Times are in `timings.jsonl`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Step, UserError
 
 ORIGIN = ("commit", "hardware")
-"""What says where results were made; results that come out the same again keep theirs."""
+"""Keys that say where results were made. If the results come out the same again, these are left as they are."""
 
 
 def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, Any]]:
-    """Write `results.json`, unless what is there already says the same; returns when, for `timings.jsonl`."""
+    """Builder: write `results.json`, unless the file says the same already; returns the time, for `timings.jsonl`."""
     recipe, path = context.recipe, context.run.path / "results.json"
     env = make(recipe.env)
     rows = list(_rows(recipe, context.run, env))
@@ -58,12 +58,12 @@ def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, 
 
 
 def report(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Write `report.html`."""
+    """Builder: write `report.html`."""
     write_report(context.run.path)
 
 
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
-    """Rows of every arm and seed; a milestone gives one only where its stage is not played itself."""
+    """The rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
     for name in recipe.arms:
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
@@ -89,7 +89,7 @@ def _essence(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, "+" for uncommitted changes; the package's version where there is no checkout."""
+    """The commit of the checkout, with "+" if there are uncommitted changes; without a checkout, the version."""
     from reflectrl import __version__
 
     def git(*words: str) -> str:
@@ -113,7 +113,7 @@ def hardware() -> str:
 
 
 def show_results(console: Console, folder: Path, arms: Mapping[str, Arm]) -> None:
-    """Success of every arm: a table per split and sampling, a column per stage."""
+    """Print the success of every arm: a table per split and sampling, a column per stage."""
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     for split, sampling in dict.fromkeys((row["split"], row["sampling"]) for row in data["summary"]):
         rows = [row for row in data["summary"] if (row["split"], row["sampling"]) == (split, sampling)]
@@ -147,7 +147,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def show_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
-    """The shortest won held-out episode of the last arm that reflects, or of the last arm."""
+    """Print one won episode, of about eight steps: of the last arm that has won any, on the last split first."""
     logs = [run.evaluation(arm, seed, split, "*", "*").name for arm in reversed(recipe.arms)
             for seed in recipe.seeds[:1] for split in recipe.eval.splits[::-1]]  # fmt: skip
     for pattern in logs:

@@ -1,4 +1,4 @@
-"""Running a recipe: make what is missing of its graph, stage by stage, and say what came out."""
+"""Running a recipe: make the missing artifacts of its graph, stage by stage, and show the outcome."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from reflectrl.terminal import console
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
-    """Make what is missing in a run folder, through the stage `until`; what is complete there is kept.
+    """Make what is missing in a run folder, up to and including the stage `until`; complete artifacts are kept.
 
     Raises:
-        UserError: the folder belongs to another training, or something that the user gave is wrong.
+        UserError: the folder belongs to another training, or some input of the user's is wrong.
     """
     with joined(recipe) as ranks:
         pipeline = pipeline_of(recipe)
@@ -37,7 +37,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
             return
         try:
             with alone(folder):
-                state = claim(recipe, folder, graph)
+                state = claim(recipe, folder, graph, context.tasks)
                 with Board(console(120)) as board, Workers(context, board, ranks) as workers:
                     run = _Run(context, graph, state, workers)
                     for stage in STAGES[: STAGES.index(until) + 1]:
@@ -50,7 +50,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
 
 
 class _Run:
-    """A run under way: its graph, and the state of its folder, which is written whenever it changes."""
+    """A run in progress: its graph, and the state of its folder, which is written whenever it changes."""
 
     def __init__(self, context: Context, graph: Graph, state: State, workers: Workers) -> None:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
@@ -60,7 +60,7 @@ class _Run:
             self._note_complete()
 
     def through(self, stage: str) -> None:
-        """Make what is missing of a stage."""
+        """Make the missing artifacts of a stage."""
         missing = self.missing(stage)
         if missing:
             self.state.complete = list(STAGES[: STAGES.index(stage)])
@@ -96,7 +96,7 @@ class _Run:
         self.state.write()
 
     def _note_complete(self, *stages: str) -> None:
-        """Note that stages are complete, and with them their artifacts, where nothing was known of these."""
+        """Record that stages are complete, and with them all their artifacts."""
         before = self.state.complete, dict(self.state.made)
         self.state.complete = list(dict.fromkeys([*self.state.complete, *stages]))
         for stage in self.state.complete:

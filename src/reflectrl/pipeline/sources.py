@@ -1,4 +1,4 @@
-"""What is checked of a run with models before it makes anything."""
+"""Checks of a run's models before it makes anything."""
 
 from __future__ import annotations
 

@@ -54,14 +54,14 @@ from reflectrl.teach import Demonstration, demonstrations, teach
 from reflectrl.types import Episode, UserError, named_seed
 
 TOKENIZER_ROWS = 4000
-"""Steps from which a scratch tokenizer is learned; more would not change its merges."""
+"""The number of steps whose text trains a scratch tokenizer; more would not change its merges."""
 
 
 # ---- teaching ------------------------------------------------------------------------------------------------------
 
 
 def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Write the teaching episodes of a split; a log that was begun is continued."""
+    """Builder: write the teaching episodes of a split; an unfinished log is continued."""
     recipe, seed, split = context.recipe, artifact.seed, artifact.name
     env, path = make(recipe.env), context.run.teach(seed, split)
     planned = planned_demonstrations(recipe, env, seed, split)
@@ -74,13 +74,13 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
-    """Whether a log of teaching episodes lacks some."""
+    """Whether a log of teaching episodes is incomplete."""
     planned = planned_demonstrations(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
     return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
 
 
 def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
-    """The teaching episodes of a split, in order: those that the teacher is to play, or those that were recorded."""
+    """The teaching episodes of a split, in order: the teacher's plans, or the recorded episodes themselves."""
     if recipe.teach.by == "log":
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
@@ -89,17 +89,18 @@ def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) 
 
 
 def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Play training tasks at random, for about as many steps as a tokenizer of that text is learned from.
+    """Builder: play training tasks at random, for about as many steps as are needed to train a tokenizer.
 
     Raises:
-        UserError: random play shows nothing from which reward could teach, and nothing is paid for what is new either.
+        UserError: random play shows that reward alone can teach nothing, and there is no bonus for novelty either.
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
     tasks = make(recipe.env).tasks("train")
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
-            tick(len(episodes), max(len(tasks), len(episodes)), "")
+            tick(len(episodes), max(len(tasks), len(episodes) + 1), "")
+    tick(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
         ways = "reward steps on the way, explore (docs/exploration.md), or teach (docs/own-environment.md)"
@@ -125,9 +126,9 @@ def base(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def _corpus(path: Path) -> tuple[list[str], int]:
-    """Texts that the players will read and write, and the largest number of actions among them.
+    """Texts that the players will read and write, and the largest number of actions in a step.
 
-    They are spread over the whole log: tasks stand in the environment's order, so the first episodes are of one kind.
+    They are spread over the whole log, since its tasks are in the environment's order and the first are of one kind.
     """
     labels = list(islice(candidates(), 199))
     steps = [step for episode in read_episodes(path) for step in episode.steps]
@@ -141,7 +142,7 @@ def _corpus(path: Path) -> tuple[list[str], int]:
 
 @on_all_ranks
 def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
+    """Builder: fine-tune one player of `MODELS`: a reflector, a policy, or a policy that reads no reflections."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     row = model(name)
     assert isinstance(row, SFT)
@@ -178,7 +179,7 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
-    """The log from which a player is fine-tuned; one that reads no reflections plays those that outcomes come from."""
+    """The log on which a player is fine-tuned. Players that read reflections may learn from those of outcomes."""
     if row.log and split == "train":
         return run.path / "episodes" / f"{row.log}-seed{seed}-{split}.jsonl"
     reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
@@ -199,7 +200,7 @@ def _sft_examples(
 
 @on_all_ranks
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
+    """Builder: online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
     recipe, run, seed, arm = context.recipe, context.run, artifact.seed, chosen([artifact.name])[artifact.name]
     name = f"rl-{artifact.name}"
     config = replace(recipe.rl, **(arm.rl or {}))
@@ -236,7 +237,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def rollouts_of(context: Context, artifact: Artifact) -> Callable[..., EpisodeRollouts]:
-    """What collects the episodes of online RL: `EpisodeRollouts`, or what a section of the recipe puts in its place."""
+    """The class that collects episodes for online RL: `EpisodeRollouts`, unless a recipe section names another."""
     for section in context.recipe.sections.values():
         if place := getattr(section, "rollouts", ""):
             return partial(function(place), context, artifact)

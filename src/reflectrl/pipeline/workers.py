@@ -1,4 +1,4 @@
-"""Making artifacts one after another, or side by side in processes of their own."""
+"""Making artifacts: one after another, or side by side in processes of their own."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ Told = Callable[[Artifact], None]
 
 
 class Engine(Protocol):
-    """Where artifacts are made side by side: on this machine, or as packages can ("reflectrl.engines")."""
+    """Makes artifacts side by side: on this machine, or wherever a package can (entry points "reflectrl.engines")."""
 
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
-        """Make an artifact elsewhere, as `make` does. UserError where what made it was killed."""
+        """Make an artifact elsewhere, as `make` does. The future raises UserError if the process was killed."""
 
     def news(self) -> Iterable[tuple[str, int, int, str]]:
-        """How far artifacts have come since the last call: key, done, total, note."""
+        """Progress since the last call, as tuples of key, done, total and note."""
 
     def close(self) -> None:
-        """Stop all work at once: an artifact is made from files to files, so nothing finished is lost."""
+        """Stop all work at once. Artifacts are made from files to files, so nothing finished is lost."""
 
 
 class Workers:
-    """Makes artifacts one after another, or side by side on an engine that stays for the whole run.
+    """Makes artifacts one after another, or side by side on an engine that is kept for the whole run.
 
     Args:
-        ranks: the processes with which artifacts are made together, if there are several.
+        ranks: the processes that make an artifact together, if there are several.
     """
 
     def __init__(self, context: Context, board: Board, ranks: Ranks | None = None) -> None:
@@ -63,11 +63,11 @@ class Workers:
         self._engine: Engine | None = None
 
     def make(self, artifacts: Sequence[Artifact], begin: Told, finish: Told) -> None:
-        """Make all artifacts, each after its inputs; what is finished when one of them fails is kept.
+        """Make all artifacts, each after its inputs. If one fails, those that are finished are kept.
 
         Args:
             begin: called before an artifact is made.
-            finish: called when it is there.
+            finish: called when it is complete.
         """
         recipe = self.context.recipe
         if recipe.engine != "local" or (recipe.processes > 1 and len(artifacts) > 1):
@@ -96,7 +96,7 @@ class Workers:
                 finish(artifact)
 
     def note_timings(self, timings: Timings) -> None:
-        """Add lines to the run's timings."""
+        """Append lines to the run's timings."""
         with self.context.run.timings.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(timing) + "\n" for timing in timings)
 
@@ -113,7 +113,7 @@ class Workers:
 
 
 class Processes:
-    """The engine "local": processes of this machine, `recipe.processes` of them."""
+    """The engine "local": `recipe.processes` processes on this machine."""
 
     def __init__(self, recipe: Recipe) -> None:
         context = multiprocessing.get_context("spawn")
@@ -126,7 +126,7 @@ class Processes:
             return self._pool.submit(_make_in_child, context, artifact)
 
     def news(self) -> Iterable[tuple[str, int, int, str]]:
-        """What the processes have said since the last call."""
+        """The processes' progress since the last call."""
         while not self._news.empty():
             yield self._news.get()
 
@@ -138,7 +138,7 @@ class Processes:
 
 
 def result_of(future: Future[Timings]) -> Timings:
-    """What a process has returned; UserError where it was killed."""
+    """The result of a process; UserError if it was killed."""
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -148,7 +148,7 @@ def result_of(future: Future[Timings]) -> Timings:
 
 
 def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
-    """Make one artifact in this process. Its randomness depends on its name only, not on what was made before it."""
+    """Make one artifact in this process. Its randomness depends on its name, not on what was made before it."""
     if context.recipe.threads:
         torch.set_num_threads(context.recipe.threads)
     torch.manual_seed(named_seed(artifact.seed, artifact.kind, artifact.name))
@@ -161,17 +161,18 @@ def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
 
 
 def function(path: str) -> Any:
-    """The function that an artifact names as "module:function"."""
+    """The function with the name "module:function"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 _news: Any = None
-"""In a child: the queue that tells the parent how the work goes on."""
+"""In a child process: the queue that carries progress to the parent."""
 
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
     try:
+        function("reflectrl.pipeline.evaluation:require_same_tasks")(context.recipe, context.tasks)
         return make(context, artifact, seldom(partial(_tell, artifact.key)))
     except BaseException as error:  # one that the parent cannot read would look like a process that was killed
         raise portable(error) from None
@@ -182,7 +183,7 @@ def _tell(*news: Any) -> None:
 
 
 def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
-    """The same, called with the last news always, and with others at most once in so many seconds."""
+    """A `tick` that passes on at most one call per so many seconds, and always the last one."""
     said = 0.0
 
     def told(done: int, total: int, note: str) -> None:
@@ -195,7 +196,7 @@ def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
 
 
 def prepare_child(news: Any) -> None:
-    """Children leave Ctrl-C to the parent, say nothing themselves, and do not outlive the parent."""
+    """Prepare a child process: it leaves Ctrl-C to the parent, prints nothing, and ends when the parent ends."""
     global _news
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -211,7 +212,7 @@ def _end_with_parent() -> None:
 
 
 def silence() -> None:
-    """Keep what libraries say to their developers out of a user's terminal."""
+    """Keep the libraries' messages to developers out of the user's terminal."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     warnings.filterwarnings("ignore", module="(torch|transformers|peft)")

@@ -1,4 +1,4 @@
-"""What a player is: anything that takes a turn for each of the live episodes it is given."""
+"""The protocol of players: given some live episodes, a player takes a turn in each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from reflectrl.types import Observation, Step, Task, Turn
 
 @dataclass(eq=False)
 class LiveEpisode:
-    """An episode that is being played, as players see it. It lives as long as the episode: a key for their caches.
+    """An episode that is being played, as players see it.
+
+    The object lives exactly as long as the episode, so caches use it as their key.
 
     Attributes:
-        observation: the current one.
-        rng: the episode's own generator for the players' randomness.
+        observation: the current observation.
+        rng: the episode's own random generator, for the players.
         turns: turns already taken on this observation.
         steps: the steps so far.
         truncated: whether the horizon ended the episode.
@@ -35,16 +37,16 @@ class LiveEpisode:
 
     @property
     def reflection(self) -> str | None:
-        """What a reflector wrote on this observation, if anything."""
+        """The reflection on the current observation, or None."""
         return next((turn.text for turn in self.turns if turn.choice is None), None)
 
 
 class Player(Protocol):
-    """Anything that can act, or speak before another acts.
+    """Anything that can choose actions, or write reflections before another player chooses.
 
-    A turn with a `choice` acts; a turn without one is a reflection.
+    A turn with a `choice` is an action; a turn without one is a reflection.
     """
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """One turn per episode, in the same order. Randomness comes from each episode's `rng` only."""
+        """One turn per episode, in the same order. All randomness must come from the episodes' own `rng`."""
         ...

@@ -59,7 +59,7 @@ def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from error
+        raise ValueError(f"no JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
     _require(dict, "an episode", data)
     if "schema" in data:
         return told(from_line(line)), set()

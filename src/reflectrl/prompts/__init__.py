@@ -1,7 +1,6 @@
 """Every word that a model sees: the templates in this folder, and the functions that render and tokenise them.
 
-Teaching, play and learning render through these functions and no others, so a model never meets a format that it was
-not trained on.
+Teaching, play and learning all use these functions, so a model never meets a format that it was not trained on.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from jinja2 import Environment, StrictUndefined, Template
 from reflectrl.types import Observation, UserError
 
 CUT = 4
-"""A history that does not fit is cut by multiples of a quarter of the context."""
+"""A history that does not fit into the context is cut in pieces of a quarter (1 / CUT) of the context."""
 
 
 LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
-"""Where a text may be cut. (Blank characters beside the newline may join it in a word.)"""
+"""Where a text may be split: at a line end with visible characters on both sides, since blanks may join a token."""
 
 MOST_LINES = 2**14
-"""Lines that are remembered; then remembering begins anew."""
+"""The largest number of lines whose tokens are cached; when it is reached, the cache is emptied."""
 
 VISIBLE = "aZ09.,:;>-+|'\"(_#<"
-"""Of the kinds of visible characters that splitting rules tell apart, some each."""
+"""Some characters of each kind that the splitting rules of tokenizers distinguish."""
 
 _known: WeakKeyDictionary[Any, dict[str, list[int]] | None] = WeakKeyDictionary()
 
@@ -50,12 +49,12 @@ def template(name: str) -> Template:
 
 @lru_cache(maxsize=8)
 def _parts(name: str) -> tuple[str, ...]:
-    """A template's text cut at its variables, each rendered plainly: the fast path of the rollout's inner loop."""
+    """The pieces of a template's text between its variables: joining them is faster than rendering the template."""
     return tuple(template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
 
 
 def reflector_prompt(observation: Observation) -> Prompt:
-    """What the reflector reads; it continues with its analysis and ends with end-of-text."""
+    """The reflector's prompt. It continues with its analysis, and ends with end-of-text."""
     before, after = _parts("reflect.j2")
     return Prompt(observation.history, before + observation.state + after)
 
@@ -63,12 +62,12 @@ def reflector_prompt(observation: Observation) -> Prompt:
 def policy_prompt(
     observation: Observation, reflection: str | None, labels: Sequence[str], order: Sequence[int] = ()
 ) -> Prompt:
-    """What the policy reads; it answers with one choice label.
+    """The policy's prompt. It answers with one choice label.
 
     Args:
-        reflection: the reflector's analysis, or None when nobody reflected.
+        reflection: the reflector's analysis, or None.
         labels: at least as many labels as there are actions.
-        order: label i names action `order[i]`; empty keeps the environment's order.
+        order: label i stands for action `order[i]`; empty means the environment's order.
     """
     listed = [observation.actions[i] for i in order] if order else observation.actions
     actions = "; ".join(f"{label}: {action}" for label, action in zip(labels, listed, strict=False))
@@ -81,7 +80,7 @@ def policy_prompt(
 
 
 def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
-    """What a policy reads that answers with the text of an action instead of a label: no actions are listed."""
+    """The prompt of a policy that answers with the text of an action instead of a label; no actions are listed."""
     if reflection is None:
         before, after = _parts("act_in_words.j2")
         return Prompt(observation.history, before + observation.state + after)
@@ -90,29 +89,29 @@ def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
 
 
 def reflection_completion(reflection: str) -> str:
-    """What the reflector is trained to continue with (end-of-text follows as a token)."""
+    """The text that the reflector is trained to write; end-of-text follows as a token."""
     return " " + reflection
 
 
 class Reader(Protocol):
-    """What tokenising asks of a language model: its tokenizer, and the longest sequence that it reads, in tokens."""
+    """The parts of a language model that tokenising needs: its tokenizer, its context in tokens, and its chat."""
 
     tokenizer: Any
     context: int
     chat: Any
-    """What a chat template puts around its prompts (`chat.Chat`), or None."""
+    """What a chat template puts around prompts (`chat.Chat`), or None."""
 
 
 def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...]:
-    """Token ids of a prompt, with room for `reserve` more in the context.
+    """The token ids of a prompt, so short that `reserve` more tokens fit into the context.
 
-    The two parts are encoded apart, so that the history's tokens do not depend on what follows. A prompt that is too
-    long loses the oldest part of its history, in pieces of a quarter of the context: were it cut to measure, every
-    step would shift all that follows, and no KV cache could be used again. The state, the reflection and the actions
-    are never cut, nor is what a chat template puts around them.
+    The two parts are encoded separately, so that the history's tokens do not depend on what follows. A prompt that is
+    too long loses the oldest part of its history, in pieces of a quarter of the context. (If it were cut to the exact
+    length, every step would shift all its tokens, and no KV cache could be reused.) The state, the reflection and the
+    actions are never cut, nor is what a chat template puts around them.
 
     Raises:
-        UserError: what may not be cut is already longer than the context.
+        UserError: the parts that must not be cut are already too long.
     """
     tokenizer, context, chat = reader.tokenizer, reader.context, reader.chat
     if chat is None:
@@ -135,12 +134,12 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 
 
 def encode_lines(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text, without special tokens, as `tokenizer.encode` returns them; lines seen before are remembered.
+    """The ids of a text, as `tokenizer.encode` returns them without special tokens, with a cache of lines.
 
-    Histories grow by lines, and a state mostly has lines that stood in others. The ids are those of the whole text if
-    the tokenizer first splits a text into words, none of which goes on beyond a line's end where something visible
-    stands on both sides of it: byte-level BPE does (GPT-2's, Llama 3's, Qwen's, those made here), SentencePiece does
-    not, and encodes the whole.
+    Histories grow by lines, and most lines of a state have occurred before. Encoding line by line gives the ids of the
+    whole text if the tokenizer first splits text into words, and no word continues beyond a line end that has visible
+    characters on both sides. This is true of byte-level BPE (GPT-2, Llama 3, Qwen, and tokenizers made here), but not
+    of SentencePiece, for which the whole text is encoded.
     """
     if tokenizer not in _known:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
@@ -158,7 +157,7 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
 
 
 def splits_at_lines(tokenizer: Any) -> bool:
-    """Whether a text's ids are those of its lines, one after another."""
+    """Whether the ids of a text are the ids of its lines, one after another."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     splitter = getattr(backend, "pre_tokenizer", None)
     if splitter is None or type(backend.normalizer).__name__ not in ("NoneType", "NFC"):

@@ -1,9 +1,8 @@
-"""Talking to instruct models: what a chat template puts in front of a prompt and behind it.
+"""Talking to instruct models: what a chat template puts before and after a prompt.
 
-A request is a system message and one message of the user, which holds the prompt as it is. So what the template adds
-is the same text at every step: in front the system message and the opening of the user's, behind the opening of the
-assistant's. The growing history stands before the changing state as it does without a template, and KV caches of it
-are used again.
+A request is a system message and one user message, which is the prompt itself. So the template adds the same text at
+every step: before the prompt, the system message and the opening of the user's message; after it, the opening of the
+assistant's. The growing history still precedes the changing state, so its KV cache can be reused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from reflectrl.types import UserError
 Role = Literal["policy", "reflector"]
 
 PROBES = ("|T: : |\nLast: none\nChoice:", "a longer one,\nin which other things stand (1, 2).\n- and {one} <more>")
-"""Prompts that are put through a template to see what it does with them."""
+"""Prompts with which a template is tried."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class Chat:
     """How one player's model is spoken to.
 
     Attributes:
-        before: what stands in front of every prompt, special tokens spelled out.
-        after: what stands behind it; the answer follows directly.
+        before: the text before every prompt, with special tokens spelled out.
+        after: the text after it; the answer follows directly.
         end: the token that ends an answer.
     """
 
@@ -37,26 +36,26 @@ class Chat:
 
 
 def system_prompt(instructions: str, role: Role, shown: str = "") -> str:
-    """What a player is told once: the environment's rules, what its own part is, and steps that were demonstrated."""
+    """The system prompt of a player: the environment's rules, the player's role, and demonstrated steps if given."""
     return template("system.j2").render(instructions=instructions.strip(), role=role, shown=shown.strip()).strip()
 
 
 def has_template(tokenizer: Any) -> bool:
-    """Whether a tokenizer brings a chat template."""
+    """Whether a tokenizer has a chat template."""
     return bool(getattr(tokenizer, "chat_template", None))
 
 
 def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
-    """What a tokenizer's template makes of a system prompt and of any prompt.
+    """How to talk to a model, found by trying its tokenizer's template.
 
-    Where a template knows no system message, or leaves it out, the system prompt opens the user's message.
+    If the template does not support a system message, or ignores it, the system prompt begins the user's message.
 
     Args:
         system: the system prompt; "" leaves it to the template.
-        model: name of the model, for errors.
+        model: the model's name, for errors.
 
     Raises:
-        UserError: the template fails, or does not keep a prompt as it is behind a beginning that never changes.
+        UserError: the template fails, or changes the prompt, or what it puts before the prompt is not always the same.
     """
     problem = "is missing"
     for folded in (False, True) if system else (False,):
@@ -76,7 +75,7 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
 
 
 def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "") -> str:
-    """The template's text; with an `answer`, of a finished exchange."""
+    """The text that the template makes of a prompt, or, with an `answer`, of a finished exchange."""
     content = f"{system}\n\n{prompt}" if folded else prompt
     messages = [{"role": "user", "content": content}]
     if system and not folded:
@@ -89,7 +88,7 @@ def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str 
 
 
 def _end(tokenizer: Any, behind: str) -> int:
-    """The special token that a template puts behind an answer; end-of-text where it puts none."""
+    """The special token that a template puts after an answer; end-of-text if it puts none."""
     ids = tokenizer.encode(behind.lstrip(), add_special_tokens=False)
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     return int(next((token for token in ids[:1] if token in special), tokenizer.eos_token_id))

@@ -41,6 +41,11 @@ def conversation(role: str, kind: str, observation: Observation, history: int, *
     return [said("system", str(getattr(_words(), role)())), said("user", str(asked))]
 
 
+def comparison(first: str, second: str) -> list[Message]:
+    """The question which of two attempts at a task is better: A, B, or TIE."""
+    return [said("user", str(_words().compare(first, second)))]
+
+
 def follow_up(kind: str, *values: Any) -> Message:
     """A later message to the model: "now_act", "repair" (with the actions) or "again" (with what was wrong)."""
     return said("user", str(getattr(_words(), kind)(*values)))

@@ -8,7 +8,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from reflectrl.endpoints.client import LOOPBACK, complaint_of, in_loop
+from reflectrl.endpoints.answers import complaint_of
+from reflectrl.endpoints.attempts import in_loop, is_loopback
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.plugins import one_line
 from reflectrl.remote.config import RolloutsConfig
@@ -121,7 +122,7 @@ class Servers:
             raise self._failure(place, self._explain(error, path)) from None
 
     def _opened(self, address: str) -> Any:
-        here = urlsplit(address).hostname in LOOPBACK  # never through a proxy, which might be elsewhere
+        here = is_loopback(urlsplit(address).hostname)  # never through a proxy, which might be elsewhere
         http = self._openai.DefaultAsyncHttpxClient(
             timeout=self.settings.timeout, follow_redirects=False, trust_env=not here
         )

@@ -51,10 +51,12 @@ class RolloutsConfig:
 
     def problem(self) -> str | None:
         """What is wrong between the keys, in one line, or None."""
-        for address in self.servers or ("http://",):
+        if found := EndpointConfig(key_env=self.key_env).problem():
+            return found
+        for address in self.servers:
             if not address.startswith(("http://", "https://")):
                 return f"'servers' must hold addresses that begin with http:// or https://, not {address!r:.60}"
-            if found := EndpointConfig(address, key_env=self.key_env).problem():
+            if found := EndpointConfig(address).problem():
                 return found.replace("'base_url'", "'servers'")
         return None
 

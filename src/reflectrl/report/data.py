@@ -1,8 +1,8 @@
-"""What a run folder says, read for the report: recipe, results, metrics. What is not there yet is None or empty.
+"""Reading a run folder for the report: recipe, results and metrics. What is not there yet is None or empty.
 
-Times are not in results.json, so that two runs of one recipe write the same results; they are in timings.jsonl: a line
-per evaluation with its seconds per episode, and a line for the moment at which results were finished. Here both are put
-together again. Results that bring their own `seconds` or `created` keep them.
+`results.json` holds no times, so that two runs of one recipe write the same results. Times are in `timings.jsonl`: one
+line per evaluation with its seconds per episode, and one line with the time at which the results were finished. Here
+they are joined with the results, unless those have their own `seconds` or `created`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from reflectrl.types import UserError
 
 T = TypeVar("T")
 REFERENCES = ("random", "expert", "oracle", "baseline")
-"""Arms that learn nothing: the floor and the ceiling, never marked as the best."""
+"""Arms that learn nothing, for comparison; they are never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
-"""The usual arms in the order of the page; others follow in the order in which they appear."""
+"""The usual arms, in the order in which the page shows them. Other arms follow in order of appearance."""
 SHARED = "shared"
-"""The name under which curves that belong to no single arm (a reflector that several arms use) are drawn."""
+"""The name for curves that belong to no single arm, such as those of a reflector that several arms use."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One line of results: an arm on one split, stage and sampling; numbers that were not recorded are None.
+    """One line of results: an arm on one split, stage and sampling. Numbers that were not recorded are None.
 
-    `success`, `low` and `high` are shares in [0, 1]; `seed` is set in the row of a single seed, `seeds` (how many) in
-    a line that is pooled over them. `shares` holds further ones by name, where there are any: "pass@2", "illegal".
+    `success`, `low` and `high` are shares in [0, 1]. The row of a single seed has `seed`; a row that is pooled over
+    seeds has their number, `seeds`. `shares` holds further shares by name, if there are any: "pass@2", "illegal".
     """
 
     arm: str
@@ -54,7 +54,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The contents of results.json; `summary` is pooled over seeds, or equal to `rows` where nobody pooled them."""
+    """The contents of results.json; `summary` is pooled over seeds, or equal to `rows` if they were not pooled."""
 
     recipe: str
     commit: str
@@ -68,7 +68,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of metrics.jsonl: the finite numbers logged at one step; `kind` is that of training ("rl", "sft")."""
+    """One line of metrics.jsonl: the finite numbers logged at one step. `kind` says which training ("rl", "sft")."""
 
     arm: str
     kind: str
@@ -80,9 +80,9 @@ class Metric:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything but the episodes.
+    """Everything about a run except its episodes.
 
-    `recipe` is the plain TOML, not checked against today's recipe classes: an old run can still be looked at.
+    `recipe` is the plain TOML. It is not checked against today's recipe classes, so that old runs can still be viewed.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read what is there of a run folder.
+    """Read a run folder, as far as it is complete.
 
     Raises:
         UserError: the folder is missing, or one of its files is corrupt (named, with the reason).
@@ -111,7 +111,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
-    """The recipe's values and its text, both empty if the file is not there; UserError if it is no TOML."""
+    """The recipe's values and its text, both empty if there is no file; UserError if it is not valid TOML."""
     if not path.exists():
         return {}, ""
     try:
@@ -122,7 +122,7 @@ def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def read_results(path: Path) -> Results | None:
-    """The results, or None if the file is not there; UserError names the file and what is wrong with it."""
+    """The results, or None if there is no file; UserError names the file and what is wrong with it."""
     if not path.exists():
         return None
     try:
@@ -168,7 +168,7 @@ def _score(row: Any, where: str) -> Score:
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
-    """A finite number; None where it is missing or not finite (an arm that won nothing has no mean length of a win)."""
+    """A finite number, or None if it is missing or not finite (an arm that never wins has no mean length of wins)."""
     value = row.get(key)
     if value is None:
         return None
@@ -178,7 +178,7 @@ def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
-    """The results with the times that were kept apart: seconds per episode, and when they were finished."""
+    """The results with their times from `timings.jsonl`: seconds per episode, and when they were finished."""
     spent: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for line in timings:
         if {"arm", "seconds", "episodes"} <= line.keys():
@@ -204,10 +204,10 @@ def _timed(score: Score, spent: Mapping[tuple[object, ...], list[tuple[float, fl
 
 
 def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> list[T]:
-    """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A torn last line is skipped.
+    """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A half last line is skipped.
 
     Raises:
-        UserError: another line is not such an object; the message gives its number, and `what` was expected.
+        UserError: another line is not such an object; the message says which line, and `what` was expected.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = []
@@ -221,7 +221,7 @@ def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> li
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:
-    """All metrics; a torn last line (a killed run) is left out, any other bad line is a UserError with its number."""
+    """All metrics. A half last line, as a kill leaves it, is skipped; another bad line raises UserError."""
     return tuple(read_lines(path, _metric, "metrics"))
 
 
@@ -238,7 +238,7 @@ def _metric(row: dict[str, Any]) -> Metric:
 
 
 def in_page_order(arms: list[str]) -> list[str]:
-    """Distinct arms: the usual ones in their order, then the others as they come, curves of no single arm last."""
+    """The distinct arms: the usual ones in their order, then the others in order of appearance, `SHARED` last."""
     found = list(dict.fromkeys(arms))
     others = [arm for arm in found if arm not in ARMS and arm != SHARED]
     return [*(arm for arm in ARMS if arm in found), *others, *([SHARED] if SHARED in found else [])]

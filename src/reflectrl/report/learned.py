@@ -1,4 +1,4 @@
-"""What the page opens with: success on validation tasks while reward taught, over episodes played and over minutes."""
+"""The first plots of the page: success on validation tasks during RL, over episodes and over minutes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Points = list[tuple[float, float]]
 def learned_plots(
     metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], looks: Mapping[str, Look]
 ) -> tuple[list[str], list[Plot]]:
-    """The arms that learned by online RL, and a picture for each measure of what it took; ([], []) if there are none.
+    """The arms that learned by online RL, and the plots of how they learned; ([], []) if there are none.
 
     Args:
-        times: lines of timings.jsonl; those of training say how long it took from one evaluation to the next.
+        times: lines of timings.jsonl; those of training say how many seconds passed since the previous evaluation.
     """
     rl = [metric for metric in metrics if metric.kind == "rl"]
     runs = {(arm, seed): by_episodes(rl, arm, seed) for arm, seed in dict.fromkeys((m.arm, m.seed) for m in rl)}
@@ -38,7 +38,7 @@ def learned_plots(
 
 
 def by_episodes(metrics: Sequence[Metric], arm: str, seed: int) -> Points:
-    """An evaluation comes before the episodes that its line tells of; those of the line before had been played."""
+    """Success over the number of episodes. An evaluation happens before the episodes of the same line are played."""
     points, played = Points(), 0.0
     for metric in metrics:
         if (metric.arm, metric.seed) == (arm, seed):
@@ -49,7 +49,7 @@ def by_episodes(metrics: Sequence[Metric], arm: str, seed: int) -> Points:
 
 
 def by_minutes(metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], arm: str, seed: int) -> Points:
-    """Time that was spent twice, after a kill, counts twice."""
+    """Success over minutes of training. Time that was spent twice, because of a kill, counts twice."""
     success = {
         m.step: m.values["eval_success"]
         for m in metrics
@@ -65,7 +65,7 @@ def by_minutes(metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], ar
 
 
 def _svg(curves: Mapping[tuple[str, int], Points], looks: Mapping[str, Look], label: str, prefix: str) -> str:
-    """A line per arm and seed; rings where RL began, with what imitation alone had taught."""
+    """A line per arm and seed; a ring marks the success before RL, after imitation alone."""
     with drawing(3.9, 2.3) as (figure, axes):
         for (arm, _), points in curves.items():
             look = looks[arm]

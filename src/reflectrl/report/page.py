@@ -24,13 +24,13 @@ from reflectrl.report.table import headline, tables
 from reflectrl.report.viewer import PER_OUTCOME, Sample, sample_run, to_json
 
 LIVE = "browser/index.html"
-"""Where the page lies, from the run folder, on which the trained players play, if one was exported."""
+"""Path, within a run folder, of the page on which the trained players play, if one was exported."""
 
 
 def write_report(run_folder: Path) -> Path:
-    """Write `report.html` into a run folder from what is there of recipe, results, metrics and evaluation episodes.
+    """Write `report.html` into a run folder, from its recipe, results, metrics and evaluation episodes.
 
-    The page loads nothing from anywhere. Parts that are missing are said to be missing.
+    The page is self-contained. It says which parts are missing.
 
     Returns:
         The path of the page.
@@ -45,7 +45,7 @@ def write_report(run_folder: Path) -> Path:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, whole or not at all."""
+    """Write a page, completely or not at all."""
     temporary = path.with_suffix(f".html.{os.getpid()}.new")
     with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(page)
@@ -56,10 +56,10 @@ def write_page(path: Path, page: str) -> Path:
 
 
 def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] = ()) -> str:
-    """The page as text.
+    """Render the page as text.
 
     Args:
-        live: the address of a page beside it on which the trained players play.
+        live: the address of a page on which the trained players play; "" if there is none.
         further: sections that follow the results.
     """
     rows, summary = (run.results.rows, run.results.summary) if run.results else ((), ())
@@ -113,7 +113,7 @@ def _plain(value: Any) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    """A number for a table, "–" for none; the minus is as wide as a digit."""
+    """A number for a table, or "–" for None; the minus sign is as wide as a digit."""
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
@@ -122,12 +122,12 @@ def _percent(share: float | None, digits: int = 1) -> str:
 
 
 def template(name: str, package: str = "reflectrl.report", **filters: Callable[..., str]) -> Template:
-    """The page of a package, with filters of its own beside `safe_svg`, which marks a picture as no text."""
+    """Load a template from a package, with further filters; the filter `safe_svg` keeps a picture unescaped."""
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"safe_svg": Markup, **filters}
     return env.from_string(asset(name, package))
 
 
 def asset(name: str, package: str = "reflectrl.report") -> str:
-    """The text of a file that lies in a package: a page, a style sheet, a script."""
+    """The text of a file in a package: a page, a style sheet, or a script."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")

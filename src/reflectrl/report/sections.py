@@ -1,4 +1,4 @@
-"""Further tables of the page: methods bring them through entry points, and the core names none of them."""
+"""Further tables of the report, which packages bring through entry points."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Section:
 
     Attributes:
         title: its heading.
-        note: what a reader has to know to read the table.
-        columns: headings; those from the second on are of numbers.
-        rows: a cell per column; the first, if it is the name of an arm, gets the arm's look.
+        note: an explanation for the reader of the table.
+        columns: the headings; all columns but the first hold numbers.
+        rows: one cell per column. If the first is the name of an arm, it gets the arm's colour.
     """
 
     title: str
@@ -29,8 +29,8 @@ class Section:
 def further_sections(folder: Path, run: Run) -> list[Section]:
     """The sections that installed packages add to the report of a run.
 
-    An entry point of the group "reflectrl.report_sections" names a function of the run folder and what was read of it,
-    which returns a `Section`, or None where it has nothing to say.
+    An entry point of the group "reflectrl.report_sections" names a function of the run folder and the `Run` that was
+    read from it. It returns a `Section`, or None if it has nothing to show.
 
     Raises:
         UserError: a file of the run is corrupt.

@@ -1,7 +1,7 @@
-"""Matplotlib figures as inline SVG whose colours are CSS variables, so that they follow a light or a dark page.
+"""Matplotlib figures as inline SVG. Colours become CSS variables, so that plots fit a light and a dark page.
 
-Figures are made without pyplot (no global state). While drawing, a colour is a placeholder such as "#fe0003"; in the
-SVG it becomes `var(--series-3)`. Text stays text, set in the page's font.
+Figures are made without pyplot, which has global state. While drawing, a colour is a placeholder such as "#fe0003"; in
+the SVG it becomes `var(--series-3)`. Text stays text, in the page's font.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from reflectrl.report.data import ARMS, SHARED
 
 SERIES = 13
-"""Colours of the page, `--series-0` to `--series-12`: the usual arms, three for other arms, one for shared curves."""
+"""The number of colours, `--series-0` to `--series-12`: for the usual arms, other arms, and shared curves."""
 DASHES = ("2 2", "8 3", "6 2 2 2", "1 3", "4 2", "10 2", "2 3", "6 2 2 2 2 2", "", "5 5", "9 2 2 2", "3 3", "")
-"""Dashes of the series in points ("" is solid): colour is never the only thing that tells two arms apart."""
+"""Dash patterns in points ("" is solid), so that colour is never the only difference between two arms."""
 INK, MUTED, GRID = "#fe00f0", "#fe00f1", "#fe00f2"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"} | {
     f"#fe{i:04x}": f"var(--series-{i})" for i in range(SERIES)
@@ -63,12 +63,12 @@ class Look:
 
     @property
     def colour(self) -> str:
-        """The placeholder that stands for the colour while drawing."""
+        """The placeholder for the colour while drawing."""
         return f"#fe{self.series:04x}"
 
 
 def looks(arms: Iterable[str]) -> dict[str, Look]:
-    """A look per arm: always the same for the usual arms, in order of appearance for others."""
+    """A look per arm: fixed for the usual arms, in order of appearance for others."""
     found = list(arms)
     others = [arm for arm in dict.fromkeys(found) if arm not in ARMS and arm != SHARED]
     numbers = {arm: i for i, arm in enumerate(ARMS)} | {SHARED: SERIES - 1}
@@ -78,14 +78,14 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of that size in inches with one pair of axes, in the style of the page while the block lasts."""
+    """A figure of this size (in inches) with one pair of axes; within the block, the page's style is in force."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.add_subplot()
 
 
 def to_svg(figure: Figure, prefix: str, label: str) -> str:
-    """The figure as an `<svg>` element that names nothing outside the page and shares no id with another picture."""
+    """The figure as an `<svg>` element that refers to nothing outside the page and shares no id with other figures."""
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -101,7 +101,7 @@ def to_svg(figure: Figure, prefix: str, label: str) -> str:
 
 
 def _own_ids(text: str, prefix: str) -> str:
-    """Drop ids that nothing refers to; put a prefix before the others."""
+    """Remove ids that nothing refers to, and put a prefix before the others."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     text = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)

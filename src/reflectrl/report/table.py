@@ -1,4 +1,4 @@
-"""Results as tables ready to print: one per split and sampling, a line per arm, the best of each column marked."""
+"""Results as tables ready to print: one per split and sampling, a line per arm, the best values marked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reflectrl.report.data import REFERENCES, Score, in_page_order
 
 @dataclass(frozen=True)
 class Cell:
-    """Success on one stage; `low` and `high` are None where no interval was recorded."""
+    """Success on one stage; `low` and `high` are None if no interval was recorded."""
 
     success: float
     low: float | None
@@ -20,7 +20,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm in a table; the plain numbers, and `shares` (one per name of the table's), belong to its last stage."""
+    """An arm in a table. The single numbers, and `shares` (one per name in the table), are those of the last stage."""
 
     arm: str
     note: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """One split and sampling; `shares` names further columns: pass@k, and actions that an endpoint did not name."""
+    """One split and sampling; `shares` names further columns: pass@k, and the share of illegal answers."""
 
     split: str
     sampling: str
@@ -47,7 +47,7 @@ class Table:
 
 
 def tables(scores: Sequence[Score]) -> list[Table]:
-    """A table per split and sampling, in the order in which they occur."""
+    """One table per split and sampling, in order of appearance."""
     return [
         _table(split, sampling, [score for score in scores if (score.split, score.sampling) == (split, sampling)])
         for split, sampling in dict.fromkeys((score.split, score.sampling) for score in scores)
@@ -92,14 +92,14 @@ def _line(
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
-    """The learned arms with the highest value (several when they tie)."""
+    """The trained arms with the highest value; several if they tie."""
     learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
     top = max((getattr(score, name) for score in learned), default=None)
     return [score for score in learned if getattr(score, name) == top]
 
 
 def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
-    """The table that the page opens with (test before other splits) and its best learned arms on the last stage."""
+    """The first table of the page (that of the test split, if there is one), and its best trained arms."""
     table = next((table for table in found if table.split == "test"), found[-1] if found else None)
     if table is None:
         return None

@@ -1,4 +1,4 @@
-"""The evaluation episodes that go into the page: a small balanced sample, as plain JSON values for the viewer."""
+"""The evaluation episodes on the page: a small, balanced sample, as plain JSON values for the viewer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reflectrl.report.data import in_page_order
 from reflectrl.types import Episode, Step, named_seed
 
 PER_OUTCOME = 8
-"""Successes per arm in the page, and as many failures."""
+"""The largest number of successes per arm on the page, and of failures."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Episodes for the viewer, and how many there were to choose from."""
+    """The episodes for the viewer, and the number of episodes they were chosen from."""
 
     episodes: tuple[Episode, ...]
     total: int
@@ -30,7 +30,7 @@ def sample_run(folder: Path, per_outcome: int = PER_OUTCOME) -> Sample:
     """A balanced sample of the evaluation episodes (`eval-*.jsonl`) in a folder of episodes.
 
     Raises:
-        UserError: a file holds something that is no episode.
+        UserError: a file contains something that is not an episode.
     """
     files = sorted(folder.glob("eval-*.jsonl"))
     return sample((episode for path in files for episode in read_episodes(path)), per_outcome)
@@ -39,7 +39,7 @@ def sample_run(folder: Path, per_outcome: int = PER_OUTCOME) -> Sample:
 def sample(episodes: Iterable[Episode], per_outcome: int = PER_OUTCOME) -> Sample:
     """At most `per_outcome` successes and failures of each arm, spread over its seeds, splits and samplings.
 
-    Tasks are preferred in one arbitrary but fixed order, so that different arms tend to show the same tasks.
+    Tasks are preferred in a fixed, arbitrary order, so that different arms tend to show the same tasks.
     """
     cells: dict[tuple[str, bool], dict[str, list[Episode]]] = defaultdict(dict)
     total = 0
@@ -73,8 +73,8 @@ def _preference(episode: Episode) -> int:
 def to_json(episodes: Iterable[Episode]) -> dict[str, Any]:
     """The episodes in the form that the page's script reads.
 
-    Lists of legal actions repeat from step to step, so each distinct one is written once under "actions" and steps name
-    it by index. A history only grows, so an episode holds the longest and a step how much of it was there.
+    Lists of legal actions repeat, so each distinct list is written once, under "actions", and steps refer to it by
+    index. A history only grows, so an episode holds the final one, and each step how long it was at that time.
     """
     menus: dict[tuple[str, ...], int] = {}
     plain = [_plain_episode(episode, menus) for episode in episodes]
@@ -117,5 +117,5 @@ def _plain_step(step: Step, menus: dict[tuple[str, ...], int]) -> dict[str, Any]
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN: what is not finite becomes null, the rest keeps the digits that can be seen."""
+    """A rounded number, or None if it is not finite, since JSON has no NaN."""
     return round(value, 5) if math.isfinite(value) else None

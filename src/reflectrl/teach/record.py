@@ -8,6 +8,7 @@ out of an error. Of a lost episode nothing is imitated.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, task_key, to_line
 from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError, named_seed
 
+LOG = logging.getLogger(__name__)
 VOUCHED = ("human", "expert", "oracle")
 """Players whose steps are imitated wherever the episode was won."""
 
@@ -110,7 +112,7 @@ class Recorder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        _refuse_other_content(self.path)
+        _mend_end(self.path, _refuse_other_content(self.path))
         self._log = EpisodeLog(self.path)
         episodes = list(read_episodes(self.path))
         self.count = len(episodes)
@@ -156,8 +158,12 @@ class Recorder:
         self.close()
 
 
-def _refuse_other_content(path: Path) -> None:
-    """Refuse a file that is no log of episodes, before its last line is cut off as one that a kill left."""
+def _refuse_other_content(path: Path) -> bytes:
+    """Refuse a file that is no log of episodes, before its last line is cut off as one that a kill left.
+
+    Returns:
+        What stands after the last line break.
+    """
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     except OSError as error:
@@ -171,3 +177,17 @@ def _refuse_other_content(path: Path) -> None:
     begun = to_line(Episode(Task("", ""), (), False, False, 0))[: len('{"schema":')].encode()
     if rest[: len(begun)] != begun[: len(rest)]:
         raise UserError(f"{path}:{len(lines)}: no episode of a log; record into another file")
+    return rest
+
+
+def _mend_end(path: Path, rest: bytes) -> None:
+    """End a last line that is whole, so that it is not taken for one that a kill left; say that another is cut off."""
+    if not rest:
+        return
+    try:
+        from_line(rest.decode("utf-8"))
+    except ValueError:
+        LOG.warning("reflectrl: %s: the last line is half-written, and cut off", path)
+        return
+    with path.open("ab") as file:
+        file.write(b"\n")

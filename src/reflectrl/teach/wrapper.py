@@ -133,7 +133,8 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     def _require_same(self, result: tuple[Any, ...], now: TimeStep) -> None:
         """Refuse a text that is not that of what the script plays: it would teach what never happened."""
         assert self.text is not None
-        reward, ended = now.reward * self.text.scale, now.done and not now.truncated
+        reward = now.reward * self.text.scale if self.text.earned is None else self.text.earned
+        ended = now.done and not now.truncated
         if not math.isclose(reward, float(result[1]), abs_tol=1e-6) or (result[2] and not ended):
             ours, theirs = ("ended" if end else "went on" for end in (ended, result[2]))
             raise UserError(

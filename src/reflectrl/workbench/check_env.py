@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
 EPISODES, BATCH = 200, 16
 """Episodes of random play, and how many of them go on at the same time."""
+STABLE = ("tasks are the same", "tasks begin in the same way")
+STARTS = 20
+"""Tasks of which the first text is compared between processes."""
 LISTS_TASKS = """
 import json, sys
 from reflectrl.envs import make
-env = make(json.loads(sys.argv[1]))
-print(json.dumps([[task.id, dict(task.payload)] for task in env.tasks("train")], sort_keys=True))
+from reflectrl.workbench.check_env import listing
+print(*listing(make(json.loads(sys.argv[1]))), sep="\\n")
 """
 
 
@@ -95,17 +98,27 @@ def checked(section: dict[str, Any], model: ModelConfig) -> str:
     return "\n".join([*notes, f"{name}: every promise is kept ({told})", *sample, *_levels(signal, abilities)])
 
 
+def listing(env: TextEnv) -> tuple[str, str]:
+    """The training tasks, and the texts with which the first of them begin, each as one line of JSON."""
+    tasks = env.tasks("train")
+    starts = [env.reset(seed=0, options={"task": task})[0] for task in tasks[:STARTS]]
+    return json.dumps([[task.id, dict(task.payload)] for task in tasks], sort_keys=True), json.dumps(starts)
+
+
 def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
-    """Refuse tasks that change between processes, as the order of a set of words does."""
+    """Refuse tasks that change between processes, as the order of a set of words does, and starts that do."""
     plain = json.dumps({key: read_word(item) if isinstance(item, Word) else item for key, item in section.items()})
-    here = json.dumps([[task.id, dict(task.payload)] for task in env.tasks("train")], sort_keys=True)
+    here = listing(env)
     for seed in "1", "2":
         command = [sys.executable, "-P", "-c", LISTS_TASKS, plain]  # -P: no file here stands in for a library
         surroundings = os.environ | {"PYTHONHASHSEED": seed}
         there = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
-        if there.returncode == 0 and there.stdout.strip() != here:
-            about = "tasks are the same in every process: another one lists others (is a set or hash() involved?)"
-            raise UserError(f"environment {section['name']!r} breaks a promise: {about}")
+        if there.returncode:
+            continue
+        for what, ours, theirs in zip(STABLE, here, there.stdout.splitlines()[-2:], strict=True):
+            if ours != theirs:
+                about = f"{what} in every process: another one has others (is a set or hash() involved?)"
+                raise UserError(f"environment {section['name']!r} breaks a promise: {about}")
 
 
 def _sample(signal: Signal, horizon: int) -> str:

@@ -109,8 +109,34 @@ def test_the_verb_asks_a_model(server: Any, tmp_path: Path, capsys: pytest.Captu
     address = f"http://127.0.0.1:{server.server_port}/v1"
     words = ["--from", str(write_shop(tmp_path / "shop")), "--split-by", "task", "--store", str(tmp_path / "library")]
     assert main(["data", "autoexplore", *words, "--writer", "endpoint", "--endpoint", address, "--model", "m"]) == 0
-    assert f"are sent to {address}" in capsys.readouterr().out
+    assert f"are sent to {address}: {len(server.prompts)} requests and about" in capsys.readouterr().out
     assert (tmp_path / "library" / "answers.jsonl").exists()
+
+
+def test_the_verb_keeps_to_a_budget_and_goes_on(server: Any, tmp_path: Path, capsys: Any) -> None:
+    address = f"http://127.0.0.1:{server.server_port}/v1"
+    words = ["--from", str(write_shop(tmp_path / "shop")), "--split-by", "task", "--store", str(tmp_path / "library")]
+    words += ["--writer", "endpoint", "--endpoint", address, "--model", "m", "--max-requests"]
+    assert main(["data", "autoexplore", *words, "2"]) == 2
+    err = capsys.readouterr().err
+    assert "the budget is spent (max_requests = 2)" in err and err.count("\n") == 1 and len(server.prompts) == 2
+    assert main(["data", "autoexplore", *words, "99"]) == 0
+    assert len(server.prompts) == len(set(server.prompts)) > 2
+
+
+def test_data_and_texts_are_asked_about_as_code_is(server: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name, text in (
+        ("prices.csv", "thing,price\n" * 30),
+        ("guide.md", "How to pay. " * 30),
+        ("a.py", "x = 1\n" * 60),
+    ):
+        (folder / name).write_text(text, encoding="utf-8")
+    EndpointWriter(endpoint(server), 99, 0)("mixed", Repository.open(folder), "MIT")
+    assert {name for name in ("prices.csv", "guide.md", "a.py") for asked in server.prompts if name in asked} == {
+        "prices.csv", "guide.md", "a.py",
+    }  # fmt: skip
 
 
 def test_the_words() -> None:

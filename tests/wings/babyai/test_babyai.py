@@ -4,13 +4,18 @@ import importlib.util
 import pickle
 import re
 import sys
+from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectrl.envs.base import SPLITS
+from reflectrl.episodes import read_episodes, told
+from reflectrl.teach import RecordEpisodes
+from reflectrl.teach.recorded import replayed, tasks_of
 from reflectrl.types import UserError
 from reflectrl.wings.babyai.env import BabyAIEnv
 from reflectrl.wings.babyai.view import ACTIONS, SIDES, Wanted, steps, wanted
@@ -18,6 +23,8 @@ from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("minigrid") is None:
     pytest.skip("reflectrl[babyai]", allow_module_level=True)
+
+from minigrid.manual_control import ManualControl  # it needs the extra, which is looked for above
 
 LINE = re.compile(r"You (?:see|remember) an? (?:(\w+) )*\w+ (here|\d+ steps? \w+(?: and \d+ steps? \w+)?)[,.]")
 
@@ -213,6 +220,21 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
 def test_the_command_line_finds_the_environment_and_its_bot(command):
     done = command("play", "babyai", "--player", "expert", "--env.level", "PickupLoc")
     assert done.returncode == 0 and "Goal: pick up" in done.stdout and done.stderr == ""
+
+
+def test_keys_pressed_in_minigrids_own_window_are_recorded(tmp_path):
+    text = BabyAIEnv("GoToLocal")
+    env = RecordEpisodes(gym.make("BabyAI-GoToLocal-v0"), tmp_path / "goto.jsonl", text)
+    hand, names = ManualControl(env), ("left", "right", "up", "pageup", "pagedown", "space")
+    hand.reset()
+    while env.recorder.count < 2:  # after each win the window begins anew
+        hand.key_handler(SimpleNamespace(key=names[text.teacher.expert_action(text)]))
+    env.close()
+    episodes = list(read_episodes(tmp_path / "goto.jsonl"))
+    assert [episode.task for episode in episodes] == text.tasks("train")[:2]
+    assert all(episode.success and episode.total_reward == 1 for episode in episodes)
+    replays = [replayed(BabyAIEnv("GoToLocal"), told(episode), tasks_of(text)) for episode in episodes]
+    assert [replay.steps for replay in replays] == [episode.steps for episode in episodes]
 
 
 colours, kinds = (

@@ -118,12 +118,13 @@ def test_a_streamed_answer_says_the_same(server: Served) -> None:
 def test_temperature_draws_by_the_seed(server: Served) -> None:
     api = client(server)
 
-    def drawn(seed: int) -> str:
-        made = api.chat.completions.create(**BODY, temperature=2.0, seed=seed)
+    def drawn(seed: int, temperature: float = 2.0) -> str:
+        made = api.chat.completions.create(**BODY, temperature=temperature, seed=seed)
         return str(made.choices[0].message.content)
 
     found = [drawn(seed) for seed in range(12)]
     assert len(set(found)) > 1 and found == [drawn(seed) for seed in range(12)] and set(found) <= set(SEEN.actions)
+    assert drawn(0, 5e-324) == drawn(0, 0.0)  # the smallest number above 0
 
 
 def test_sixty_at_once_are_answered_as_each_alone(server: Served) -> None:

@@ -88,7 +88,7 @@ class BabyAIEnv(GymTextEnv):
         self.taken.append(ACTIONS.index(action))
         _, paid, terminated, _, _ = self.world.step(self.taken[-1])
         self.view.look()
-        won = bool(terminated and paid > 0)
+        won, self.earned = bool(terminated and paid > 0), float(paid)
         reward = float(paid) if self.reward == "timed" else float(won)
         return Outcome(reward, bool(terminated), won, ("won",) if won else ())
 

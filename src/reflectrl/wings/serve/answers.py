@@ -44,8 +44,9 @@ class Answer:
         if temperature > 0 and turn.probs:
             seed = self.request.seed
             rng = np.random.default_rng(None if seed is None else named_seed(seed, "temperature"))
-            logits = np.log(np.maximum(turn.probs, 1e-12)) / temperature
-            weights = np.exp(logits - logits.max())
+            logits = np.log(np.maximum(turn.probs, 1e-12))
+            with np.errstate(over="ignore"):  # near 0, all but the most probable are infinitely far away
+                weights = np.exp((logits - logits.max()) / temperature)
             action = int(rng.choice(len(weights), p=weights / weights.sum()))
         return {"action": action, "probabilities": list(turn.probs)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from reflectrl.endpoints.attempts import is_loopback
 from reflectrl.plugins import suggestion
 from reflectrl.terminal import printable_line
 from reflectrl.types import UserError
@@ -183,11 +183,3 @@ def bound(host: str, port: int, has_token: bool) -> socket.socket:
         )
         raise UserError(f"--host {host} --port {port} cannot be listened at: {reason}") from error
     return listening
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine's loopback, by its name alone: nothing is looked up."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -8,6 +8,7 @@ import pytest
 
 from reflectrl.endpoints.client import Endpoint
 from reflectrl.endpoints.config import EndpointConfig
+from reflectrl.endpoints.journal import Budget, Journal
 from reflectrl.types import UserError
 from reflectrl.wings.text.generation.judge import Wins, compare_request, count, judge, read_verdict
 from reflectrl.wings.text.samples.sample import Sample
@@ -106,6 +107,30 @@ def test_what_was_asked_is_not_asked_again(server, endpoint, tmp_path):
 def test_another_model_is_another_judge(server, endpoint, tmp_path):
     judge(written("a"), written("b"), endpoint, tmp_path / "v.jsonl")
     judge(written("a"), written("b"), Endpoint(EndpointConfig(server.url, "other", retries=0)), tmp_path / "v.jsonl")
+    assert len(server.asked) == 4
+
+
+def test_another_server_is_another_judge(server, endpoint, tmp_path):
+    judge(written("a"), written("b"), endpoint, tmp_path / "v.jsonl")
+    elsewhere = EndpointConfig(server.url.replace("127.0.0.1", "localhost"), "judge", retries=0)
+    judge(written("a"), written("b"), Endpoint(elsewhere), tmp_path / "v.jsonl")
+    assert len(server.asked) == 4
+
+
+def test_a_spent_budget_ends_it_and_every_answer_is_kept(server, tmp_path):
+    server.decide = longer
+
+    def asked(most):
+        config, costs = EndpointConfig(server.url, "judge", retries=0), []
+        kept = Journal(tmp_path / "journal.jsonl", Budget(requests=most))
+        endpoint = Endpoint(config, kept)
+        wins = judge(written("long", "s"), written("s", "long"), endpoint, tmp_path / "v.jsonl", begin=costs.append)
+        return wins, [cost.requests for cost in costs]
+
+    with pytest.raises(UserError, match=r"the budget is spent \(max_requests = 3\)"):
+        asked(3)
+    assert len(server.asked) == 3
+    assert asked(4) == (Wins(wins=1, ties=0, losses=1, unclear=0, swayed=0), [1])
     assert len(server.asked) == 4
 
 

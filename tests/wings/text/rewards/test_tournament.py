@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reflectrl.endpoints.ranking import standings
 from reflectrl.types import UserError
 from reflectrl.wings.text.rewards.total import build
-from reflectrl.wings.text.rewards.tournament import LocalJudge, standings
+from reflectrl.wings.text.rewards.tournament import LocalJudge
 from reflectrl.wings.text.samples.sample import Sample
 
 Decide = Callable[[str, str], str]
@@ -29,6 +30,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str]] = []
+        self.keys: list[str | None] = []
         self.decide: Decide = lambda first, second: "A" if len(first) > len(second) else "B"
 
 
@@ -39,6 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
         first, second = (part.partition("</answer>")[0].strip() for part in text.split("<answer>")[1:])
         self.server.asked.append((first, second))
+        self.server.keys.append(self.headers["Authorization"])
         message = {"role": "assistant", "content": self.server.decide(first, second)}
         choices = [{"index": 0, "finish_reason": "stop", "message": message}]
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
@@ -102,6 +105,20 @@ def test_no_pair_is_asked_twice_and_a_number_follows_its_company(server: Server,
     kept.write_text("no verdicts\n")
     with pytest.raises(UserError, match="is no file of verdicts"):
         rewarded(server, samples("a", "bb"), tmp_path)
+
+
+def test_a_judge_has_a_key_of_the_environment_and_a_budget(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-judge")
+    section = {"model": "judge", "base_url": f"http://127.0.0.1:{server.server_port}/v1", "key_env": "JUDGE_KEY"}
+    with pytest.raises(UserError, match="max_requests = 4"):
+        build({"tournament": {**section, "max_requests": 4}}, tmp_path).label(samples("a", "bb", "ccc"))
+    assert len(server.asked) == 4 and set(server.keys) == {"Bearer sk-judge"}
+    reward = build({"tournament": {**section, "max_requests": 6}}, tmp_path)
+    assert [one.reward for one in reward.label(samples("a", "bb", "ccc"))] == [0.0, 0.5, 1.0]
+    assert len(server.asked) == len(set(server.asked)) == 6
+    assert not any(b"sk-judge" in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_local_model_prefers_the_same_answer_in_both_orders(tiny_folder: Callable[[str], Path]) -> None:

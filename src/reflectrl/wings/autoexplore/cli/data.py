@@ -49,6 +49,8 @@ class AutoExploreData(Data):
     """Of --writer endpoint: the server's name for the model."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """Of --writer endpoint: the environment variable that holds the server's key, if it asks for one."""
+    max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Of --writer endpoint: budget of a library, retries and earlier requests included; 0 sets no limit."""
     per_repo: Annotated[int, tyro.conf.arg(metavar="N")] = 300
     """At most so many questions about a repository."""
     commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
@@ -107,7 +109,10 @@ class AutoExploreData(Data):
         yield self.stage == "questions" and gets, "--stage questions asks about what is there; leave out the others"
         yield self.replace and not (self.download or self.from_), "--replace needs --download or --from DIR"
         yield self.replace and imports, "--import adds to a library; it cannot --replace one"
-        yield self.per_repo < 1 or self.commits < 0, "--per-repo must be at least 1, and --commits at least 0"
+        yield (
+            self.per_repo < 1 or self.commits < 0 or self.max_requests < 0,
+            ("--per-repo must be at least 1, --commits and --max-requests at least 0"),
+        )
         asks = bool(self.endpoint and self.model)
         yield (
             (self.writer == "endpoint") != asks,
@@ -138,13 +143,17 @@ class AutoExploreData(Data):
             return partial(write_questions_about, seed=self.seed, per_repo=self.per_repo)
         from reflectrl.endpoints.client import Endpoint
         from reflectrl.endpoints.config import EndpointConfig
-        from reflectrl.endpoints.journal import Journal
+        from reflectrl.endpoints.journal import Budget, Cost, Journal
         from reflectrl.wings.autoexplore.making.endpoint import EndpointWriter
+        from reflectrl.wings.autoexplore.making.make import repositories
 
         config = EndpointConfig(self.endpoint, self.model, self.key_env)
-        chat = Endpoint(config, Journal(store / ANSWERS))
-        print(f"the files of the repositories are sent to {self.endpoint}", flush=True)
-        return EndpointWriter(chat, self.per_repo, self.seed)
+        chat = Endpoint(config, Journal(store / ANSWERS, Budget(requests=self.max_requests)))
+        writer = EndpointWriter(chat, self.per_repo, self.seed)
+        cost = sum((writer.estimate(*one) for one in repositories(store)), start=Cost(requests=0))
+        about = f"{cost.requests} requests and about {cost.tokens_in + cost.tokens_out} tokens at most"
+        print(f"the files of the repositories are sent to {self.endpoint}: {about}", flush=True)
+        return writer
 
     def _import(self, path: Path, store: Path) -> None:
         from reflectrl.wings.autoexplore.making.imported import by_repo, read_imported, set_name

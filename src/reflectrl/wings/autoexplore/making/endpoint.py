@@ -7,10 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import islice
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.client import Endpoint, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Ask, Endpoint
+from reflectrl.endpoints.journal import Cost
 from reflectrl.types import named_seed
 from reflectrl.wings.autoexplore.making.tasks import PER_FILE, Draft, Judge, as_questions
 from reflectrl.wings.autoexplore.questions import Question
@@ -36,6 +39,11 @@ def questions_in(answer: str) -> list[str]:
     """The lines of an answer that end in a question mark, without numbers, bullets and quotation marks."""
     lines = (_NUMBER.sub("", line, count=1).strip().strip("\"'*") for line in without_thinking(answer).splitlines())
     return [line for line in lines if line.endswith("?")]
+
+
+def _ask(path: str, text: str) -> Ask:
+    request = questions_request(path, text, ASKED_AT_ONCE)
+    return Ask([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
 
 
 SHOWN_BYTES = 8 * 1024
@@ -68,14 +76,17 @@ class EndpointWriter:
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
         judge = Judge(repository, rng)
         kept: list[Draft] = []
-        for path, text in self._shown(repository, rng):
-            request = questions_request(path, text, ASKED_AT_ONCE)
-            answer = self.chat.complete([{"role": "user", "content": request}], ANSWER_TOKENS, TEMPERATURE)
-            asked = [judge.judged(Draft(question, path, "llm")) for question in questions_in(answer)]
-            kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
-            if len(kept) == self.per_repo:
-                break
+        shown = self._shown(repository, rng)
+        while len(kept) < self.per_repo and (part := list(islice(shown, self.chat.config.concurrency))):
+            for (path, _), answer in zip(part, self.chat.complete_all([_ask(*one) for one in part]), strict=True):
+                asked = [judge.judged(Draft(question, path, "llm")) for question in questions_in(answer)]
+                kept += [task for task in asked if task is not None][: min(PER_FILE, self.per_repo - len(kept))]
         return as_questions(name, kept, licence), judge.dropped
+
+    def estimate(self, name: str, repository: Repository) -> Cost:
+        """About what the questions about a repository will cost at most: if every file has to be asked about."""
+        rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
+        return self.chat.estimate([_ask(path, text) for path, text in self._shown(repository, rng)])
 
     def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
         """Files and how they begin, in an order of chance."""

@@ -47,7 +47,7 @@ def make_questions(
         UserError: there is no repository to ask about, or a split stays empty, or nothing can be written.
     """
     library = Library(store)
-    own = [entry for entry in library.repos.values() if entry.split in SPLITS and not _is_tree(entry)]
+    own = _own(library)
     if not own:
         raise UserError(f"{store} has no repository to ask about: --download or --from DIR ... brings some")
     dropped: Counter[str] = Counter()
@@ -73,6 +73,17 @@ def make_questions(
         else:
             (store / QUESTIONS / f"{split}.jsonl").unlink(missing_ok=True)
     return dropped
+
+
+def repositories(store: Path) -> Iterator[tuple[str, Repository]]:
+    """Those that a writer is asked to write questions about, by name."""
+    library = Library(store)
+    for entry in _own(library):
+        yield entry.name, library.repository(entry.name)
+
+
+def _own(library: Library) -> list[RepoEntry]:
+    return [entry for entry in library.repos.values() if entry.split in SPLITS and not _is_tree(entry)]
 
 
 def _is_tree(entry: RepoEntry) -> bool:

@@ -14,6 +14,7 @@ from reflectrl.config.folders import refuse_links
 from reflectrl.types import UserError
 
 if TYPE_CHECKING:
+    from reflectrl.endpoints.journal import Cost
     from reflectrl.wings.text.samples import Sample
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -47,18 +48,23 @@ class Judge:
     """Longest answer; more for a judge that thinks aloud."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """The environment variable that holds the server's key, if it asks for one."""
+    max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Budget: most requests about this run, retries and earlier ones included; 0 sets no limit."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Ask what has not been asked yet, and print the win rate."""
         _refuse(settings)
         from reflectrl.endpoints.client import Endpoint
         from reflectrl.endpoints.config import EndpointConfig
+        from reflectrl.endpoints.journal import Budget, Journal
         from reflectrl.wings.text.generation.judge import judge
 
-        if self.threads < 1 or self.max_tokens < 1:
-            raise UserError("judge: --threads and --max-tokens must be at least 1")
+        if self.threads < 1 or self.max_tokens < 1 or self.max_requests < 0:
+            raise UserError("judge: --threads and --max-tokens must be at least 1, --max-requests at least 0")
         refuse_links(self.run)  # verdicts are written there
-        endpoint = Endpoint(EndpointConfig(self.url, self.model, self.key_env, concurrency=self.threads))
+        config = EndpointConfig(self.url, self.model, self.key_env, concurrency=self.threads)
+        journal = Journal(self.run / "judge" / "journal.jsonl", Budget(requests=self.max_requests))
+        endpoint = Endpoint(config, journal)
         ours, theirs = ({s.group: s for s in self._written(arm)} for arm in (self.arm, self.against))
         shared = [group for group in ours if group in theirs][: self.prompts or None]
         if not shared:
@@ -71,10 +77,16 @@ class Judge:
             path,
             self.threads,
             self.max_tokens,
+            begin=self._tell,
         )
         low, high = wins.interval(0.95) or (0.0, 1.0)
         print(json.dumps({"arm": self.arm, "against": self.against, "judge": self.model, **asdict(wins)}))
         print(f"{self.arm} wins {wins.rate:.1%} [{low:.1%}, {high:.1%}] of {len(shared)} prompts, ties as half")
+
+    def _tell(self, cost: Cost) -> None:
+        if cost.requests:
+            tokens = cost.tokens_in + cost.tokens_out
+            print(f"{cost.requests} questions for {self.url}: about {tokens} tokens at most", flush=True)
 
     def _written(self, arm: str) -> list[Sample]:
         """What an arm's best checkpoint has written, or the completions of the data."""

@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -16,8 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from reflectrl.endpoints.client import Endpoint, without_thinking
+from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.client import Ask, Endpoint
+from reflectrl.endpoints.journal import Cost
 from reflectrl.episodes.log import drop_half_line
+from reflectrl.prompts.messages import said
 from reflectrl.statistics import mean_interval
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample
@@ -117,17 +119,20 @@ def judge(
     threads: int = 4,
     max_tokens: int = 16,
     tick: Callable[[int, int], None] = lambda done, total: None,
+    begin: Callable[[Cost], None] = lambda cost: None,
 ) -> Wins:
     """Ask a judge about the completions of the same prompts by two models.
 
     Args:
         path: file to which every verdict is appended; what is there is not asked again.
-        threads: questions under way at a time.
+        threads: questions after whose answers verdicts are written.
         max_tokens: longest answer; more for a judge that thinks aloud.
         tick: receives how many answers there are, and how many there will be.
+        begin: receives, before the first question, about what all of them will cost at most.
 
     Raises:
-        UserError: the two answer different prompts, the file holds other verdicts, or the server does not answer.
+        UserError: the two answer different prompts, the file holds other verdicts, the budget is spent, or the server
+            does not answer.
     """
     others = {sample.prompt: sample.completion for sample in theirs}
     questions = []
@@ -137,25 +142,21 @@ def judge(
         texts = (sample.completion, others[sample.prompt])
         questions.append(Question(sample.id, ORDERS[0], compare_request(sample.prompt, *texts)))
         questions.append(Question(sample.id, ORDERS[1], compare_request(sample.prompt, *reversed(texts))))
-    verdicts = _read(path)
-    left = [question for question in questions if question.key(endpoint.config.model) not in verdicts]
+    verdicts, name = _read(path), f"{endpoint.where} {endpoint.name}"
+    left = [question for question in questions if question.key(name) not in verdicts]
+    asks = [Ask([said("user", question.request)], max_tokens) for question in left]
+    begin(endpoint.estimate(asks))
     path.parent.mkdir(parents=True, exist_ok=True)
-
-    def ask(question: Question) -> Verdict:
-        message = {"role": "user", "content": question.request}
-        return read_verdict(endpoint.complete([message], max_tokens, temperature=0.0))
-
-    with path.open("a", encoding="utf-8") as file, ThreadPoolExecutor(threads) as pool:
+    with path.open("a", encoding="utf-8") as file:
         for start in range(0, len(left), threads):
-            part = left[start : start + threads]
-            for question, verdict in zip(part, pool.map(ask, part), strict=True):
-                key = question.key(endpoint.config.model)
-                verdicts[key] = verdict
-                row = {"key": key, "id": question.id, "order": question.order, "verdict": verdict}
+            part = slice(start, start + threads)
+            for question, answer in zip(left[part], endpoint.complete_all(asks[part]), strict=True):
+                verdict = verdicts[question.key(name)] = read_verdict(answer)
+                row = {"key": question.key(name), "id": question.id, "order": question.order, "verdict": verdict}
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-            tick(len(questions) - len(left) + start + len(part), len(questions))
-    return count({(q.id, q.order): verdicts[q.key(endpoint.config.model)] for q in questions})
+            tick(len(questions) - len(left) + min(start + threads, len(left)), len(questions))
+    return count({(q.id, q.order): verdicts[q.key(name)] for q in questions})
 
 
 def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:

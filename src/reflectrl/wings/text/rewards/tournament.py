@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol
 
 from reflectrl.endpoints.client import Ask, Endpoint
 from reflectrl.endpoints.config import EndpointConfig
+from reflectrl.endpoints.journal import Budget, Journal
+from reflectrl.endpoints.ranking import both_ways, standings
 from reflectrl.episodes.log import drop_half_line
 from reflectrl.prompts.messages import said
 from reflectrl.types import UserError
@@ -42,8 +43,8 @@ class Judge(Protocol):
 class EndpointJudge:
     """A model behind an OpenAI-compatible address, which answers A, B or TIE; what it says otherwise is a tie."""
 
-    def __init__(self, base_url: str, model: str) -> None:
-        self.endpoint, self.name = Endpoint(EndpointConfig(base_url, model)), f"{base_url} {model}"
+    def __init__(self, config: EndpointConfig, journal: Journal) -> None:
+        self.endpoint, self.name = Endpoint(config, journal), f"{config.base_url} {config.model}"
 
     def preferences(self, pairs: Sequence[Pair]) -> list[float]:
         """One question per pair; UserError where the server gives no answer."""
@@ -86,19 +87,24 @@ class Tournament(Component):
     Args:
         model: of the judge: a folder or hub name on this machine, or, with `base_url`, the server's name for it.
         base_url: where the API of a server begins, such as "http://127.0.0.1:8000/v1". Prompts and completions are sent
-            there, and no key.
+            there.
+        key_env: the environment variable that holds the server's key, if it asks for one.
+        max_requests: budget of the run, retries included; 0 sets no limit.
     """
 
     by_group = True
     """A number depends on the other completions of the prompt, so it is not kept; the verdicts are."""
 
-    def __init__(self, model: str, base_url: str = "") -> None:
-        self.model, self.base_url = model, base_url
+    def __init__(self, model: str, base_url: str = "", key_env: str = "", max_requests: int = 0) -> None:
+        self.model, self.base_url, self.key_env, self.max_requests = model, base_url, key_env, max_requests
 
     @cached_property
     def judge(self) -> Judge:
         """The judge, loaded when it is asked for the first time."""
-        return EndpointJudge(self.base_url, self.model) if self.base_url else LocalJudge(self.model)
+        if not self.base_url:
+            return LocalJudge(self.model)
+        journal = Journal(self.folder / "judge.jsonl" if self.folder else None, Budget(requests=self.max_requests))
+        return EndpointJudge(EndpointConfig(self.base_url, self.model, self.key_env), journal)
 
     @cached_property
     def verdicts(self) -> dict[str, float]:
@@ -116,7 +122,7 @@ class Tournament(Component):
         groups: dict[str, dict[str, None]] = {}
         for sample in samples:
             groups.setdefault(sample.prompt, {})[response_of(sample)] = None
-        self._ask([(prompt, *pair) for prompt, texts in groups.items() for pair in _both_ways(list(texts))])
+        self._ask([(prompt, *pair) for prompt, texts in groups.items() for pair in both_ways(list(texts))])
         found: dict[str, Mapping[str, float]] = {}
         for prompt, texts in groups.items():
 
@@ -143,27 +149,6 @@ class Tournament(Component):
 
     def _key(self, pair: Pair) -> str:
         return hashlib.sha256(json.dumps([self.judge.name, *pair]).encode()).hexdigest()[:24]
-
-
-def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
-    """What a tournament of different texts makes of each.
-
-    Args:
-        preference: how much the text that is shown first is preferred to the second, in [0, 1].
-
-    Returns:
-        By text, the mean over all others of (preference when shown first + 1 - theirs when they are) / 2.
-    """
-    points = dict.fromkeys(texts, 0.0)
-    for one, other in combinations(texts, 2):
-        share = (preference(one, other) + 1 - preference(other, one)) / 2
-        points[one] += share
-        points[other] += 1 - share
-    return {text: points[text] / (len(texts) - 1) if len(texts) > 1 else 0.5 for text in texts}
-
-
-def _both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
 
 
 def _read(path: Path) -> dict[str, float]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.statistics import (
+from benchmarks.intervals import (
     cluster_bootstrap,
     interquartile_mean,
     probability_of_improvement,

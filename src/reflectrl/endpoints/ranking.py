@@ -1,0 +1,76 @@
+"""What a judge's comparisons make of a group: texts, or episodes of one task, meet in pairs, and each has a standing.
+
+A judge prefers what it reads first, or second; so every pair is shown in both orders, and their mean counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+from reflectrl.endpoints.client import Ask, Endpoint
+from reflectrl.endpoints.local import LocalModel
+from reflectrl.endpoints.parsing import read_action
+from reflectrl.prompts.messages import comparison
+from reflectrl.types import Episode
+
+VERDICTS = ("A", "B", "TIE")
+
+
+def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
+    """What a tournament of different texts makes of each.
+
+    Args:
+        preference: how much the text that is shown first is preferred to the second, in [0, 1].
+
+    Returns:
+        By text, the mean over all others of (preference when shown first + 1 - theirs when they are) / 2.
+    """
+    points = dict.fromkeys(texts, 0.0)
+    for one, other in combinations(texts, 2):
+        share = (preference(one, other) + 1 - preference(other, one)) / 2
+        points[one] += share
+        points[other] += 1 - share
+    return {text: points[text] / (len(texts) - 1) if len(texts) > 1 else 0.5 for text in texts}
+
+
+def both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """All pairs of different texts, in both orders."""
+    return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
+
+
+def rank_episodes(
+    groups: Sequence[Sequence[Episode]], judge: Endpoint | LocalModel, longest: int, max_tokens: int
+) -> list[list[float]]:
+    """The standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 are ties and one that is alone.
+
+    Episodes in which the same was seen and done are one. What names neither of two is a tie. All pairs of all groups
+    are asked about side by side.
+
+    Args:
+        groups: episodes of one task each.
+        longest: most characters of an episode that the judge is shown: its beginning and its end.
+        max_tokens: longest answer.
+    """
+    told = [[transcript(episode, longest) for episode in group] for group in groups]
+    pairs = list(dict.fromkeys(pair for texts in told for pair in both_ways(list(dict.fromkeys(texts)))))
+    answers = judge.complete_all([Ask(comparison(*pair), max_tokens) for pair in pairs])
+    preferred = {pair: _preference(answer) for pair, answer in zip(pairs, answers, strict=True)}
+    ranked = [standings(list(dict.fromkeys(texts)), lambda *pair: preferred[pair]) for texts in told]
+    return [[standing[text] for text in texts] for texts, standing in zip(told, ranked, strict=True)]
+
+
+def _preference(answer: str) -> float:
+    found = read_action(answer, VERDICTS)
+    return {"A": 1.0, "B": 0.0}.get(VERDICTS[found], 0.5) if found is not None else 0.5
+
+
+def transcript(episode: Episode, longest: int) -> str:
+    """What was seen and done in an episode, and how it ended; of a long one, the beginning and the end."""
+    lines = [episode.steps[0].observation.history] if episode.steps else []
+    for step in episode.steps:
+        lines.append(f"{step.observation.state.rstrip()}\n> {step.observation.actions[step.action]}\n")
+    text, ended = "".join(lines), "reached" if episode.success else "not reached"
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}\n[...]\n{text[-longest // 2 :]}"
+    return f"{text}(The goal was {ended}.)"
