@@ -43,16 +43,7 @@ replay_episodes = 2
 minibatch = 5
 """
 SHARDED = ("--model.shard", "true")
-LORA = (
-    "--model.lora-rank",
-    "2",
-    "--arms",
-    "rl-only",
-    "--rl.critic-warmup",
-    "0",
-    "--model.gradient-checkpointing",
-    "true",
-)
+LORA = ("--model.lora-rank", "2", "--arms", "rl-only", "--rl.critic-warmup", "0")
 
 
 @pytest.fixture(scope="module")
