@@ -43,6 +43,7 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
     """Carry out a command, and write what was played and the first gradients into the folder; returns the exit code."""
     from reflectrl.cli import main
     from reflectrl.learn.rollouts import EpisodeRollouts
+    from reflectrl.models.sharded import whole
 
     gradients: dict[str, torch.Tensor] = {}
     known: list[Any] = []
@@ -53,12 +54,12 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
             return
         known.append(optimizer)  # kept, so that no later one has its address
         found = [
-            p.grad.detach().reshape(-1).double()
+            whole(p.grad.detach()).reshape(-1).double()
             for g in optimizer.param_groups
             for p in g["params"]
             if p.grad is not None
         ]
-        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        weights = [whole(p.detach()) for group in optimizer.param_groups for p in group["params"]]
         start = hashlib.sha256(b"".join(w.float().cpu().numpy().tobytes() for w in weights)).hexdigest()[:12]
         gradients[f"{len(known)} {start}"] = torch.cat(found)
 

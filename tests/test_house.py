@@ -25,7 +25,7 @@ ROOMS = (
 """The core; each imports only from those before it."""
 METHODS = (
     "downloads", "fitting", "playing", "exporting", "workbench", "endpoints", "remote", "values", "offline",
-    "reflecting", "distill", "pretrained", "cluster", "watching", "sweeps",
+    "reflecting", "distill", "pretrained", "cluster", "watching", "sweeps", "mirror",
 )  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""

@@ -59,12 +59,23 @@ class HasSeed(Protocol):
     def seed(self) -> int: ...
 
 
+class Steps(Protocol):
+    """Keeps the ranks in step where models are divided among them (`models/sharded.py`)."""
+
+    def settle(self) -> None:
+        """Help the others with their passes until all are here."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Go back through the passes that led to a loss, and through those of the others."""
+
+
 class Team:
     """The ranks, as one of them sees them. Its methods are called by all ranks in the same order.
 
     Attributes:
         rank: the number of this process, from 0.
         size: how many there are.
+        lockstep: keeps them in step; None as long as every rank holds whole models.
 
     Raises:
         LostRank: in every method, where a rank has died or kept the others waiting too long.
@@ -72,11 +83,18 @@ class Team:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self.lockstep: Steps | None = None
+
+    def settle(self) -> None:
+        """Help the others with their passes through divided models until all are here."""
+        if self.lockstep is not None:
+            self.lockstep.settle()
 
     def gather(self, value: T) -> list[T]:
         """What each rank gives, by rank, on every rank; anything that can be pickled."""
         import torch.distributed as dist
 
+        self.settle()
         found: list[Any] = [None] * self.size
         with all_present():
             dist.all_gather_object(found, value)
@@ -86,6 +104,7 @@ class Team:
         """What the first rank gives, on every rank."""
         import torch.distributed as dist
 
+        self.settle()
         found: list[Any] = [value]
         with all_present():
             dist.broadcast_object_list(found, src=0)
@@ -95,6 +114,7 @@ class Team:
         """Add up a tensor over the ranks, in place; the sum has the same bits on all of them."""
         import torch.distributed as dist
 
+        self.settle()
         with all_present():
             dist.all_reduce(tensor)
 
@@ -102,13 +122,15 @@ class Team:
         """Add up gradients in place, and metrics.
 
         Each rank brings its share of both, as parts of one sum: what was divided was divided by the whole batch's
-        numbers. A parameter that no rank has a gradient for keeps none.
+        numbers. A parameter that no rank has a gradient for keeps none. Those of divided models are added up already.
 
         Returns:
             The summed metrics, those of ranks that had nothing to do included.
         """
         import torch
+        from torch.distributed.tensor import DTensor
 
+        parameters = [p for p in parameters if not isinstance(p, DTensor)]
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
         waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
@@ -196,6 +218,14 @@ def mine(items: Sequence[T]) -> Sequence[T]:
     if team is None:
         return items
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
+
+
+def backward(loss: Tensor) -> None:
+    """Add the gradient of this rank's share of a loss."""
+    if team is None or team.lockstep is None:
+        loss.backward()
+    else:
+        team.lockstep.backward(loss)
 
 
 def total(value: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from reflectrl import pipeline
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.models.scratch import save_scratch
+from tests.pipeline.launcher import LIMIT, Launcher
 
 RECIPE = """
 name = "tiny"
@@ -68,6 +69,13 @@ def small_model(finished: Path, tmp_path: Path, like: LIKE) -> Path:
     folder.mkdir()
     save_scratch(folder, like("model.family=llama").model, texts, choices, 5)
     return folder
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    one = Launcher(tmp_path)
+    yield one
+    one.server.communicate(timeout=LIMIT)
 
 
 def contents(folder: Path, patterns: Sequence[str] = ("episodes/*", "metrics.jsonl", "results.json")) -> dict[str, str]:

@@ -6,21 +6,19 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reflectrl import pipeline
+from tests.pipeline.launcher import LIMIT, Launcher, envs_of
 
 Said = Callable[[Path], dict[str, str]]
-LIMIT = 240
-"""Seconds after which what waits in vain is ended, and its test fails."""
 
 TEAM = """
 import json, sys, torch, torch.distributed as dist
@@ -64,73 +62,6 @@ class Bad(CorridorEnv):
         if os.environ.get("RANK") == "1" and task.split == "validation":
             raise OSError("the door is stuck")
 """
-
-
-SERVER = """
-import json, os, signal, sys, traceback
-import reflectrl.pipeline.runner  # what is slow to import is imported once
-from reflectrl.cli import main
-
-for line in sys.stdin:
-    asked, children = json.loads(line), []
-    for rank, env in enumerate(asked["envs"]):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(asked["limit"])
-            os.environ.update(env)
-            for stream, name in ((1, "out"), (2, "err")):
-                os.dup2(os.open(f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-            code = 1
-            try:
-                code = main(asked["words"])
-            except SystemExit as error:
-                code = error.code
-            except BaseException:
-                traceback.print_exc()
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
-        children.append(child)
-    print(json.dumps(children), flush=True)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
-"""
-
-
-class Launcher:
-    """Starts the command line on several ranks, as torchrun does, in forks of one process, which begin at once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        env = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # as the command line sets it, before torch is imported
-        self.server = subprocess.Popen([sys.executable, "-c", SERVER], cwd=folder, env=env, **pipes)
-
-    def begin(self, ranks: int, *words: str) -> list[int]:
-        """Start a command; returns the numbers of the processes."""
-        assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps({"words": words, "envs": envs_of(ranks), "limit": LIMIT}) + "\n")
-        self.server.stdin.flush()
-        started: list[int] = json.loads(self.server.stdout.readline())
-        return started
-
-    def end(self) -> tuple[list[int], list[list[str]]]:
-        """Wait for the ranks: their exit codes, and the lines that each has said on stderr."""
-        assert self.server.stdout is not None
-        codes: list[int] = json.loads(self.server.stdout.readline())
-        return codes, [(self.folder / f"err{rank}").read_text().splitlines() for rank in range(len(codes))]
-
-
-def envs_of(ranks: int) -> list[dict[str, str]]:
-    """The environment variables of each rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-
-
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    one = Launcher(tmp_path)
-    yield one
-    one.server.communicate(timeout=LIMIT)
 
 
 def wait_for(path: Path) -> None:

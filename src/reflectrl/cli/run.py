@@ -34,6 +34,10 @@ class RunOption:
     def prepare(self, recipe: Recipe, folder: Path) -> None:
         """Called before the run: make in its folder what the changed recipe needs."""
 
+    def during(self, folder: Path) -> contextlib.AbstractContextManager[None]:
+        """Entered before all is prepared, for as long as the run takes; of several ranks by the first alone."""
+        return contextlib.nullcontext()
+
 
 @dataclass(frozen=True)
 class Run:
@@ -75,9 +79,12 @@ class Run:
             refuse_links(folder)
             require_writable(folder, f"run folder {folder}")
         try:
-            for option in options if is_first else ():
-                option.prepare(self, recipe, folder)
-            train(recipe, folder, until=self.until)
+            with contextlib.ExitStack() as run:
+                for option in options if is_first else ():
+                    run.enter_context(option.during(self, folder))
+                for option in options if is_first else ():
+                    option.prepare(self, recipe, folder)
+                train(recipe, folder, until=self.until)
         except UserError:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was begun in it

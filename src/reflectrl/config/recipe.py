@@ -70,6 +70,9 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """Keep only what enters each layer for the gradient, and compute the layers again on the way back: a fraction of
     the memory for about a third more time."""
+    shard: bool = False
+    """Divide each model among the processes of a launch by torchrun, for models that do not fit one GPU; all then make
+    every pass together ([scale.md](scale.md))."""
     trust_remote_code: bool = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
@@ -96,6 +99,12 @@ class ModelConfig:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
+        if self.shard and self.quantisation != "none":
+            return f"'shard' divides whole numbers; with it 'quantisation' must be none, not {self.quantisation}"
+        if self.shard and self.backend == "packed":
+            return "'shard' runs on the plain backend; with it 'backend' must be auto or plain"
+        if self.shard and "on" in (self.mixed_precision, self.mixed_play):
+            return "'shard' computes in the precision of the weights: set 'dtype', and no mixed precision"
         return None
 
 

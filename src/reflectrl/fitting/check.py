@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from reflectrl.config import Recipe
+from reflectrl.distributed import launched
 from reflectrl.fitting.estimate import estimate
 from reflectrl.models.memory import available
 from reflectrl.models.weights import GIB
@@ -24,7 +25,9 @@ def require(recipe: Recipe) -> None:
     from reflectrl.models.load import pick_device  # brings torch, which a dry run does without
     from reflectrl.models.memory import free_bytes
 
-    require_memory(recipe, free_bytes(pick_device(recipe.model.device)))
+    device = pick_device(recipe.model.device)
+    pieces = launched()[1] if recipe.model.shard and device.type == "cuda" else 1  # a GPU for each
+    require_memory(recipe, free_bytes(device) * pieces)
 
 
 def require_memory(recipe: Recipe, free: float) -> None:

@@ -21,6 +21,7 @@ from reflectrl import distributed
 from reflectrl.config.folders import no_link
 from reflectrl.digests import damage, write_digests
 from reflectrl.models.lm import read_json
+from reflectrl.models.sharded import piece
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -170,11 +171,16 @@ def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, An
     meta = load_meta(folder)
     if meta is None:
         return None
+    return load_tensors(folder), meta
+
+
+def load_tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a learner's state, by group and name; of a group without any there is an empty one."""
     groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for key, tensor in load_file(folder / TENSORS).items():
         group, _, name = key.partition(".")
         groups[group][name] = tensor
-    return groups, meta
+    return groups
 
 
 def load_meta(folder: Path) -> dict[str, Any] | None:
@@ -220,9 +226,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the state that `optimizer_tensors` named."""
+    """Give an optimiser the state that `optimizer_tensors` named; of divided weights, what belongs to this rank."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        state[int(index)][name] = value
+        like = parameters[int(index)]
+        state[int(index)][name] = (piece(value, like) if value.shape == like.shape else value).clone()
     optimizer.load_state_dict({"state": dict(state), "param_groups": optimizer.state_dict()["param_groups"]})

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from reflectrl import distributed
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
@@ -121,7 +122,8 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
             for _, index in slices:
                 size += len(batch.labels_N[index])
             for j, (rows, index) in [*enumerate(slices)][trainer.rank :: trainer.ranks]:
-                logp_NA, hidden_ND = batch.read(rows)
+                with torch.set_grad_enabled(not warming):
+                    logp_NA, hidden_ND = batch.read(rows)
                 known = (batch.labels_N, batch.old_logp_N, advantages_N, batch.returns_N)
                 labels_N, old_N, advantage_N, returns_N = (tensor_N[index].to(logp_NA.device) for tensor_N in known)
                 chosen_N = logp_NA.gather(1, labels_N[:, None])[:, 0]
@@ -141,7 +143,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 terms["loss"], share = loss, len(labels_N) / size
-                (loss * share).backward()
+                distributed.backward(loss * share)
                 totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
             noted, weight = trainer.update(totals), size / len(batch.labels_N)
             metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in noted.items()}

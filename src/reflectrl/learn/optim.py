@@ -14,10 +14,12 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import bitsandbytes
 from reflectrl.models.machine import has_fast_bfloat16
+from reflectrl.models.quantised import bitsandbytes
+from reflectrl.types import UserError
 
 
 class Rates(Protocol):
@@ -40,8 +42,11 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
     """One or two optimisers over `lm.parameters()`; each group remembers its peak rate as "initial_lr".
 
     Raises:
-        UserError: paged AdamW is asked for, and bitsandbytes is not installed.
+        UserError: paged AdamW is asked for, and bitsandbytes is not installed; or weights are divided among ranks,
+            and it is not AdamW.
     """
+    if config.optimizer != "adamw" and any(isinstance(p, DTensor) for p in lm.parameters()):
+        raise UserError(f"the optimizer {config.optimizer!r} needs whole weights; with model.shard it must be 'adamw'")
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
     chosen = {id(p) for p in hidden}
     rest = [p for p in lm.parameters() if id(p) not in chosen]

@@ -7,7 +7,7 @@ A loop holds a trainer and stays linear; nothing here calls back into it:
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
         for micro_batch in ...:
             loss = ...
-            loss.backward()
+            backward(loss)
         trainer.update({"loss": ...})
         if trainer.is_due(config.eval_every, config.steps):
             trainer.keep_if_best((-validation_loss,))
@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from reflectrl import distributed
-from reflectrl.learn.checkpoint import load_state, optimizer_tensors, restore_optimizer, save_state
+from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
+from reflectrl.models.sharded import whole, wholes
 from reflectrl.types import UserError
 
 Model = LanguageModel | nn.Module
@@ -78,17 +79,20 @@ class Trainer:
         self._recent: list[Metrics] = []
         team = distributed.team
         self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
-        saved = distributed.first(partial(load_state, folder)) if folder is not None else None
-        if saved is not None:
-            tensors, self.resumed = saved
+        if folder is not None:
+            self.resumed = distributed.first(partial(load_meta, folder))
+        if folder is not None and self.resumed is not None:
+            tensors = load_tensors(distributed.first(lambda: folder))  # the first rank's folder, which all read
             if missing := self.parts.keys() - tensors.keys():
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")
+            if keep_best:
+                load_weights(model, tensors["best"])
+                self.best_weights = weights_of(model)
             for name, part in self.parts.items():
                 load_weights(part, tensors[name])
             for i, optimizer in enumerate(optimizers):
                 restore_optimizer(optimizer, tensors[f"optimizer{i}"])
-            self.best_weights = tensors["best"] if keep_best else None
             self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
@@ -108,7 +112,7 @@ class Trainer:
             noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(norms[0])
+            noted["grad_norm"] = float(whole(norms[0]))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -159,6 +163,7 @@ class Trainer:
             return
         tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
         tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
+        tensors = {group: wholes(named) for group, named in tensors.items()}
         counters = {"step": self.step, "stale": self.stale, "best": self.best, "logged": logged}
         save_state(self.folder, tensors, {**counters, **more})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.plain import PlainBackend
+from reflectrl.models.sharded import ShardedBackend, Shards, activate, piece, wholes
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat
 from reflectrl.types import UserError, named_seed
@@ -86,6 +87,7 @@ class LanguageModel:
         counters: what this player has computed.
         chat: what a chat template puts around prompts; None where there is none, or none is used.
         heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
+        shards: this rank's pieces of the model, where its weights are divided among ranks.
     """
 
     model: Any
@@ -99,6 +101,7 @@ class LanguageModel:
     counters: Counters = field(default_factory=Counters)
     heads: dict[str, Tensor] = field(default_factory=dict)
     chat: Chat | None = None
+    shards: Shards | None = None
 
     @cached_property
     def core(self) -> nn.Module:
@@ -162,17 +165,9 @@ class LanguageModel:
         return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
 
     def activate(self) -> None:
-        """Make this player's adapter the one that computes.
-
-        PEFT's own switch also freezes all other adapters, so gradients of passes that they have made would be lost;
-        here what may be trained stays as it is.
-        """
-        if self.adapter is not None and self.model.active_adapter != self.adapter:
-            trainable = [p for p in self.model.parameters() if p.requires_grad]
-            self.model.set_adapter(self.adapter)
-            self.model.requires_grad_(False)
-            for parameter in trainable:
-                parameter.requires_grad_(True)
+        """Make this player's adapter the one that computes."""
+        if self.adapter is not None:
+            activate(self.model, self.adapter)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -193,6 +188,8 @@ class LanguageModel:
     @cached_property
     def backend(self) -> Backend:
         """What reads, scores and writes with this model."""
+        if self.shards is not None:
+            return ShardedBackend(self, self.shards)
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 
     @property
@@ -210,10 +207,24 @@ class LanguageModel:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def save(self, folder: Path, **card: Any) -> None:
-        """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to."""
+    def saver(self, **card: Any) -> Callable[[Path], None]:
+        """What writes the model as it is now (`save`). All ranks that share one call this; the first one writes."""
+        if self.shards is None or self.adapter is not None:
+            return partial(self.save, **card)
+        names = dict[int, str]()  # of weights that two parts share the first, which the library's files have alone
+        same = {name: names.setdefault(id(p), name) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        own = self.weights()
+        found = wholes({name: own[name] for name in own if same.get(name, name) == name})
+        return partial(self.save, weights={name: found[same.get(name, name)] for name in own}, **card)
+
+    def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
+        """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to.
+
+        Args:
+            weights: all of them, where this process has pieces only.
+        """
         if self.adapter is None:
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, state_dict=weights)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
             self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
@@ -231,6 +242,11 @@ class LanguageModel:
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
         """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
+        if self.adapter is None and self.shards is not None:
+            model, shards = self.shards.frozen_copy(self.model)
+            twin = replace(self, model=model, shards=shards, counters=Counters())
+            twin.load_weights(self.weights())
+            return twin
         if self.adapter is None:
             return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval(), counters=Counters())
         frozen = fresh_adapter(self, name)
@@ -250,7 +266,8 @@ class LanguageModel:
         own, mine = self.model.state_dict(), ".adapter." if self.adapter is None else f".{self.adapter}."
         with torch.no_grad():
             for name, value in weights.items():
-                own[name.replace(".adapter.", mine)].copy_(value)
+                kept = own[name.replace(".adapter.", mine)]
+                kept.copy_(piece(value, kept))
 
 
 def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:
@@ -264,6 +281,8 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
     """The player that an adapter makes of a backbone; its weights may be trained."""
     player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
+    if player.shards is not None:
+        player.shards.carry(peft)
     for parameter in player.parameters():
         parameter.requires_grad_(True)
     return player

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,11 +10,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
+from reflectrl import distributed
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
+from reflectrl.models.dividing import divide
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -32,6 +33,7 @@ from reflectrl.models.lm import (
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove, tell
+from reflectrl.models.quantised import let_gradients_flow, quantisation
 from reflectrl.models.sources import find_model
 from reflectrl.plugins import names, one_line, suggestion
 from reflectrl.prompts.chat import Chat, chat_of, has_template
@@ -192,25 +194,23 @@ def _loading(source: str) -> Iterator[None]:
 
 
 def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
-    device = pick_device(config.device)
+    device, ranks = pick_device(config.device), distributed.launched()[1] if config.shard else 1
     if device.type in ("cpu", "cuda"):
-        refuse_unless_fitting(source, config, free_bytes(device))
+        refuse_unless_fitting(source, config, free_bytes(device) * (ranks if device.type == "cuda" else 1))
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
-    quantised, tokenizer = _quantised(config, device), load_tokenizer(source, config)
+    quantised, tokenizer = quantisation(config, device), load_tokenizer(source, config)
     with _loading(source):
         model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, config.dtype), **options, **quantised
         )
         if quantised:
-            for module in model.modules():  # some CPUs compute quickly in a form through which no gradient flows
-                if hasattr(module, "support_avx512bf16_for_cpu"):
-                    module.support_avx512bf16_for_cpu = False
-        else:
+            let_gradients_flow(model)
+        elif ranks == 1:
             model.to(device)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise UserError(f"model {source!r} belongs to another tokenizer ({rows} embeddings, {len(tokenizer)} tokens)")
-    if config.backend != "plain":
+    if config.backend != "plain" and ranks == 1:
         fuse_activations(model)
     if config.gradient_checkpointing:
         from reflectrl.models.checkpointing import recompute_layers
@@ -221,6 +221,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         for parameter in [] if quantised else model.parameters():
             # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
             parameter.data = parameter.data.clone()
+    if ranks > 1:
+        lm = LanguageModel(model.eval(), tokenizer, _context(model.config, config, False), None, source)
+        return divide(lm, source, device)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     shortcuts = Shortcuts(packed=config.backend != "plain", batched=device.type != "cpu")
     lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
@@ -257,33 +260,6 @@ def refuse_kernels(source: str, **options: Any) -> None:
     for name in attentions(PretrainedConfig.get_config_dict(source, **options)[0]):
         if "/" in name:
             raise ValueError(f"it wants the kernel {name!r}, which is foreign code, to attend with")
-
-
-def _quantised(config: ModelConfig, device: torch.device) -> dict[str, Any]:
-    """What the loader is told of quantisation: NF4 twice quantised, as in QLoRA (Dettmers et al. 2023), or LLM.int8.
-
-    Raises:
-        UserError: bitsandbytes is not installed.
-    """
-    if config.quantisation == "none":
-        return {}
-    bitsandbytes()
-    how = BitsAndBytesConfig(
-        load_in_4bit=config.quantisation == "nf4",
-        load_in_8bit=config.quantisation == "int8",
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, config.dtype),
-    )
-    return {"quantization_config": how, "device_map": {"": device}}
-
-
-def bitsandbytes() -> Any:
-    """The package; UserError if it is not installed."""
-    try:
-        return importlib.import_module("bitsandbytes")
-    except ImportError as error:
-        raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
 
 
 def _adapter_settings(folder: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
     ids_1N = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
     body = body_of(core)
     before = vars(body).get("forward")
-    body.forward = lambda *_, **__: _Output(hidden_ND[None])
+    body.forward = lambda *_, **__: Output(hidden_ND[None])
     try:
         logits: Tensor = core(input_ids=ids_1N, use_cache=False).logits[0]
     finally:
@@ -50,7 +50,7 @@ def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
     return logits
 
 
-class _Output(SimpleNamespace):
+class Output(SimpleNamespace):
     """What a body returns: hidden states, and None for everything else that might be read from it."""
 
     def __init__(self, hidden_1ND: Tensor) -> None:

@@ -104,7 +104,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
         else:
             data, known = _data(recipe, run, seed, model, learning, envs, note)
             train_offline(data, known, config, learning_seed, note, learner, evaluate)
-    write_folder(run.checkpoint(seed, name), partial(learning.lm.save, artifact=name, seed=seed))
+    write_folder(run.checkpoint(seed, name), learning.lm.saver(artifact=name, seed=seed))
     drop_state(learner)
 
 

@@ -147,6 +147,8 @@ def fingerprints_of(data: Dataset, settings: Mapping[str, object], code: Sequenc
 
 def weights_fingerprint(lm: LanguageModel) -> str:
     """Identifies a model: its own weights, and the name of the backbone that an adapter stands on."""
+    if lm.shards is not None and lm.adapter is None:
+        raise UserError("offline learning with model.shard needs adapters: set model.lora_rank")
     digest = hashlib.sha256(lm.base.encode() if lm.adapter else b"")
     for name, tensor in sorted(lm.weights().items()):
         digest.update(name.encode())

@@ -106,7 +106,7 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
     Raises:
         UserError: one of its files cannot be read.
     """
-    artifact = graph[key]
+    artifact, settings = graph[key], _deciding(settings)
     chosen = {name: _changed(value_of(settings, name), value_of(defaults(), name)) for name in artifact.settings}
     inputs = [fingerprint(graph, name, settings) for name in artifact.inputs]
     files = [digest_of(Path(name)) for name in artifact.files]
@@ -122,6 +122,12 @@ def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
 def defaults() -> Mapping[str, Any]:
     """The plain values of an empty recipe."""
     return Recipe().plain()
+
+
+def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings without that which says how models are held, as the number of processes is none of them either."""
+    model = settings.get("model", {})
+    return {**settings, "model": {key: item for key, item in model.items() if key != "shard"}} if model else settings
 
 
 def _changed(value: Any, default: Any) -> Any:
@@ -233,7 +239,7 @@ def refuse_other_settings(
     Raises:
         UserError: names the first key that differs.
     """
-    folder = state.path.parent
+    folder, now, before = state.path.parent, _deciding(now), _deciding(before) if before else None
     for key, artifact in graph.items():
         if artifact.always or not artifact.is_begun(folder):
             continue

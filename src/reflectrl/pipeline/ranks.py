@@ -89,9 +89,18 @@ class Ranks:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
 
+    def refuse_undivided(self, recipe: Recipe, graph: Graph) -> None:
+        """Raise UserError where models are to be divided, and the first rank alone would learn one of them."""
+        for artifact in graph.values() if recipe.model.shard else ():
+            if artifact.training and not is_shared(artifact):
+                about = (
+                    f"{artifact.key} is learned by the first process alone, which would have to hold the whole model"
+                )
+                raise UserError(f"model.shard: {about}; leave its arm out, or set model.shard = false")
+
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
         """Make an artifact: all ranks together, if its builder is for that. Called by the first rank."""
-        if not getattr(function(artifact.build), "on_all_ranks", False):
+        if not is_shared(artifact):
             return make(context, artifact, tick)
         self._say(artifact.key)
         with together(self.team):
@@ -176,10 +185,21 @@ class Ranks:
                 dist.destroy_process_group()
 
 
+def is_shared(artifact: Artifact) -> bool:
+    """Whether all ranks make an artifact together."""
+    return getattr(function(artifact.build), "on_all_ranks", False)
+
+
 @contextmanager
 def joined(recipe: Recipe) -> Iterator[Ranks | None]:
-    """The ranks of this launch, until the block ends on all of them; None where the process was started alone."""
+    """The ranks of this launch, until the block ends on all of them; None where the process was started alone.
+
+    Raises:
+        UserError: it was, and models are to be divided; or the ranks do not find each other.
+    """
     if launched()[1] == 1:
+        if recipe.model.shard:
+            raise UserError("model.shard divides a model among processes; start several with torchrun (docs/scale.md)")
         yield None
         return
     ranks = Ranks(recipe)

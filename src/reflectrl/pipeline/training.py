@@ -174,7 +174,7 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
         train_sft(lm, train, validation, budget, named_seed(seed, name), note, learner)
     if last.get("step", budget.steps) < budget.steps:
         tick(budget.steps, budget.steps, f"stopped early, after {last['step']:.0f}")
-    write_folder(run.checkpoint(seed, name), partial(lm.save, artifact=name, seed=seed))
+    write_folder(run.checkpoint(seed, name), lm.saver(artifact=name, seed=seed))
     drop_state(learner)
 
 
@@ -232,7 +232,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
             collecting = rollouts_of(context, artifact)
             rollouts = collecting(policy, reflector, envs, config, rl_seed, logged, shown)
             train_online(rollouts, config, rl_seed, note, learner)
-    write_folder(run.checkpoint(seed, name), partial(policy.lm.save, artifact=name, seed=seed))
+    write_folder(run.checkpoint(seed, name), policy.lm.saver(artifact=name, seed=seed))
     drop_state(learner)
 
 

@@ -1,0 +1,39 @@
+"""Dividing a model's weights among the ranks, when it is loaded (`sharded.py` says what becomes of it)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from reflectrl import distributed
+from reflectrl.models.known import prove_once
+from reflectrl.models.lm import LanguageModel, Shortcuts
+from reflectrl.models.sharded import Lockstep
+from reflectrl.types import UserError
+
+
+def divide(lm: LanguageModel, source: str, device: torch.device) -> LanguageModel:
+    """Leave every rank its piece of a model, on its device. The first tries the model before, while it has all of it.
+
+    Args:
+        lm: the whole model, in the machine's memory.
+        source: the folder or name from which it was loaded.
+
+    Raises:
+        UserError: only the first rank makes what it is loaded for, or its layers cannot be gathered one by one.
+    """
+    if (team := distributed.team) is None:
+        about = "model.shard: only the first process makes this artifact, and would have to hold the whole model"
+        raise UserError(f"{about}; leave its arm out, or set model.shard = false")
+    core: Any = lm.core
+
+    def proved() -> tuple[Shortcuts, str]:
+        found = prove_once(replace(lm, shortcuts=Shortcuts(packed=False)), source)
+        return found.shortcuts, str(core.config._attn_implementation)
+
+    shortcuts, attention = distributed.first(proved)
+    core.set_attn_implementation(attention)
+    team.lockstep = steps = team.lockstep if isinstance(team.lockstep, Lockstep) else Lockstep(team)
+    return replace(lm, shortcuts=shortcuts, shards=steps.divide(core, device))
