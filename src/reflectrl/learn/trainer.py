@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from reflectrl import distributed
 from reflectrl.learn.checkpoint import load_meta, load_tensors, optimizer_tensors, restore_optimizer, save_state
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharded import whole, wholes
+from reflectrl.models.pieces import whole, wholes
 from reflectrl.types import UserError
 
 Model = LanguageModel | nn.Module

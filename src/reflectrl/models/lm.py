@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,11 +19,14 @@ from torch import Tensor, nn
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
+from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-from reflectrl.models.sharded import ShardedBackend, Shards, activate, piece, wholes
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat
 from reflectrl.types import UserError, named_seed
+
+if TYPE_CHECKING:
+    from reflectrl.models.sharded import Shards
 
 CARD, HEADS = "reflectrl.json", "heads.safetensors"
 """The file beside saved weights that names the tokenizer they belong to."""
@@ -189,6 +192,8 @@ class LanguageModel:
     def backend(self) -> Backend:
         """What reads, scores and writes with this model."""
         if self.shards is not None:
+            from reflectrl.models.sharded import ShardedBackend  # torch's FSDP takes seconds to import
+
             return ShardedBackend(self, self.shards)
         return PackedBackend(self) if self.shortcuts.packed else PlainBackend(self)
 

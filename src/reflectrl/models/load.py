@@ -16,7 +16,6 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
-from reflectrl.models.dividing import divide
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -223,6 +222,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
             parameter.data = parameter.data.clone()
     if ranks > 1:
         lm = LanguageModel(model.eval(), tokenizer, _context(model.config, config, False), None, source)
+        from reflectrl.models.dividing import divide  # torch's FSDP takes seconds to import
+
         return divide(lm, source, device)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
     shortcuts = Shortcuts(packed=config.backend != "plain", batched=device.type != "cpu")

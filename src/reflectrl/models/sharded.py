@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from reflectrl.distributed import Team, all_present
+from reflectrl.models.pieces import activate
 from reflectrl.models.plain import Output, PlainBackend
 from reflectrl.types import UserError
 
@@ -212,45 +212,5 @@ def passing(learns: bool) -> Iterator[None]:
             raise
 
 
-def activate(peft: Any, adapter: str) -> None:
-    """Make an adapter the one that computes.
-
-    PEFT's own switch also freezes all other adapters, so gradients of passes that they have made would be lost;
-    here what may be trained stays as it is.
-    """
-    if peft.active_adapter != adapter:
-        trainable = [p for p in peft.parameters() if p.requires_grad]
-        peft.set_adapter(adapter)
-        peft.requires_grad_(False)
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-
-
 def _one_token(core: Any) -> Tensor:
     return torch.zeros(1, 1, dtype=torch.long, device=core.get_input_embeddings().weight.device)
-
-
-# ---- pieces and wholes -----------------------------------------------------------------------------------------------
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor itself; of one that is divided all of it, on every rank, all of which call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def wholes(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`whole` of several, in the machine's memory, on the first rank; the others keep what they have."""
-    return {name: _on_first(tensor) if isinstance(tensor, DTensor) else tensor for name, tensor in named.items()}
-
-
-def _on_first(tensor: DTensor) -> Tensor:
-    full = tensor.full_tensor()
-    return full.cpu() if dist.get_rank() == 0 else tensor
-
-
-def piece(tensor: Tensor, like: Tensor) -> Tensor:
-    """What this rank keeps of a whole tensor where `like` is divided; otherwise the tensor itself."""
-    if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
-        return tensor
-    own = tensor.to(like.device)
-    return distribute_tensor(own, like.device_mesh, like.placements, src_data_rank=None)
