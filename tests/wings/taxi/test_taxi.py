@@ -348,3 +348,30 @@ def test_the_reflection_explains_the_error():
 def test_it_is_found_by_its_name():
     assert "taxi" in names("envs")
     assert resolve("envs", "taxi") is resolve("envs", "reflectrl.wings.taxi.env:TaxiEnv") is TaxiEnv
+
+
+# ---- in words ----------------------------------------------------------------------------------------------------
+
+
+def test_words_tell_every_ride_apart():
+    assert len({drawn(started(ride, text="words")) for ride in RIDES}) == len(RIDES)
+
+
+def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
+    env = started(Ride(3, 1, 0, 3), text="words")
+    assert env.state() == (
+        "Taxi: row 3 column 1. Passenger: row 0 column 0. Destination: row 4 column 3.\n"
+        "Walls on the east side of: row 0 column 1; row 1 column 1; row 3 column 0; row 3 column 2; row 4 column 0;"
+        " row 4 column 2.\nLast: none\n"
+    )
+    assert "Passenger: aboard." in started(Ride(0, 0, ABOARD, 3), text="words").state()
+
+
+@pytest.mark.parametrize("maps", ["standard", "random"])
+def test_in_words_it_keeps_every_promise(maps):
+    check_text_env(lambda: TaxiEnv(maps=maps, text="words", train=10, validation=5, test=5, rules=True, history=True))
+
+
+def test_another_text_is_refused():
+    with pytest.raises(UserError, match="text"):
+        TaxiEnv(text="prose")

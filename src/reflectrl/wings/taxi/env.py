@@ -18,7 +18,7 @@ import numpy as np
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.types import Outcome, Task, UserError, named_seed
 from reflectrl.wings.taxi.teacher import TaxiTeacher
-from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Ride, random_city
+from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Cell, Ride, random_city
 
 SIZES = {"standard": (60, 30, 210), "random": (2000, 100, 500)}
 FIRST_MAP_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
@@ -39,6 +39,8 @@ class TaxiEnv(TextEnv):
             has a map of its own, and the splits use disjoint seeds).
         train, validation, test: tasks per split for the stages pickup and full; 0 takes the default. On the standard
             map there are 300 starts, and the dropoff stage splits its 100 starts in the same proportions.
+        text: "map" (the drawing that the paper's models read) or "words" (the same in sentences, with rows and columns
+            as numbers, for models that know language: their tokens cut the lines of a drawing up).
         rules: put the rules before everything else.
         history: show the past maps and actions.
         milestone: pay for the first pick-up.
@@ -62,6 +64,7 @@ class TaxiEnv(TextEnv):
         train: int = 0,
         validation: int = 0,
         test: int = 0,
+        text: Literal["map", "words"] = "map",
         rules: bool = False,
         history: bool = False,
         milestone: bool = True,
@@ -70,10 +73,11 @@ class TaxiEnv(TextEnv):
         split_seed: int = 0,
     ) -> None:
         require_known("taxi", "maps", maps, list(SIZES))
+        require_known("taxi", "text", text, ["map", "words"])
         if not 0 <= wall_probability < 1:
             raise UserError(f"taxi: wall_probability must be in [0, 1), not {wall_probability}")
         super().__init__(horizon or (20 if maps == "standard" else 30))
-        self.maps = maps
+        self.maps, self.text = maps, text
         given = (train, validation, test)
         self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
         if min(self.sizes.values()) < 1 or (maps == "standard" and sum(self.sizes.values()) > 300):
@@ -155,7 +159,12 @@ class TaxiEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        """The map, a line per row, 11 characters wide, and the last action."""
+        """The map or its description, and the last action."""
+        drawn = self._map() if self.text == "map" else self._words()
+        return f"{drawn}Last: {self.last or 'none'}\n"
+
+    def _map(self) -> str:
+        """A line per row, 11 characters wide, between two edges."""
         city, ride = self.city, self.ride
         aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
         marks = {city.landmarks[ride.destination]: "D"}
@@ -170,7 +179,17 @@ class TaxiEnv(TextEnv):
                 walled = column == SIZE - 1 or (row, column) in city.walls
                 text += marks.get((row, column), " ") + ("|" if walled else ":")
             text += "\n"
-        return f"{text}{edge}Last: {self.last or 'none'}\n"
+        return text + edge
+
+    def _words(self) -> str:
+        city, ride = self.city, self.ride
+        passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
+        destination = _place(city.landmarks[ride.destination])
+        walls = "; ".join(map(_place, sorted(city.walls))) or "none"
+        return (
+            f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
+            f"Walls on the east side of: {walls}.\n"
+        )
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
@@ -183,3 +202,7 @@ class TaxiEnv(TextEnv):
     def set_state(self, state: Any) -> None:
         self.city, self.ride, self.before, self.last, self._picked, self._past = state
         self._stage = self.task.stage
+
+
+def _place(cell: Cell) -> str:
+    return f"row {cell[0]} column {cell[1]}"
