@@ -43,7 +43,7 @@ def noting(words: Sequence[str], folder: Path, rank: int) -> int:
     """Carry out a command, and write what was played and the first gradients into the folder; returns the exit code."""
     from reflectrl.cli import main
     from reflectrl.learn.rollouts import EpisodeRollouts
-    from reflectrl.models.sharded import whole
+    from reflectrl.models.pieces import whole
 
     gradients: dict[str, torch.Tensor] = {}
     known: list[Any] = []
