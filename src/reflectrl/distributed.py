@@ -220,14 +220,6 @@ def mine(items: Sequence[T]) -> Sequence[T]:
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
 
 
-def backward(loss: Tensor) -> None:
-    """Add the gradient of this rank's share of a loss."""
-    if team is None or team.lockstep is None:
-        loss.backward()
-    else:
-        team.lockstep.backward(loss)
-
-
 def total(value: float) -> float:
     """The sum of what the ranks give, on each of them."""
     return value if team is None else float(sum(team.gather(value)))

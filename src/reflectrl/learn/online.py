@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from reflectrl import distributed
 from reflectrl.config import RLConfig
 from reflectrl.learn import losses
 from reflectrl.learn.batch import Batch, Rollouts
@@ -143,7 +142,7 @@ def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLC
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]
                 terms["loss"], share = loss, len(labels_N) / size
-                distributed.backward(loss * share)
+                trainer.backward(loss * share)
                 totals = {name: totals.get(name, 0.0) + share * float(term.detach()) for name, term in terms.items()}
             noted, weight = trainer.update(totals), size / len(batch.labels_N)
             metrics = {name: metrics.get(name, 0.0) + weight * value for name, value in noted.items()}

@@ -72,7 +72,7 @@ def train_sft(
                 else:
                     nll = summed_nll(lm, own[part], share)
                     loss = nll / tokens
-                distributed.backward(loss)
+                trainer.backward(loss)
                 mean_nll += float(nll.detach()) / tokens
         trainer.update({"loss": mean_nll})
         trainer.step += 1

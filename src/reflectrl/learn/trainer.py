@@ -18,7 +18,7 @@ A loop holds a trainer and stays linear; nothing here calls back into it:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,7 @@ class Trainer:
         stale: evaluations since it was first reached.
         resumed: what the loop added to the state that was loaded; None where the training is new.
         rank, ranks: which of how many processes this is; each takes every `ranks`-th slice of a batch from `rank` on.
+        backward: adds the gradient of this process's share of a loss; called by all ranks where models are divided.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class Trainer:
         self._recent: list[Metrics] = []
         team = distributed.team
         self.rank, self.ranks = (team.rank, team.size) if team is not None else (0, 1)
+        self._lockstep = team.lockstep if team is not None else None
+        self.backward: Callable[[Tensor], None] = Tensor.backward if self._lockstep is None else self._lockstep.backward
         if folder is not None:
             self.resumed = distributed.first(partial(load_meta, folder))
         if folder is not None and self.resumed is not None:
@@ -112,7 +115,7 @@ class Trainer:
             noted = distributed.team.reduce([p for part in self._parameters for p in part], noted)
         if self.max_grad_norm is not None:
             norms = [nn.utils.clip_grad_norm_(part, self.max_grad_norm) for part in self._parameters]
-            noted["grad_norm"] = float(whole(norms[0]))
+            noted["grad_norm"] = float(norms[0] if self._lockstep is None else whole(norms[0]))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -159,12 +159,10 @@ class TaxiEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        """The map or its description, and the last action."""
-        drawn = self._map() if self.text == "map" else self._words()
-        return f"{drawn}Last: {self.last or 'none'}\n"
-
-    def _map(self) -> str:
-        """A line per row, 11 characters wide, between two edges."""
+        """The map, a line per row, 11 characters wide (or the same in words), and the last action."""
+        last = f"Last: {self.last or 'none'}\n"
+        if self.text == "words":
+            return self._words() + last
         city, ride = self.city, self.ride
         aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
         marks = {city.landmarks[ride.destination]: "D"}
@@ -179,7 +177,7 @@ class TaxiEnv(TextEnv):
                 walled = column == SIZE - 1 or (row, column) in city.walls
                 text += marks.get((row, column), " ") + ("|" if walled else ":")
             text += "\n"
-        return text + edge
+        return f"{text}{edge}{last}"
 
     def _words(self) -> str:
         city, ride = self.city, self.ride
