@@ -14,7 +14,6 @@ import tyro
 
 from reflectrl.cli.run import RunOption
 from reflectrl.mirror.store import Moved, Store, at, ordered
-from reflectrl.pipeline.folder import alone
 from reflectrl.terminal import console
 from reflectrl.types import UserError
 
@@ -61,6 +60,8 @@ def begin(store: Store, folder: Path) -> None:
     Raises:
         UserError: both hold something, and not the same run, or another machine has gone on since.
     """
+    from reflectrl.pipeline.folder import alone  # imports torch, which a dry run does without
+
     with alone(folder):  # nobody else may be at work there
         latest, (address, number, writer) = store.latest(), at(folder)
     if latest is None:

@@ -20,7 +20,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from reflectrl.digests import DIGESTS, seal, unseal
-from reflectrl.learn.checkpoint import write_text
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -197,6 +196,8 @@ class Store:
 def _note(folder: Path, address: str, snapshot: Snapshot) -> None:
     """Write down in a folder which snapshot it is at."""
     noted = {"address": address, "number": snapshot.number, "writer": snapshot.writer}
+    from reflectrl.learn.checkpoint import write_text  # imports torch, which a dry run does without
+
     write_text(folder / OWN, json.dumps(noted) + "\n")
 
 
