@@ -128,9 +128,8 @@ class Team:
             The summed metrics, those of ranks that had nothing to do included.
         """
         import torch
-        from torch.distributed.tensor import DTensor
 
-        parameters = [p for p in parameters if not isinstance(p, DTensor)]
+        parameters = [p for p in parameters if not is_divided(p)]
         gathered = self.gather((dict(metrics), [p.grad is not None for p in parameters]))
         used = [any(flags) for flags in zip(*(flags for _, flags in gathered), strict=True)]
         waiting = [p for p, is_used in zip(parameters, used, strict=True) if is_used]
@@ -218,6 +217,11 @@ def mine(items: Sequence[T]) -> Sequence[T]:
     if team is None:
         return items
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Whether this rank has a piece of it only: torch's `DTensor`, whose module takes a second to import."""
+    return hasattr(tensor, "full_tensor")
 
 
 def total(value: float) -> float:

@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from reflectrl import distributed
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import has_fast_bfloat16
 from reflectrl.models.quantised import bitsandbytes
@@ -45,7 +45,7 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
         UserError: paged AdamW is asked for, and bitsandbytes is not installed; or weights are divided among ranks,
             and it is not AdamW.
     """
-    if config.optimizer != "adamw" and any(isinstance(p, DTensor) for p in lm.parameters()):
+    if config.optimizer != "adamw" and any(distributed.is_divided(p) for p in lm.parameters()):
         raise UserError(f"the optimizer {config.optimizer!r} needs whole weights; with model.shard it must be 'adamw'")
     hidden = _hidden_matrices(lm) if config.optimizer == "muon" else []
     chosen = {id(p) for p in hidden}

@@ -11,10 +11,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch import Tensor
 
-
-def is_divided(tensor: Tensor) -> bool:
-    """Whether this rank has a piece of it only (torch's `DTensor`)."""
-    return hasattr(tensor, "full_tensor")
+from reflectrl.distributed import is_divided
 
 
 def whole(tensor: Tensor) -> Tensor:
