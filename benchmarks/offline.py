@@ -31,8 +31,8 @@ from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 STEPS = 4
-PROCESSES = 3
-"""So many processes' peaks of memory are measured; their median counts."""
+MOST_PROCESSES = 3
+"""At most so many processes' peaks of memory are measured, and not more than repetitions; their median counts."""
 ALGORITHMS: tuple[Algorithm, ...] = ("nll", "a_lol")
 
 Given = tuple[Dataset, ReferenceCache, int]
@@ -80,7 +80,9 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     tokens = sum(map(len, completions.prompts)) + sum(map(len, completions.answers))
     runs = {algorithm: partial(train, algorithm, given) for algorithm in ALGORITHMS}
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions).items()}
-    nll_mib, a_lol_mib = (_median_mib(run, size, name, batch) for run in (with_nll, with_a_lol))
+    nll_mib, a_lol_mib = (
+        _median_mib(run, min(settings.repetitions, MOST_PROCESSES), size, name, batch) for run in (with_nll, with_a_lol)
+    )
     return {
         "size": size,
         "workload": name,
@@ -94,9 +96,9 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _median_mib(run: Callable[[Given], None], size: str, name: str, batch: int) -> float | None:
+def _median_mib(run: Callable[[Given], None], processes: int, size: str, name: str, batch: int) -> float | None:
     """Peak memory: what the allocator holds differs by a quarter from one process to the next."""
-    peaks = [peak_memory(run, size, name, batch, prepare=prepared) for _ in range(PROCESSES)]
+    peaks = [peak_memory(run, size, name, batch, prepare=prepared) for _ in range(processes)]
     known = [peak / 2**20 for peak in peaks if peak is not None]
     return statistics.median(known) if known else None
 
