@@ -360,9 +360,8 @@ def test_words_tell_every_ride_apart():
 def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
     env = started(Ride(3, 1, 0, 3), text="words")
     assert env.state() == (
-        "Taxi: row 3 column 1. Passenger: row 0 column 0. Destination: row 4 column 3.\n"
         "Walls on the east side of: row 0 column 1; row 1 column 1; row 3 column 0; row 3 column 2; row 4 column 0;"
-        " row 4 column 2.\nLast: none\n"
+        " row 4 column 2.\nTaxi: row 3 column 1. Passenger: row 0 column 0. Destination: row 4 column 3.\nLast: none\n"
     )
     assert "Passenger: aboard." in started(Ride(0, 0, ABOARD, 3), text="words").state()
 

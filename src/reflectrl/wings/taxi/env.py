@@ -184,9 +184,9 @@ class TaxiEnv(TextEnv):
         passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
         destination = _place(city.landmarks[ride.destination])
         walls = "; ".join(map(_place, sorted(city.walls))) or "none"
-        return (
-            f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
+        return (  # what stays the same comes first, so that a model reads it once
             f"Walls on the east side of: {walls}.\n"
+            f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
         )
 
     def legal_actions(self) -> Sequence[str]:
