@@ -12,7 +12,14 @@ from transformers import get_cosine_with_min_lr_schedule_with_warmup
 from reflectrl.config import SFTConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import ChoiceRow, ReflectionRow
-from reflectrl.learn.examples import Example, Examples, choice_examples, evaluate_loss, reflection_examples
+from reflectrl.learn.examples import (
+    Example,
+    Examples,
+    choice_examples,
+    evaluate_accuracy,
+    evaluate_loss,
+    reflection_examples,
+)
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.trainer import cosine
 from reflectrl.models.lm import LanguageModel
@@ -185,6 +192,19 @@ class TestTraining:
         best = losses.index(min(losses))
         assert len(losses) == best + 3 and log[-1]["step"] < 400
         assert evaluate_loss(lm, [other[i] for i in range(4)], 4) == pytest.approx(losses[best], abs=1e-6)
+
+    def test_by_accuracy_it_ends_with_the_weights_that_write_most_tokens_right(
+        self, tiny: Tiny, rows: list[ReflectionRow]
+    ) -> None:
+        lm = tiny()
+        train_rows, other = reflection_examples(lm, rows[:1]), reflection_examples(lm, rows[3:])
+        log: list[dict[str, float]] = []
+        config = replace(QUICK, steps=60, batch_size=1, lr=3e-2, eval_every=5, patience=12, keep="accuracy")
+        train_sft(lm, train_rows, other, config, 0, log.append)
+        best = max(log, key=lambda line: (line["eval_accuracy"], -line["eval_loss"]))
+        assert best["eval_loss"] > min(line["eval_loss"] for line in log)  # another one than by loss
+        assert evaluate_accuracy(lm, [other[i] for i in range(4)], 4) == best["eval_accuracy"]
+        assert evaluate_loss(lm, [other[i] for i in range(4)], 4) == pytest.approx(best["eval_loss"], abs=1e-6)
 
     @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (10, 0.0), (10, 0.3), (7, 0.5), (3, 1.0), (2, 0.2)])
     def test_the_schedule_is_the_usual_cosine_to_a_tenth(self, steps: int, warmup: float) -> None:

@@ -105,6 +105,10 @@ class SFTConfig:
     """Validation rows per evaluation, spread evenly over all rows."""
     patience: Count = 5
     """Evaluations without improvement before training stops early."""
+    keep: Literal["loss", "accuracy"] = "loss"
+    """Which weights are kept: those of the lowest loss on validation rows, or those that write most of their tokens
+    right (of equals, the ones of lower loss). With few demonstrations the loss rises early, since a policy that errs is
+    ever more sure of it, while its choices still get better."""
     negatives: bool = True
     """Train on negative examples as well."""
 

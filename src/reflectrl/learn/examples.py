@@ -183,3 +183,14 @@ def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: in
     starts = distributed.mine(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
     return distributed.total(own) / tokens
+
+
+@torch.no_grad()
+def evaluate_accuracy(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
+    """The share of completion tokens that the model, too, would have written, given those before them."""
+    tokens = sum(len(row.ids) - row.start for row in examples)
+    right = 0.0
+    for i in distributed.mine(range(0, len(examples), batch_size)):
+        logits_MV, _, targets_M = completion_logits(lm, examples[i : i + batch_size], share)
+        right += float((logits_MV.argmax(-1) == targets_M).sum())
+    return distributed.total(right) / tokens

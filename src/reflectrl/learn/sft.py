@@ -16,6 +16,7 @@ from reflectrl import distributed
 from reflectrl.config import SFTConfig
 from reflectrl.learn.examples import (
     Example,
+    evaluate_accuracy,
     evaluate_loss,
     micro_batches,
     nll_and_text_loss,
@@ -41,11 +42,11 @@ def train_sft(
     log: Callable[[Metrics], Verdict | None],
     state_folder: Path | None = None,
 ) -> None:
-    """Train `lm` in place; it ends with the weights of the lowest evaluation loss.
+    """Train `lm` in place; it ends with the weights of the lowest evaluation loss, or as `config.keep` says.
 
     Args:
-        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token). Where it returns
-            anything but "", the training ends.
+        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token), and "eval_accuracy"
+            where `config.keep` asks for it. Where it returns anything but "", the training ends.
         state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
 
     Raises:
@@ -78,10 +79,14 @@ def train_sft(
         trainer.step += 1
 
         if trainer.is_due(config.eval_every, config.steps):
-            eval_loss = evaluate_loss(lm, validation, config.batch_size, share)
+            found = {"eval_loss": evaluate_loss(lm, validation, config.batch_size, share)}
+            score = [-found["eval_loss"]]
+            if config.keep == "accuracy":
+                found["eval_accuracy"] = evaluate_accuracy(lm, validation, config.batch_size, share)
+                score.insert(0, found["eval_accuracy"])
             release_memory()
-            verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], "eval_loss": eval_loss})
-            trainer.keep_if_best((-eval_loss,))
+            verdict = log({"step": trainer.step, "loss": trainer.means()["loss"], **found})
+            trainer.keep_if_best(score)
             trainer.save(logged=trainer.step)
             if verdict:
                 break
