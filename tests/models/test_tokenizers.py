@@ -3,6 +3,7 @@
 import json
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,24 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("scratch")
     save_scratch(folder, CONFIG, TEXTS, 6, 0)
     return load_model(folder, CONFIG)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2"])
+def test_a_context_of_0_is_chosen_from_the_texts(family: Any, tmp_path: Path) -> None:
+    """There is room for what is written, and for prompts half as long again."""
+    config = replace(CONFIG, context=0, family=family)
+    context = save_scratch(tmp_path / family, config, TEXTS, 6, 0, written=30)
+    lm = load_model(tmp_path / family, config)
+    longest = max(len(lm.encode(text)) for text in TEXTS)
+    assert lm.context == context and context % 64 == 0
+    assert longest * 3 // 2 + 30 <= context < longest * 3 // 2 + 30 + 64
+    assert load_model(tmp_path / family, replace(config, context=40)).context == 40
+
+
+def test_a_pretrained_model_is_told_its_context() -> None:
+    assert "needs a number" in str(replace(CONFIG, context=0, source="mine").problem())
+    assert "needs a number" in str(replace(CONFIG, context=0, policy="mine").problem())
+    assert replace(CONFIG, context=0).problem() is None
 
 
 @settings(max_examples=60, deadline=None)

@@ -40,8 +40,9 @@ class ModelConfig:
     """Attention heads of a scratch model."""
     vocab: Annotated[int, Range(least=16)] = 512
     """Largest vocabulary of a scratch tokenizer."""
-    context: Count = 512
-    """Longest sequence in tokens; longer prompts lose the oldest part of their history."""
+    context: Natural = 512
+    """Longest sequence in tokens; longer prompts lose the oldest part of their history. 0 lets a scratch model choose:
+    half as much again as the longest prompt of the play from which it is made, and the length of a reflection."""
     lora_rank: Natural = 0
     """0 trains all weights, with one copy per player. Above 0, both players are LoRA adapters of this rank on one
     shared model. If it is not set, it is 16 unless `source` is "scratch"."""
@@ -97,6 +98,8 @@ class ModelConfig:
         """Which keys contradict each other, in one line; None if none do."""
         if self.source == "scratch" and self.width % self.heads:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
+        if not self.context and self.sources != ("scratch",):
+            return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
         if self.shard and self.quantisation != "none":

@@ -32,7 +32,7 @@ GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this tr
 """What becomes of a training whose last state is damaged."""
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None], keep: int = 1) -> None:
+def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) -> None:
     """Let `fill` write a folder under a temporary name, then put it, with digests, in the place of the old one.
 
     Killed at any moment, it leaves the old folder or the new one, once `recover` has looked. Of several ranks only the

@@ -282,7 +282,7 @@ def _fitting(folder: Path, base: str) -> Iterator[None]:
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:
-    """The longest sequence: the recipe's, within the model's positions.
+    """The longest sequence: the recipe's (0: as long as the model was made for), within the model's positions.
 
     The engine (`packed`) also stays within windows, and where rotary positions depend on the length of what is read:
     it knows of neither, and beyond them a row would depend on its company.
@@ -292,4 +292,4 @@ def _context(model: Any, config: ModelConfig, packed: bool) -> int:
     rope = getattr(shape, "rope_parameters", None) or {}
     if packed and rope.get("rope_type") == "longrope":
         limits.append(rope.get("original_max_position_embeddings"))
-    return min([config.context, *(int(limit) for limit in limits if limit)])
+    return min(int(limit) for limit in (config.context, *limits) if limit)

@@ -6,6 +6,7 @@ The result is an ordinary Hugging Face folder, which is loaded by the same code 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,27 @@ def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: in
     return model
 
 
-def save_scratch(folder: Path, config: ModelConfig, texts: Iterable[str], choices: int, seed: int) -> None:
-    """Train a tokenizer, make a model, and write both as a Hugging Face folder."""
+def save_scratch(
+    folder: Path, config: ModelConfig, texts: Iterable[str], choices: int, seed: int, written: int = 0
+) -> int:
+    """Train a tokenizer, make a model, and write both as a Hugging Face folder.
+
+    Args:
+        written: how many tokens the model may write behind a prompt.
+
+    Returns:
+        The longest sequence that it reads, in tokens: the recipe's context, or where that is 0 what these texts need.
+    """
+    texts = list(texts)
     tokenizer = train_tokenizer(texts, config.vocab, choices)
-    make_model(config, tokenizer, seed).save_pretrained(folder)
+    context = config.context or needed_context(max(map(len, tokenizer(texts)["input_ids"])), written)
+    make_model(replace(config, context=context), tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return context
+
+
+def needed_context(longest: int, written: int) -> int:
+    """A context for prompts of at most `longest` tokens in a sample of play, to which `written` more are added: with
+    room for half as much again, since play after training goes further, in multiples of 64.
+    """
+    return -(-(longest * 3 // 2 + written) // 64) * 64

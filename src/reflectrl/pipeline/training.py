@@ -121,8 +121,14 @@ def base(context: Context, artifact: Artifact, tick: Tick) -> None:
     if context.recipe.teach.reflections == "outcomes":
         texts += sample_outcomes(context.recipe, taught)
     config, init = context.recipe.model, named_seed(seed, "init")
-    fill = partial(save_scratch, config=config, texts=texts, choices=choices, seed=init)
+    made: list[int] = []
+
+    def fill(folder: Path) -> None:
+        written = context.recipe.play.reflection_tokens
+        made.append(save_scratch(folder, config, texts, choices, init, written))
+
     write_folder(context.run.checkpoint(seed, BASE), fill)
+    tick(1, 1, f"labels for {choices} actions, a context of {made[0]} tokens")
 
 
 def _corpus(path: Path) -> tuple[list[str], int]:

@@ -162,8 +162,8 @@ def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> st
     tokenizer = train_tokenizer(prompts, model.vocab, signal.most)
     longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"]) + 1
     actions = str(signal.most) if signal.fewest == signal.most else f"{signal.fewest} to {signal.most}"
-    fits = f"model.context is {model.context}"
-    if longest > model.context:
+    fits = f"model.context is {model.context}" if model.context else "model.context is chosen from it"
+    if 0 < model.context < longest:
         fits += f", which loses history or is too short: raise it to {-(-longest // 64) * 64 + 64}"
     return (
         f"  a model chooses among {actions} actions, labelled {labels[0]} to {labels[-1]}; the longest prompt has"
