@@ -68,9 +68,10 @@ class TextEnv(gym.Env[str, int], ABC):
         stages: curriculum stages in order; the last one is the whole task. Success is reported under these names.
         milestones: event → stage name, for stages whose success shows in an episode of the last stage.
         teacher: who demonstrates and explains in this environment; the default teacher knows nothing.
-        instructions: the rules in a few sentences, for the system prompt of models that have a chat template.
 
     Attributes:
+        instructions: the rules in a few sentences, for the system prompt of models that have a chat template; a class
+            may set it for all of its environments.
         elapsed: steps taken in this episode.
         done: whether the episode is over (won, lost or truncated).
         success: whether the stage of the current task has been won in this episode.
@@ -85,7 +86,7 @@ class TextEnv(gym.Env[str, int], ABC):
     stages: ClassVar[tuple[str, ...]] = ("full",)
     milestones: ClassVar[dict[str, str]] = {}
     teacher: Teacher = Teacher()
-    instructions: ClassVar[str] = ""
+    instructions: str = ""
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
-from reflectrl.envs.base import TextEnv
+from reflectrl.envs import make
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
 from reflectrl.models.sources import find_model
@@ -17,7 +17,6 @@ from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.players.simple import UNLEARNED
-from reflectrl.plugins import resolve_class
 from reflectrl.prompts.chat import Role, chat_of, system_prompt
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -159,8 +158,8 @@ def instructed(
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
         return lm
     shown = function(arm.shows)(recipe, episodes, role, lm) if arm is not None and arm.shows else ""
-    rules = resolve_class("envs", str(recipe.env["name"]), TextEnv).instructions
-    return replace(lm, chat=chat_of(lm.tokenizer, system_prompt(rules, role, shown), lm.base))
+    rules = system_prompt(make(recipe.env).instructions, role, shown)
+    return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 
 def base_source(recipe: Recipe, run: RunFolder, seed: int, role: Role) -> str:

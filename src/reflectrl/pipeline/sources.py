@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from reflectrl.config import Recipe
-from reflectrl.envs.base import TextEnv
+from reflectrl.envs import make
 from reflectrl.models.checking import require_usable
-from reflectrl.plugins import brought, resolve_class
+from reflectrl.plugins import brought
 from reflectrl.prompts.chat import system_prompt
 
 
@@ -18,10 +18,9 @@ def check_models(recipe: Recipe) -> None:
     Raises:
         UserError: says what is wrong, and what would be right.
     """
-    rules = resolve_class("envs", str(recipe.env["name"]), TextEnv).instructions
     for source in recipe.model.sources:
         if source != "scratch":
-            labelled = recipe.play.scoring == "enumeration"
+            rules, labelled = make(recipe.env).instructions, recipe.play.scoring == "enumeration"
             require_usable(source, recipe.model, labelled, system_prompt(rules, "policy"))
     for check in brought("checks"):
         check.require(recipe)

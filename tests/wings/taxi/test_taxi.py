@@ -270,9 +270,11 @@ def analyses(env, rides):
                 yield env.state(), env.teacher.analyse(env), ACTIONS[env.teacher.expert_action(env)]
 
 
-def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden():
+@pytest.mark.parametrize("text", ["map", "words"])
+def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden(text):
     known = {}
-    for text, analysis, best in analyses(TaxiEnv(), [ride for ride in RIDES if ride.passenger != ride.destination]):
+    env = TaxiEnv(text=text)
+    for text, analysis, best in analyses(env, [ride for ride in RIDES if ride.passenger != ride.destination]):
         assert known.setdefault(text, analysis) == analysis
         assert analysis.endswith(f"Next {best}.") and "\n" not in analysis
         assert "expert" not in analysis and "optimal" not in analysis
@@ -364,6 +366,34 @@ def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
         " row 4 column 2.\nTaxi: row 3 column 1. Passenger: row 0 column 0. Destination: row 4 column 3.\nLast: none\n"
     )
     assert "Passenger: aboard." in started(Ride(0, 0, ABOARD, 3), text="words").state()
+
+
+def test_in_words_the_analyst_tells_the_way_to_a_driver():
+    env = started(Ride(3, 1, 0, 3), text="words")
+    assert (
+        env.teacher.analyse(env)
+        == "Taxi row 3 column 1, passenger row 0 column 0. Way: north 1, west 1, north 2. Next north."
+    )
+    play(env, ["east"])
+    assert env.teacher.analyse(env).endswith("Last move east was a mistake, turn back. Next west.")
+    there = started(Ride(0, 0, 0, 3), text="words")
+    assert there.teacher.analyse(there) == "Taxi row 0 column 0, passenger row 0 column 0. Next pickup."
+
+
+@given(ride=st.sampled_from([ride for ride in RIDES if ride.passenger != ride.destination]))
+@settings(max_examples=60, deadline=None)
+def test_the_way_in_words_leads_to_the_target(ride):
+    env = started(ride, text="words")
+    city, cell, target = env.city, ride.cell, env.city.target(ride)
+    _, _, way = env.teacher.analyse(env).partition("Way: ")
+    legs = [leg.split() for leg in way.partition(".")[0].split(", ") if leg]
+    for move in [move for move, count in legs for _ in range(int(count))]:
+        cell = city.moves[cell][move]
+    assert cell == target and sum(int(count) for _, count in legs) == city.distances[target][ride.cell]
+
+
+def test_the_rules_fit_the_text():
+    assert "Walls are |." in TaxiEnv().instructions and "|" not in TaxiEnv(text="words").instructions
 
 
 @pytest.mark.parametrize("maps", ["standard", "random"])

@@ -25,7 +25,7 @@ REWARDS = {"shaped": (-0.01, -1.0), "gymnasium": (0.0, 0.0)}
 
 RULES = (
     "You cross a frozen lake. A is you, S where you started, F ice, H a hole, G the goal. Reach the goal; a hole ends"
-    " the walk.{slips}\n"
+    " the walk."
 )
 SLIPS = " The ice is slippery: a move goes straight or to either side, each one time in three."
 
@@ -59,7 +59,6 @@ class FrozenLakeEnv(TextEnv):
     """
 
     teacher = FrozenLakeTeacher()
-    instructions = RULES.format(slips="").strip()
 
     def __init__(
         self,
@@ -85,6 +84,7 @@ class FrozenLakeEnv(TextEnv):
         self.size = size if maps == "random" else len(STANDARD[maps])
         super().__init__(horizon or (25 if slippery else 4) * self.size)
         self.maps, self.slippery, self.holes = maps, slippery, holes
+        self.instructions = RULES + SLIPS if slippery else RULES
         given = (train, validation, test)
         self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
         if min(self.sizes.values()) < 1:
@@ -142,7 +142,7 @@ class FrozenLakeEnv(TextEnv):
         self.cell = self.lake.start
         self.before: Cell | None = None
         self.last: str | None = None
-        self._past = RULES.format(slips=SLIPS if self.slippery else "") if self.show_rules else ""
+        self._past = f"{self.instructions}\n" if self.show_rules else ""
 
     def apply(self, action: str) -> Outcome:
         if self.show_history:

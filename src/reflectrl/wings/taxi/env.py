@@ -24,10 +24,14 @@ SIZES = {"standard": (60, 30, 210), "random": (2000, 100, 500)}
 FIRST_MAP_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
 STEP, ILLEGAL, DELIVERY, MILESTONE, SCALE = -1, -10, 20, 20, 20
 
+LEGENDS = {
+    "map": "Walls are |. T is the taxi, P the passenger, D the destination; O is the taxi beside the waiting passenger,"
+    " X the taxi with the passenger aboard.",
+    "words": "Rows are counted from the north, columns from the west, both from 0. No taxi drives through a wall.",
+}
 RULES = (
-    "You drive a taxi. Walls are |. T is the taxi, P the passenger, D the destination; O is the taxi beside the waiting"
-    " passenger, X the taxi with the passenger aboard. Fetch the passenger and bring them to the destination. An action"
-    " that is impossible ends the ride.\n"
+    "You drive a taxi. {} Fetch the passenger and bring them to the destination. An action that is impossible ends the"
+    " ride.\n"
 )
 
 
@@ -40,7 +44,8 @@ class TaxiEnv(TextEnv):
         train, validation, test: tasks per split for the stages pickup and full; 0 takes the default. On the standard
             map there are 300 starts, and the dropoff stage splits its 100 starts in the same proportions.
         text: "map" (the drawing that the paper's models read) or "words" (the same in sentences, with rows and columns
-            as numbers, for models that know language: their tokens cut the lines of a drawing up).
+            as numbers, for models that know language: their tokens cut the lines of a drawing up; the analyst is
+            brief then).
         rules: put the rules before everything else.
         history: show the past maps and actions.
         milestone: pay for the first pick-up.
@@ -56,7 +61,6 @@ class TaxiEnv(TextEnv):
     stages: ClassVar[tuple[str, ...]] = ("pickup", "dropoff", "full")
     milestones: ClassVar[dict[str, str]] = {"pickup": "pickup"}
     teacher = TaxiTeacher()
-    instructions = RULES.strip()
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class TaxiEnv(TextEnv):
             raise UserError(f"taxi: wall_probability must be in [0, 1), not {wall_probability}")
         super().__init__(horizon or (20 if maps == "standard" else 30))
         self.maps, self.text = maps, text
+        self.instructions = RULES.format(LEGENDS[text]).strip()
         given = (train, validation, test)
         self.sizes = dict(zip(SPLITS, (n or d for n, d in zip(given, SIZES[maps], strict=True)), strict=True))
         if min(self.sizes.values()) < 1 or (maps == "standard" and sum(self.sizes.values()) > 300):
@@ -126,7 +131,7 @@ class TaxiEnv(TextEnv):
         self._stage, self._picked = task.stage, self.ride.passenger == ABOARD
         self.before: Ride | None = None
         self.last: str | None = None
-        self._past = RULES if self.show_rules else ""
+        self._past = f"{self.instructions}\n" if self.show_rules else ""
 
     def apply(self, action: str) -> Outcome:
         if self.show_history:

@@ -5,10 +5,15 @@ counts backwards from the target: the steps left from every row of a column, the
 row (o open, x wall), then the steps left from every row of that column. Each list follows from the one before it, which
 turns one hard step of reasoning into several easy ones; and every list has the same length, so that each number stands
 where a small model can learn to look for it.
+
+Where the environment tells its state in words, for models that know language and are slow to write, the analysis is
+short instead: the way that is left, as one would tell a driver.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from reflectrl.envs.teacher import Teacher
@@ -25,21 +30,24 @@ class TaxiTeacher(Teacher):
         return ACTIONS.index(env.city.best_action(env.ride))
 
     def analyse(self, env: TaxiEnv) -> str:
-        return analyse(env.city, env.ride, env.before, env.last)
+        return analyse(env.city, env.ride, env.before, env.last, directions if env.text == "words" else route)
 
 
-def analyse(city: City, ride: Ride, before: Ride | None, last: str | None) -> str:
-    """One line: positions, steps left along the way, what the last action did, what to do next.
+def analyse(
+    city: City, ride: Ride, before: Ride | None, last: str | None, explain: Callable[[City, Ride, Cell], str]
+) -> str:
+    """One line: positions, how to get there, what the last action did, what to do next.
 
     Args:
         before: the ride before the last action; None at the start.
         last: the last action; None at the start.
+        explain: tells the way to a cell where the taxi is not yet: `route` or `directions`.
     """
     target = city.target(ride)
     whom = "destination" if ride.passenger == ABOARD else "passenger"
     parts = [f"Taxi {place(ride.cell)}, {whom} {place(target)}."]
     if ride.cell != target:
-        parts.append(route(city, ride, target))
+        parts.append(explain(city, ride, target))
     if before is not None and last is not None:
         parts.append(f"Last move {last} {verdict(city, before, ride, last)}.")
     parts.append(f"Next {city.best_action(ride)}.")
@@ -65,6 +73,15 @@ def route(city: City, ride: Ride, target: Cell) -> str:
         left = (min(9, city.distances[target][row, column]) for row in range(SIZE))
         parts.append(f"column {column} steps {' '.join(map(str, left))}")
     return f"Go {heading}: {', '.join(parts)}."
+
+
+def directions(city: City, ride: Ride, target: Cell) -> str:
+    """The moves of a shortest way, those in one direction counted together."""
+    cell, moves = ride.cell, list[str]()
+    while cell != target:
+        moves.append(city.best_action(ride._replace(row=cell[0], column=cell[1])))
+        cell = city.moves[cell][moves[-1]]
+    return f"Way: {', '.join(f'{move} {len(list(same))}' for move, same in groupby(moves))}."
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:
