@@ -130,11 +130,14 @@ class Ranks:
     # ---- how it ends -------------------------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Let go of the others; the first rank stays until they have gone, since their store may live in it."""
+        """Let go of the others, the last rank first: no connection is then closed at both ends at once (a first rank was
+        seen to abort as it ended), and the store of all of them may live in the first."""
         with suppress(RuntimeError):
             if self.team.rank == 0:
                 self._say("")
-                self._wait(lambda: self.store.add("gone", 0) == self.team.size - 1)
+            if self.team.rank == 0 or dist.is_initialized():
+                self._wait(lambda: self.store.add("gone", 0) >= self.team.size - 1 - self.team.rank)
+            self._close()
             self.store.add("gone", 1)
         self._close()
 
