@@ -158,7 +158,7 @@ def instructed(
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
         return lm
     shown = function(arm.shows)(recipe, episodes, role, lm) if arm is not None and arm.shows else ""
-    rules = system_prompt(make(recipe.env).instructions, role, shown)
+    rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 
 

@@ -21,6 +21,6 @@ def check_models(recipe: Recipe) -> None:
     for source in recipe.model.sources:
         if source != "scratch":
             rules, labelled = make(recipe.env).instructions, recipe.play.scoring == "enumeration"
-            require_usable(source, recipe.model, labelled, system_prompt(rules, "policy"))
+            require_usable(source, recipe.model, labelled, system_prompt(rules, "policy", labelled=labelled))
     for check in brought("checks"):
         check.require(recipe)

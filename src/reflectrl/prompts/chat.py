@@ -35,9 +35,16 @@ class Chat:
     end: int
 
 
-def system_prompt(instructions: str, role: Role, shown: str = "") -> str:
-    """The system prompt of a player: the environment's rules, the player's role, and demonstrated steps if given."""
-    return template("system.j2").render(instructions=instructions.strip(), role=role, shown=shown.strip()).strip()
+def system_prompt(instructions: str, role: Role, shown: str = "", labelled: bool = True) -> str:
+    """The system prompt of a player: the environment's rules, the player's role, and demonstrated steps if given.
+
+    Args:
+        labelled: a policy answers with the label of an action, not with its text.
+    """
+    rendered = template("system.j2").render(
+        instructions=instructions.strip(), role=role, shown=shown.strip(), labelled=labelled
+    )
+    return rendered.strip()
 
 
 def has_template(tokenizer: Any) -> bool:

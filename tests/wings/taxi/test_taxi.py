@@ -370,12 +370,14 @@ def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
 
 def test_in_words_the_analyst_tells_the_way_to_a_driver():
     env = started(Ride(3, 1, 0, 3), text="words")
-    assert (
-        env.teacher.analyse(env)
-        == "Taxi row 3 column 1, passenger row 0 column 0. Way: north 1, west 1, north 2. Next north."
+    assert env.teacher.analyse(env) == (
+        "Taxi row 3 column 1, passenger row 0 column 0. Wall west. Way: north 1, west 1, north 2. Next north."
     )
     play(env, ["east"])
     assert env.teacher.analyse(env).endswith("Last move east was a mistake, turn back. Next west.")
+    inside, clear = started(Ride(0, 1, 0, 3), text="words"), started(Ride(2, 1, 0, 3), text="words")
+    assert " Wall east. Way: west 1. " in inside.teacher.analyse(inside)
+    assert " No wall. Way: " in clear.teacher.analyse(clear)
     there = started(Ride(0, 0, 0, 3), text="words")
     assert there.teacher.analyse(there) == "Taxi row 0 column 0, passenger row 0 column 0. Next pickup."
 

@@ -76,12 +76,15 @@ def route(city: City, ride: Ride, target: Cell) -> str:
 
 
 def directions(city: City, ride: Ride, target: Cell) -> str:
-    """The moves of a shortest way, those in one direction counted together."""
+    """The walls beside the taxi, and the moves of a shortest way, those in one direction counted together."""
+    row, column = ride.cell
+    walls = [side for side, west in (("west", column - 1), ("east", column)) if (row, west) in city.walls]
     cell, moves = ride.cell, list[str]()
     while cell != target:
         moves.append(city.best_action(ride._replace(row=cell[0], column=cell[1])))
         cell = city.moves[cell][moves[-1]]
-    return f"Way: {', '.join(f'{move} {len(list(same))}' for move, same in groupby(moves))}."
+    ways = ", ".join(f"{move} {len(list(same))}" for move, same in groupby(moves))
+    return f"{'Wall ' + ' and '.join(walls) if walls else 'No wall'}. Way: {ways}."
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:
