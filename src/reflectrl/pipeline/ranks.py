@@ -130,8 +130,11 @@ class Ranks:
     # ---- how it ends -------------------------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Let go of the others, the last rank first: no connection is then closed at both ends at once (a first rank was
-        seen to abort as it ended), and the store of all of them may live in the first."""
+        """Let go of the others, the last rank first.
+
+        So no connection is closed at both ends at once (a first rank was seen to abort as it ended), and the store,
+        which may live in the first rank, outlives them.
+        """
         with suppress(RuntimeError):
             if self.team.rank == 0:
                 self._say("")
