@@ -375,8 +375,8 @@ def test_in_words_the_analyst_tells_the_way_to_a_driver():
     )
     play(env, ["east"])
     assert env.teacher.analyse(env).endswith("Last move east was a mistake, turn back. Next west.")
-    inside, clear = started(Ride(0, 1, 0, 3), text="words"), started(Ride(2, 1, 0, 3), text="words")
-    assert " Wall east. Way: west 1. " in inside.teacher.analyse(inside)
+    corner, clear = started(Ride(0, 1, 0, 3), text="words"), started(Ride(2, 1, 0, 3), text="words")
+    assert " Wall north and east. Way: west 1. " in corner.teacher.analyse(corner)
     assert " No wall. Way: " in clear.teacher.analyse(clear)
     there = started(Ride(0, 0, 0, 3), text="words")
     assert there.teacher.analyse(there) == "Taxi row 0 column 0, passenger row 0 column 0. Next pickup."

@@ -76,9 +76,8 @@ def route(city: City, ride: Ride, target: Cell) -> str:
 
 
 def directions(city: City, ride: Ride, target: Cell) -> str:
-    """The walls beside the taxi, and the moves of a shortest way, those in one direction counted together."""
-    row, column = ride.cell
-    walls = [side for side, west in (("west", column - 1), ("east", column)) if (row, west) in city.walls]
+    """The walls and edges beside the taxi, and the moves of a shortest way, those in one direction counted together."""
+    walls = [side for side in MOVES if side not in city.moves[ride.cell]]
     cell, moves = ride.cell, list[str]()
     while cell != target:
         moves.append(city.best_action(ride._replace(row=cell[0], column=cell[1])))
