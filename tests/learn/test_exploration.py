@@ -276,6 +276,15 @@ class TestMilestones:
         pay = Pay(RLConfig(milestone_coef=1.0), Stairs())
         assert sum(pay.shaped(episode)[replayed(episode) :]) == pytest.approx(-1.0)
 
+    def test_subgoals_count_beside_the_milestones(self) -> None:
+        class Marked(Stairs):
+            subgoals = ("noise", "view")  # "view" is a milestone as well, and counts once
+
+        pay = Pay(RLConfig(gamma=1.0, milestone_coef=0.6, milestone_at_horizon="kept"), Marked())
+        episode = episode_of([{"noise"}, {"banister", "noise"}, {"view"}], True)
+        assert pay.shaped(episode) == pytest.approx([0.2, 0.2, 0.2])
+        assert pay.metrics([episode]) == {"milestones": 1.0}
+
     def test_group_baselines_compare_as_before(self, tiny: Tiny) -> None:
         policy, config = Policy(tiny(), Sampling(1.0)), RLConfig(baseline="leave-one-out", group=4, gamma=0.9)
         episodes = list(rollout([Job(RED, i) for i in range(4)], Stairs, policy))

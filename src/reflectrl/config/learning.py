@@ -239,8 +239,8 @@ class RLConfig:
     reverse_step: Count = 1
     """The number of actions by which the start moves, and by which it precedes the win at first."""
     milestone_coef: NonNegative = 0.0
-    """Potential-based shaping: the potential of having reached all milestones of the environment. Never part of the
-    reported reward."""
+    """Potential-based shaping: the potential of having reached all milestones and subgoals of the environment. Never
+    part of the reported reward."""
     milestone_at_horizon: Literal["lost", "kept"] = "lost"
     """What happens to the potential when the horizon ends an episode. "lost": shaping does not change which policy is
     best, and only a critic learns faster with it. "kept": it helps with every baseline, as long as milestones are worth

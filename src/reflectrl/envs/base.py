@@ -67,6 +67,7 @@ class TextEnv(gym.Env[str, int], ABC):
     Class attributes:
         stages: curriculum stages in order; the last one is the whole task. Success is reported under these names.
         milestones: event → stage name, for stages whose success shows in an episode of the last stage.
+        subgoals: further events that show progress, but that no stage is trained for or reported by.
         teacher: who demonstrates and explains in this environment; the default teacher knows nothing.
 
     Attributes:
@@ -85,6 +86,7 @@ class TextEnv(gym.Env[str, int], ABC):
     action_space: gym.spaces.Discrete[Any]
     stages: ClassVar[tuple[str, ...]] = ("full",)
     milestones: ClassVar[dict[str, str]] = {}
+    subgoals: ClassVar[tuple[str, ...]] = ()
     teacher: Teacher = Teacher()
     instructions: str = ""
 

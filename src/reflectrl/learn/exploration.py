@@ -25,7 +25,8 @@ def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
     """The share of the milestones that an episode has reached before each of its T steps, and after the last (T + 1).
 
     Args:
-        milestones: event → stage, as in `TextEnv`; a stage counts once, even if several events lead to it.
+        milestones: event → what it reaches: a stage, as in `TextEnv`, or a subgoal. Each counts once, even if several
+            events lead to it.
     """
     total, reached = len(set(milestones.values())), set[str]()
     shares = [0.0]
@@ -92,18 +93,18 @@ class Pay:
     """The learner's rewards for the steps of an episode: the environment's, plus what exploration adds.
 
     Args:
-        env: names the milestones.
+        env: names the milestones and subgoals; shaping counts either kind alike.
 
     Raises:
-        UserError: `config.milestone_coef` is set, but the environment has no milestones.
+        UserError: `config.milestone_coef` is set, but the environment has neither.
     """
 
     def __init__(self, config: RLConfig, env: TextEnv) -> None:
-        self.config, self.milestones = config, dict(env.milestones)
+        self.config, self.milestones = config, {**env.milestones, **{event: event for event in env.subgoals}}
         if config.milestone_coef and not self.milestones:
             raise UserError(
-                f"rl.milestone_coef is {config.milestone_coef}, but {type(env).__name__} has no `milestones` "
-                "(a dictionary from event to stage); leave the key at 0, or name some"
+                f"rl.milestone_coef is {config.milestone_coef}, but {type(env).__name__} has no `milestones` (a "
+                "dictionary from event to stage) and no `subgoals` (names of events); leave the key at 0, or name some"
             )
         self.counts = ObservationCounts()
         # What compares episodes takes undiscounted sums, in which only undiscounted shaping cancels out.

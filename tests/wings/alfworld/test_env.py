@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from reflectrl.config import Word
+from reflectrl.config import RLConfig, Word
 from reflectrl.envs import make
+from reflectrl.learn.exploration import Pay
+from reflectrl.players import ExpertPlayer
+from reflectrl.rollout import Job, rollout
 from reflectrl.types import Task, UserError
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import SHORT_NAMES, TYPES, Game, to_json
@@ -152,6 +155,15 @@ class TestPlaying:
         assert [reward for reward, _ in told] == [0.5, 0.5, 0, 0, 0, 1.5]
         plain = AlfworldEnv(games=store, milestone=0.0, step_cost=0.0)
         assert [reward for reward, _ in play(plain, task_of(plain, "place"), *way)] == [0, 0, 0, 0, 0, 1]
+
+    def test_what_it_reports_on_the_way_are_its_subgoals(self, store: str) -> None:
+        env = AlfworldEnv(games=store)
+        pay = Pay(RLConfig(milestone_coef=0.4, gamma=1.0, milestone_at_horizon="kept"), env)
+        [episode] = rollout([Job(task_of(env, "heat"), 0)], lambda: AlfworldEnv(games=store), ExpertPlayer())
+        events = {event for step in episode.steps for event in step.events}
+        assert episode.success and events == {*env.subgoals, "won"}
+        assert pay.metrics([episode]) == {"milestones": 1.0}
+        assert max(pay.shaped(episode)) == pytest.approx(0.1) and sum(pay.shaped(episode)) == pytest.approx(0.0)
 
     def test_the_text_only_grows_and_says_what_commands_led_to(self, env: AlfworldEnv) -> None:
         play(env, task_of(env, "heat"), "go to fridge 1", "open fridge 1")

@@ -59,7 +59,8 @@ class AlfworldEnv(TextEnv):
             Without it, places are looked at by name.
         recall: so many of the last commands, with what they led to, are shown above the status instead of the whole
             text, which the status sums up: far shorter prompts. 0 shows the whole text.
-        milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off.
+        milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off. They are
+            the environment's subgoals either way, for `rl.milestone_coef`.
         step_cost: reward taken off at every step.
         variants: how many more times each training game is played with its things and numbers dealt out anew.
         validation: the official set that validation tasks come from; "train" plays its games in two more variants.
@@ -79,6 +80,7 @@ class AlfworldEnv(TextEnv):
     """
 
     teacher = AlfworldTeacher()
+    subgoals = ("found", "taken", "prepared", "placed")
     instructions = (
         "You are in a house and have a task, which is part of what you read. You go to one place at a time, open what"
         " is closed to see what is in it, carry one thing at a time, and clean, heat or cool things where that is done."
