@@ -194,6 +194,27 @@ def test_a_damaged_state_of_the_run_is_written_anew_from_what_is_there(
     assert set(json.loads(path.read_text())["complete"]) == {*stages} - {"report"}
 
 
+def test_a_turned_bit_in_the_state_of_the_run_is_damage_and_no_other_setting(
+    copy: Path, finished: Path, recipe_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, before = copy / "state.json", (finished / "state.json").read_text()
+    noted = next(iter(json.loads(before)["artifacts"].values()))["fingerprint"]
+    path.write_text(before.replace(noted, noted[:-1] + chr(ord(noted[-1]) ^ 1)), encoding="utf-8")
+    assert main(["report", str(recipe_file), "--folder", str(copy)]) == 0
+    assert caplog.messages == [f"reflectrl: {path} is damaged; it is written anew from what the folder holds"]
+    assert path.read_text() == before
+
+
+def test_a_state_without_a_digest_as_earlier_versions_wrote_it_is_read(
+    copy: Path, recipe_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = copy / "state.json"
+    noted = json.loads(path.read_text())
+    del noted["digest"]
+    path.write_text(json.dumps(noted), encoding="utf-8")
+    assert main(["report", str(recipe_file), "--folder", str(copy)]) == 0 and not caplog.messages
+
+
 FINISHED = {
     "reflector/model.safetensors": flip,
     "policy/model.safetensors": flip,

@@ -187,10 +187,11 @@ class State:
             return cls(path)
         try:
             noted = json.loads(path.read_text(encoding="utf-8"))
+            intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
             complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
-            if set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
+            if intact and set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
                 return cls(path, complete, made, tasks=str(noted.get("tasks", "")))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
         return cls(path, damaged=True)
@@ -201,7 +202,7 @@ class State:
 
         stages = [stage for stage in STAGES if stage in self.complete]
         noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "artifacts": self.made}
-        write_text(self.path, json.dumps(noted, indent=1) + "\n")
+        write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
 
     def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:
         """Note that an artifact is being made with these settings."""
