@@ -64,7 +64,7 @@ class Settings:
     policy: Literal["tabular", "mlp"] = "mlp"
     """What learns."""
     seeds: int = 3
-    """Trainings."""
+    """Trainings, with the seeds 0, 1 and so on."""
     episodes: int = 20_000
     """Episodes of each."""
     held_out: str = "test"
@@ -101,6 +101,10 @@ class Settings:
     """Gradient-norm clip."""
     out: str = ""
     """Write settings, curves and summary to this JSON file."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise SystemExit(f"--seeds is how many trainings there are, 1 or more, not {self.seeds}")
 
 
 RATES = {"tabular": 0.2, "mlp": 4e-3}

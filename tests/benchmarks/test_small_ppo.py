@@ -94,3 +94,8 @@ def test_the_program_prints_a_table_and_writes_curves(tmp_path: Path) -> None:
     )
     assert "held out sampled" in done.stdout and '"train_greedy"' in done.stderr
     assert (tmp_path / "out.json").read_text().startswith('{"settings"')
+
+
+def test_no_training_at_all_is_refused() -> None:
+    with pytest.raises(SystemExit, match="--seeds is how many trainings there are, 1 or more, not 0"):
+        replace(TINY, seeds=0)
