@@ -11,9 +11,7 @@ from reflectrl.cli.projects import recipes
 from reflectrl.config import load_recipe, read_recipe
 from reflectrl.plugins import resolve
 
-SHIPPED = {
-    name: path for name, path in recipes().items() if Path(reflectrl.__file__).parent in path.resolve().parents
-}
+SHIPPED = {name: path for name, path in recipes().items() if Path(reflectrl.__file__).parent in path.resolve().parents}
 SETTING = re.compile(r"--([a-z]+\.[a-z-]+) ([^\s.,:;)]+)")
 
 
