@@ -73,6 +73,17 @@ def test_what_cannot_fit_is_refused_with_what_each_setting_would_need(tiny_folde
         require_memory(made, 1.0)
 
 
+def test_processes_side_by_side_need_room_for_each(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    made = replace(recipe(tiny_folder("llama")), processes=2)
+    need = estimate(made)
+    assert need is not None
+    require_memory(made, 2 * need.least.peak)
+    with pytest.raises(UserError, match=r"GiB before any text in 2 processes, .*; with processes=1 it needs"):
+        require_memory(made, 1.5 * need.least.peak)
+
+
 def test_nothing_is_said_of_models_made_from_scratch_or_not_at_hand(tmp_path: Path) -> None:
     assert estimate(recipe(Path("scratch"))) is None
     assert estimate(recipe(tmp_path / "nowhere")) is None
@@ -85,3 +96,5 @@ def test_a_dry_run_shows_the_estimate(
     source = str(tiny_folder("llama"))
     assert main(["run", str(tmp_path / "r.toml"), "--dry-run", "--model.source", source]) == 0
     assert "# Memory: needs about " in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "r.toml"), "--dry-run", "--model.source", source, "--processes", "2"]) == 0
+    assert ", in each of 2 processes; " in capsys.readouterr().out

@@ -341,6 +341,24 @@ class TestGradient:
             torch.testing.assert_close(sliced[name], grad, atol=1e-6, rtol=0, msg=name)
         assert other == pytest.approx(terms, abs=1e-5)
 
+    @pytest.mark.parametrize("scoring", ["enumeration", "sum"])
+    def test_passes_that_would_take_too_much_memory_are_cut(
+        self, tiny: Tiny, make_rooms: Any, monkeypatch: pytest.MonkeyPatch, scoring: Any
+    ) -> None:
+        policy, batch = batch_of(tiny(), make_rooms)
+        policy = Policy(policy.lm, policy.sampling, scoring=scoring)
+        config = replace(PLAIN, minibatch=1000)
+        whole, _ = gradient(policy, batch, config)
+        [once] = prepare(policy, None, None, batch, config, 0.2).minibatches
+        longest = max(map(len, batch.prompts)) + len(policy.action_tokens(batch.actions[0]))
+        monkeypatch.setattr("reflectrl.learn.examples.ACTIVATIONS", 2 * longest * policy.lm.activation_bytes)
+        [cut] = prepare(policy, None, None, batch, config, 0.2).minibatches
+        assert len(once) == 1 and len(cut) > 1
+        assert sorted(i for _, part in cut for i in part) == [*range(len(batch))]
+        sliced, _ = gradient(policy, batch, config)
+        for name, grad in whole.items():
+            torch.testing.assert_close(sliced[name], grad, atol=1e-6, rtol=0, msg=name)
+
     @pytest.mark.parametrize("shares", [2, 3, 1000])
     def test_a_step_is_in_one_minibatch_of_each_epoch(self, tiny: Tiny, make_rooms: Any, shares: int) -> None:
         policy, steps = batch_of(tiny(), make_rooms)

@@ -101,7 +101,11 @@ def test_a_run_that_cannot_fit_is_refused_with_settings_that_would(
     header = json.dumps({"model.layers.0.self_attn.q_proj.weight": tensor}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     line = refused("giant")
-    assert "model 'giant' needs about " in line and " GiB before any text, and " in line and " are free; " in line
+    assert (
+        "model 'giant' needs about " in line
+        and " GiB before any text in 2 processes, and " in line
+        and " are free; " in line
+    )
     assert "take a smaller model" in line
 
 

@@ -207,8 +207,8 @@ class RLConfig:
     max_grad_norm: Positive = 0.3
     """Gradient-norm clip."""
     minibatch: Count = 64
-    """Different prompts, or completions, per forward pass. Gradients are accumulated, so this changes memory use, not
-    the result."""
+    """The most different prompts, or completions, per forward pass; fewer where their activations would take more than
+    about 4 GiB. Gradients are accumulated, so this changes memory use, not the result."""
     replay: Natural = 50
     """The size of the replay buffer, which keeps successful episodes; 0 turns replay off."""
     replay_episodes: Natural = 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from reflectrl.config import Recipe
@@ -16,8 +17,14 @@ from reflectrl.types import UserError
 
 def note(recipe: Recipe) -> str:
     """One line for a dry run; "" where nothing is known."""
-    need = estimate(recipe)
-    return "" if need is None else f"Memory: needs {need}; {available() / GIB:.2f} GiB of the machine's are free"
+    need, count = estimate(recipe), side_by_side(recipe)
+    each = f", in each of {count} processes" if count > 1 else ""
+    return "" if need is None else f"Memory: needs {need}{each}; {available() / GIB:.2f} GiB of the machine's are free"
+
+
+def side_by_side(recipe: Recipe) -> int:
+    """How many processes load models of their own on this machine."""
+    return recipe.processes if recipe.engine == "local" else 1
 
 
 def require(recipe: Recipe) -> None:
@@ -39,12 +46,13 @@ def require_memory(recipe: Recipe, free: float) -> None:
     Raises:
         UserError: says what is needed and there, and which settings would fit.
     """
-    need = estimate(recipe)
-    if need is None or need.least.peak <= free:
+    need, count = estimate(recipe), side_by_side(recipe)
+    if need is None or need.least.peak * count <= free:
         return
     fitting = [(words, least) for words, least in _thriftier(recipe) if least <= free]
     ways = "; ".join(f"with {words} it needs {least / GIB:.2f}" for words, least in fitting[:3])
-    about = f"needs about {need.least.peak / GIB:.2f} GiB before any text, and {max(0.0, free) / GIB:.2f} are free"
+    before = f"before any text{f' in {count} processes' if count > 1 else ''}"
+    about = f"needs about {need.least.peak * count / GIB:.2f} GiB {before}, and {max(0.0, free) / GIB:.2f} are free"
     raise UserError(f"model {' and '.join(map(repr, recipe.model.sources))} {about}; {ways or 'take a smaller model'}")
 
 
@@ -55,10 +63,12 @@ def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float]]:
     half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
     quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
     tried = [lora, half, {**lora, **half}, {**lora, **quantised}, {**lora, **half, **quantised}]
-    seen: list[dict[str, Any]] = [{}]
-    for settings in tried:
-        if settings not in seen:
-            seen.append(settings)
-            need = estimate(replace(recipe, model=replace(model, **settings)))
-            if need is not None:
-                yield " and ".join(f"model.{key}={value}" for key, value in settings.items()), need.least.peak
+    distinct = [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
+    count = side_by_side(recipe)
+    ways: list[tuple[int, dict[str, Any]]] = [(1, {})] if count > 1 else []
+    for processes, settings in (*ways, *product(sorted({count, 1}, reverse=True), distinct)):
+        need = estimate(replace(recipe, model=replace(model, **settings)))
+        words = ["processes=1"] if processes < count else []
+        words += [f"model.{key}={value}" for key, value in settings.items()]
+        if need is not None:
+            yield " and ".join(words), need.least.peak * processes

@@ -25,7 +25,7 @@ PIECES = {"float32": 2.4, "bfloat16": 2.1}
 freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
 PASS = 4 * GIB
-"""Activations to which SFT cuts its passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
+"""Activations to which learners cut their passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
 
 WORKING = 2 * GIB
 """Most bytes of keys and values that a call takes beside what is kept (`sharing.WORKING`)."""
@@ -169,7 +169,7 @@ def estimate(recipe: Recipe) -> Need | None:
     loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
     # Tables that embeddings and head share get a gradient from each before these are added.
     table = 0.0 if adapter else shapes[0].vocab * shapes[0].width * BITS[model.dtype] / 8
-    rows = (table + _sft_rows(shapes[0], recipe), table + recipe.rl.minibatch * row_bytes(shapes[0], model, 1))
+    rows = (table + _sft_rows(shapes[0], recipe), table + _rl_rows(shapes[0], recipe))
     played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
         (weights[0], 0.0 if shared else weights[1]),
@@ -198,9 +198,19 @@ def _sft_rows(shape: Shape, recipe: Recipe) -> float:
     """Bytes of a pass of SFT: as many rows of a batch as `micro_batches` lets through together."""
     sft, model = recipe.sft, recipe.model
     scored = min(recipe.play.reflection_tokens, model.context)
-    counted = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context + scored * shape.vocab * 12.0
-    rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else max(1, min(sft.batch_size, int(PASS // counted)))
+    rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else _per_pass(shape, model, scored, sft.batch_size)
     return rows * row_bytes(shape, model, scored)
+
+
+def _rl_rows(shape: Shape, recipe: Recipe) -> float:
+    """Bytes of a pass of RL: as many prompts as `passes` lets through together."""
+    return _per_pass(shape, recipe.model, 1, recipe.rl.minibatch) * row_bytes(shape, recipe.model, 1)
+
+
+def _per_pass(shape: Shape, model: ModelConfig, scored: int, most: int) -> int:
+    """How many rows that fill the context go through a model together, as learners count (`learn.examples`)."""
+    read = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context
+    return max(1, min(most, int(PASS // (read + scored * shape.vocab * 12.0))))
 
 
 def _token_bytes(shape: Shape, model: ModelConfig) -> float:

@@ -25,6 +25,7 @@ from reflectrl.learn.curriculum import (
     growing_horizon,
     replayed,
 )
+from reflectrl.learn.examples import passes
 from reflectrl.learn.exploration import Pay
 from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
@@ -32,7 +33,7 @@ from reflectrl.learn.validation import evaluate_policy, evenly, mean_return, suc
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.sharing import Ids
 from reflectrl.players.base import Player
-from reflectrl.players.policy import Policy
+from reflectrl.players.policy import Policy, Question
 from reflectrl.rollout import Job, Start, rollout
 from reflectrl.types import Episode, Observation, Sampling, Task, named_seed
 
@@ -310,7 +311,7 @@ def prepare(
     baseline: float | Tensor,
     rng: np.random.Generator | None = None,
 ) -> Batch:
-    """Steps with advantages, in slices of `config.minibatch` prompts, and what the reference thinks of each slice.
+    """Steps with advantages, in slices for a pass each, and what the reference thinks of each slice.
 
     Args:
         baseline: the mean return that baseline "mean" subtracts, for all steps or (N,) for each.
@@ -318,16 +319,19 @@ def prepare(
     """
     everything = np.arange(len(steps.prompts))
     asked = [*zip(steps.prompts, steps.actions, strict=True)]
-    numbers = {question: number for number, question in enumerate(sorted(set(asked)))}
+    questions = sorted(set(asked))
+    numbers = {question: number for number, question in enumerate(questions)}
     prompt_N = np.array([numbers[question] for question in asked])
     dealt = [everything] if rng is None or config.steps_per_epoch == 1 else deal(prompt_N, config, rng)
     cut: list[list[list[int]]] = []
     team = distributed.team
     rank, ranks = (team.rank, team.size) if team is not None else (0, 1)
     for rows in (everything, *dealt):  # the steps of a prompt stay together, and so do prompts that begin alike
-        place_n = np.unique(prompt_N[rows], return_inverse=True)[1]
-        slice_n = place_n // min(config.minibatch, -(-(place_n.max() + 1) // ranks))
-        cut.append([rows[slice_n == k].tolist() for k in range(slice_n.max() + 1)])
+        number_P, place_n = np.unique(prompt_N[rows], return_inverse=True)
+        most = min(config.minibatch, -(-len(number_P) // ranks))
+        slices = policy_passes(policy, [questions[number] for number in number_P], most)
+        slice_n = np.repeat(np.arange(len(slices)), [part.stop - part.start for part in slices])[place_n]
+        cut.append([rows[slice_n == k].tolist() for k in range(len(slices))])
     whole, *minibatches = cut
     values_N = None
     if critic is not None:
@@ -352,6 +356,13 @@ def prepare(
     read = partial(policy_pass, policy, steps)
     known = (steps.labels_N, steps.old_logp_N, advantages_N, steps.returns_N, values_N)
     return Batch([[(part, part) for part in parts] for parts in minibatches], read, *known, ref_logp)
+
+
+def policy_passes(policy: Policy, questions: Sequence[Question], most: int) -> list[slice]:
+    """Prompts with their actions, split into passes through the policy of `most` at most."""
+    texts = [policy.action_tokens(actions) for _, actions in questions]
+    rows = [ids + text for (ids, _), text in zip(questions, texts, strict=True)]
+    return passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
 
 
 def policy_pass(

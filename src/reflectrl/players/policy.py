@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -203,6 +204,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             self._answers[key] = made
         return self._answers[key]
 
+    def action_tokens(self, actions: Actions) -> Ids:
+        """What is read behind a prompt to score the actions: nothing for labels, or the tokens of all their texts."""
+        return () if self.packs else tuple(chain.from_iterable(self.answers(actions).ids))
+
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
         """Token ids of the prompt that the choice follows."""
         answers = self.answers(observation.actions)
@@ -233,7 +238,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             ids = self.prompt(episode.observation, reflection, order)
             orders.append(order)
             questions.append((ids, actions))
-            tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
+            tokens.append(len(ids) + len(self.action_tokens(actions)))
         turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
         for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
             scaled = logits / (self.sampling.temperature or 1.0)

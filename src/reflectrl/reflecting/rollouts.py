@@ -19,7 +19,7 @@ from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.learn.batch import Batch
 from reflectrl.learn.curriculum import replayed
-from reflectrl.learn.examples import Example
+from reflectrl.learn.examples import Example, passes
 from reflectrl.learn.rollouts import EpisodeRollouts, Steps, compute_advantages, flatten
 from reflectrl.learn.validation import evaluate_policy, evenly
 from reflectrl.learn.value import ValueHead
@@ -116,7 +116,7 @@ class ReflectionRollouts(EpisodeRollouts):
             "reflection_length": float(np.mean([len(row.ids) - row.start for row in rows])) if rows else 0.0,
         }
         old = [turn.logprobs for turn in turns.values()]
-        minibatches = dealt(rows, config, self.rng)
+        minibatches = dealt(lm, rows, config, self.rng)
         return Reflections(rows, old, advantages_N[places], steps.returns_N[places], minibatches, metrics)
 
     def end_update(self) -> dict[str, float]:
@@ -139,23 +139,27 @@ def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
 
 
 def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], most: int) -> Tensor:
-    """(N,) what a critic expects at the end of each prompt; `most` different ones go through the model together."""
+    """(N,) what a critic expects at the end of each prompt; a pass reads `most` different ones at most."""
     distinct = sorted(set(prompts))
-    parts = [distinct[i : i + most] for i in range(0, len(distinct), most)]
-    values = torch.cat([critic(lm.backend.read(part)).cpu() for part in parts]).tolist()
+    parts = passes(lm, distinct, [1] * len(distinct), most)
+    values = torch.cat([critic(lm.backend.read(distinct[part])).cpu() for part in parts]).tolist()
     of = dict(zip(distinct, values, strict=True))
     return torch.tensor([of[ids] for ids in prompts])
 
 
-def dealt(rows: Sequence[Example], config: RLConfig, rng: np.random.Generator) -> list[list[list[int]]]:
-    """Reflections dealt out at random to `config.steps_per_epoch` minibatches, and each of these in slices of
-    `config.minibatch`, in which those of equal prompts are neighbours: what they share is read once.
+def dealt(
+    lm: LanguageModel, rows: Sequence[Example], config: RLConfig, rng: np.random.Generator
+) -> list[list[list[int]]]:
+    """Reflections dealt out at random to `config.steps_per_epoch` minibatches, and each of these in slices for a pass
+    each, in which those of equal prompts are neighbours: what they share is read once.
     """
-    count = max(1, min(config.steps_per_epoch, len(rows)))
-    parts = [
-        sorted(part.tolist(), key=lambda r: rows[r].ids) for part in np.array_split(rng.permutation(len(rows)), count)
-    ]
-    return [[part[i : i + config.minibatch] for i in range(0, len(part), config.minibatch)] for part in parts]
+    found, count = [], max(1, min(config.steps_per_epoch, len(rows)))
+    for dealt_R in np.array_split(rng.permutation(len(rows)), count):
+        part = sorted(dealt_R.tolist(), key=lambda r: rows[r].ids)
+        scored = [len(rows[r].ids) - rows[r].start for r in part]
+        slices = passes(lm, [rows[r].ids for r in part], scored, config.minibatch)
+        found.append([part[cut] for cut in slices])
+    return found
 
 
 def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantages_N: Tensor) -> Tensor:

@@ -208,7 +208,7 @@ class TestStep:
         assert max(float(grad.abs().max()) for grad in expected.values()) > 1e-3
         read = partial(token_logp, lm, temperature=1.0)
         given = torch.tensor([8, 9]), old, torch.tensor([-2.0, 3.0]), torch.zeros(2)
-        batch = Batch([token_slices([row], 1)], read, *given)
+        batch = Batch([token_slices(lm, [row], 1)], read, *given)
         moved, terms = gradient(lm, batch, replace(PLAIN, clip_coef=0.2))
         assert terms["policy_loss"] == pytest.approx((2 * ratio - 1.2 * 3) / 2, abs=1e-5)
         assert terms["clip_fraction"] == 0.5

@@ -11,7 +11,7 @@ from torch import Tensor
 from reflectrl.config import RLConfig
 from reflectrl.learn.advantages import COMPARISONS
 from reflectrl.learn.batch import Batch
-from reflectrl.learn.examples import Example, completion_logits
+from reflectrl.learn.examples import Example, completion_logits, passes
 from reflectrl.learn.losses import baseline_mean, gae, rewards_to_go
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
@@ -41,7 +41,7 @@ def make_batch(
     rows = [one.example for one in written]
     lengths = lengths_of(rows)
     labels_N = torch.tensor([token for row in rows for token in row.ids[row.start :]], device=lm.device)
-    slices = token_slices(rows, config.minibatch)
+    slices = token_slices(lm, rows, config.minibatch)
     read = partial(token_logp, lm, temperature=config.temperature)
     logps, values = [], []
     for part, span in slices:
@@ -53,8 +53,8 @@ def make_batch(
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
     rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()
     if reference is not None:
-        passes = ((token_logp(reference, part, config.temperature)[0], span) for part, span in slices)
-        ref_N = torch.cat([logp_NV.gather(1, labels_N[span, None])[:, 0] for logp_NV, span in passes])
+        judged = ((token_logp(reference, part, config.temperature)[0], span) for part, span in slices)
+        ref_N = torch.cat([logp_NV.gather(1, labels_N[span, None])[:, 0] for logp_NV, span in judged])
         rewards_N = -config.kl_coef * (logp_N - ref_N)
         metrics["kl"] = float(k3(ref_N - logp_N).sum()) / len(rows)
     rewards_N[torch.tensor(lengths, device=lm.device).cumsum(0) - 1] += scores_K.to(rewards_N)
@@ -64,10 +64,11 @@ def make_batch(
     return Batch([slices], read, labels_N, old_logp_N, advantages_N, returns_N, values_N, metrics=metrics)
 
 
-def token_slices(rows: Sequence[Example], size: int) -> list[tuple[Sequence[Example], slice]]:
-    """Completions, `size` at a time, and where their tokens stand among those of all."""
+def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int) -> list[tuple[Sequence[Example], slice]]:
+    """Completions, in slices for a pass of `most` at most, and where their tokens stand among those of all."""
     found, start = [], 0
-    for part in (rows[first : first + size] for first in range(0, len(rows), size)):
+    for cut in passes(lm, [row.ids for row in rows], lengths_of(rows), most):
+        part = rows[cut]
         stop = start + sum(lengths_of(part))
         found.append((part, slice(start, stop)))
         start = stop
