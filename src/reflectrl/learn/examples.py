@@ -124,7 +124,7 @@ def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig)
     sizes = []
     for row, known in zip(rows, shared, strict=True):
         scored = len(row.ids) - (known if config.text_coef else row.start)
-        sizes.append(pass_bytes(lm, len(row.ids) - known, scored))
+        sizes.append((len(row.ids) - known) * lm.activation_bytes + scored * lm.logits_bytes)
     return portions(sizes, ACTIVATIONS)
 
 
@@ -135,17 +135,13 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
         rows: the tokens that are read of each; what it shares with the row before is read once.
         scored: of how many of them the logits are computed.
     """
-    sizes = [pass_bytes(lm, len(ids), count) for ids, count in zip(rows, scored, strict=True)]
+    per_read, per_scored = lm.activation_bytes, lm.logits_bytes
+    sizes = [len(ids) * per_read + count * per_scored for ids, count in zip(rows, scored, strict=True)]
     if max(sizes, default=0) * most > ACTIVATIONS:  # only here is it worth the time to count what rows share
         shared = (shared_length(*pair) for pair in pairwise([(), *rows]))
-        sizes = [size - known * lm.activation_bytes for size, known in zip(sizes, shared, strict=True)]
+        sizes = [size - known * per_read for size, known in zip(sizes, shared, strict=True)]
     parts = portions(sizes, ACTIVATIONS)
     return [slice(n, min(n + most, part.stop)) for part in parts for n in range(part.start, part.stop, most)]
-
-
-def pass_bytes(lm: LanguageModel, read: int, scored: int) -> int:
-    """About what a pass keeps of a row for its gradient: of the tokens that it reads, and of those that it scores."""
-    return read * lm.activation_bytes + scored * lm.logits_bytes
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------------
