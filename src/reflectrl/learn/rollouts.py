@@ -15,6 +15,7 @@ from reflectrl import distributed
 from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
+from reflectrl.learn import examples
 from reflectrl.learn.advantages import ADVANTAGES, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.curriculum import (
@@ -25,7 +26,6 @@ from reflectrl.learn.curriculum import (
     growing_horizon,
     replayed,
 )
-from reflectrl.learn.examples import passes
 from reflectrl.learn.exploration import Pay
 from reflectrl.learn.losses import restricted_log_softmax, rewards_to_go
 from reflectrl.learn.replay import ReplayBuffer
@@ -319,7 +319,7 @@ def prepare(
     """
     everything = np.arange(len(steps.prompts))
     asked = [*zip(steps.prompts, steps.actions, strict=True)]
-    questions = sorted(set(asked))
+    questions, longest = sorted(set(asked)), max(map(len, steps.prompts))
     numbers = {question: number for number, question in enumerate(questions)}
     prompt_N = np.array([numbers[question] for question in asked])
     dealt = [everything] if rng is None or config.steps_per_epoch == 1 else deal(prompt_N, config, rng)
@@ -329,9 +329,12 @@ def prepare(
     for rows in (everything, *dealt):  # the steps of a prompt stay together, and so do prompts that begin alike
         number_P, place_n = np.unique(prompt_N[rows], return_inverse=True)
         most = min(config.minibatch, -(-len(number_P) // ranks))
-        slices = policy_passes(policy, [questions[number] for number in number_P], most)
-        slice_n = np.repeat(np.arange(len(slices)), [part.stop - part.start for part in slices])[place_n]
-        cut.append([rows[slice_n == k].tolist() for k in range(len(slices))])
+        slice_P = np.arange(len(number_P)) // most
+        if (
+            most * longest * policy.activation_bytes > examples.ACTIVATIONS / 2
+        ):  # texts of actions are read too
+            slice_P = memory_slices(policy, [questions[number] for number in number_P], most)
+        cut.append([rows[slice_P[place_n] == k].tolist() for k in range(slice_P[-1] + 1)])
     whole, *minibatches = cut
     values_N = None
     if critic is not None:
@@ -358,11 +361,12 @@ def prepare(
     return Batch([[(part, part) for part in parts] for parts in minibatches], read, *known, ref_logp)
 
 
-def policy_passes(policy: Policy, questions: Sequence[Question], most: int) -> list[slice]:
-    """Prompts with their actions, split into passes through the policy of `most` at most."""
+def memory_slices(policy: Policy, questions: Sequence[Question], most: int) -> np.ndarray:
+    """The number of the pass that each prompt belongs to; a pass has `most` at most, and no more than memory allows."""
     texts = [policy.action_tokens(actions) for _, actions in questions]
     rows = [ids + text for (ids, _), text in zip(questions, texts, strict=True)]
-    return passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
+    parts = examples.passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
+    return np.repeat(np.arange(len(parts)), [part.stop - part.start for part in parts])
 
 
 def policy_pass(

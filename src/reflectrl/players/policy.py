@@ -76,6 +76,7 @@ class LanguagePlayer(Generic[Key, Result]):
     Attributes:
         lookups: prompts so far.
         hits: those that were answered from memory, or by an equal prompt of the same batch.
+        activation_bytes: what a learner's pass keeps of a token.
         pool: the KV caches (the packed backend's; the plain one keeps none).
     """
 
@@ -88,6 +89,7 @@ class LanguagePlayer(Generic[Key, Result]):
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
         working = WORKING // (3 if lm.shortcuts.batched else 1)  # caches are read as copies in padded batches then
+        self.activation_bytes = lm.activation_bytes
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
         self.lookups = self.hits = 0
         self._mixed = is_mixed(lm.device, lm.mixed_play)
@@ -238,7 +240,7 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             ids = self.prompt(episode.observation, reflection, order)
             orders.append(order)
             questions.append((ids, actions))
-            tokens.append(len(ids) + len(self.action_tokens(actions)))
+            tokens.append(len(ids) + (0 if self.packs else sum(map(len, self.answers(actions).ids))))
         turns, found = [], self.recall(questions, episodes, tokens, remember=self.memory > 0)
         for episode, order, (_, actions), logits in zip(episodes, orders, questions, found, strict=True):
             scaled = logits / (self.sampling.temperature or 1.0)
