@@ -330,9 +330,7 @@ def prepare(
         number_P, place_n = np.unique(prompt_N[rows], return_inverse=True)
         most = min(config.minibatch, -(-len(number_P) // ranks))
         slice_P = np.arange(len(number_P)) // most
-        if (
-            most * longest * policy.activation_bytes > examples.ACTIVATIONS / 2
-        ):  # texts of actions are read too
+        if most * longest * policy.activation_bytes > examples.ACTIVATIONS / 2:  # texts of actions are read too
             slice_P = memory_slices(policy, [questions[number] for number in number_P], most)
         cut.append([rows[slice_P[place_n] == k].tolist() for k in range(slice_P[-1] + 1)])
     whole, *minibatches = cut
