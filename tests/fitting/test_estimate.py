@@ -73,9 +73,7 @@ def test_what_cannot_fit_is_refused_with_what_each_setting_would_need(tiny_folde
         require_memory(made, 1.0)
 
 
-def test_processes_side_by_side_need_room_for_each(
-    tiny_folder: Callable[[str], Path],
-) -> None:
+def test_processes_side_by_side_need_room_for_each(tiny_folder: Callable[[str], Path]) -> None:
     made = replace(recipe(tiny_folder("llama")), processes=2)
     need = estimate(made)
     assert need is not None
