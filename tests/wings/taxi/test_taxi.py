@@ -270,7 +270,7 @@ def analyses(env, rides):
                 yield env.state(), env.teacher.analyse(env), ACTIONS[env.teacher.expert_action(env)]
 
 
-@pytest.mark.parametrize("text", ["map", "words"])
+@pytest.mark.parametrize("text", ["map", "words", "reworded"])
 def test_the_analysis_is_a_function_of_the_text_so_it_tells_nothing_hidden(text):
     known = {}
     env = TaxiEnv(text=text)
@@ -355,8 +355,9 @@ def test_it_is_found_by_its_name():
 # ---- in words ----------------------------------------------------------------------------------------------------
 
 
-def test_words_tell_every_ride_apart():
-    assert len({drawn(started(ride, text="words")) for ride in RIDES}) == len(RIDES)
+@pytest.mark.parametrize("text", ["words", "reworded"])
+def test_words_tell_every_ride_apart(text):
+    assert len({drawn(started(ride, text=text)) for ride in RIDES}) == len(RIDES)
 
 
 def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
@@ -366,6 +367,17 @@ def test_words_tell_of_the_taxi_the_passenger_and_the_walls():
         " row 4 column 2.\nTaxi: row 3 column 1. Passenger: row 0 column 0. Destination: row 4 column 3.\nLast: none\n"
     )
     assert "Passenger: aboard." in started(Ride(0, 0, ABOARD, 3), text="words").state()
+
+
+def test_other_words_tell_the_same_and_the_analyst_says_the_same():
+    env = started(Ride(3, 1, 0, 3), text="reworded")
+    assert env.state() == (
+        "The cab is in column 1 of row 3; the customer waits in column 0 of row 0 and wants to get to column 3 of row"
+        " 4. Nobody can go east from: column 1 of row 0, column 1 of row 1, column 0 of row 3, column 2 of row 3, column 0"
+        " of row 4, column 2 of row 4.\nLast: none\n"
+    )
+    assert "the customer sits in it and" in started(Ride(0, 0, ABOARD, 3), text="reworded").state()
+    assert env.teacher.analyse(env) == (plain := started(Ride(3, 1, 0, 3), text="words")).teacher.analyse(plain)
 
 
 def test_in_words_the_analyst_tells_the_way_to_a_driver():
@@ -398,9 +410,10 @@ def test_the_rules_fit_the_text():
     assert "Walls are |." in TaxiEnv().instructions and "|" not in TaxiEnv(text="words").instructions
 
 
+@pytest.mark.parametrize("text", ["words", "reworded"])
 @pytest.mark.parametrize("maps", ["standard", "random"])
-def test_in_words_it_keeps_every_promise(maps):
-    check_text_env(lambda: TaxiEnv(maps=maps, text="words", train=10, validation=5, test=5, rules=True, history=True))
+def test_in_words_it_keeps_every_promise(maps, text):
+    check_text_env(lambda: TaxiEnv(maps=maps, text=text, train=10, validation=5, test=5, rules=True, history=True))
 
 
 def test_another_text_is_refused():

@@ -21,13 +21,16 @@ from reflectrl.wings.taxi.teacher import TaxiTeacher
 from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Cell, Ride, random_city
 
 SIZES = {"standard": (60, 30, 210), "random": (2000, 100, 500)}
+TEXTS = ("map", "words", "reworded")
 FIRST_MAP_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
 STEP, ILLEGAL, DELIVERY, MILESTONE, SCALE = -1, -10, 20, 20, 20
 
+IN_WORDS = "Rows are counted from the north, columns from the west, both from 0. No taxi drives through a wall."
 LEGENDS = {
     "map": "Walls are |. T is the taxi, P the passenger, D the destination; O is the taxi beside the waiting passenger,"
     " X the taxi with the passenger aboard.",
-    "words": "Rows are counted from the north, columns from the west, both from 0. No taxi drives through a wall.",
+    "words": IN_WORDS,
+    "reworded": IN_WORDS,
 }
 RULES = (
     "You drive a taxi. {} Fetch the passenger and bring them to the destination. An action that is impossible ends the"
@@ -43,9 +46,10 @@ class TaxiEnv(TextEnv):
             has a map of its own, and the splits use disjoint seeds).
         train, validation, test: tasks per split for the stages pickup and full; 0 takes the default. On the standard
             map there are 300 starts, and the dropoff stage splits its 100 starts in the same proportions.
-        text: "map" (the drawing that the paper's models read) or "words" (the same in sentences, with rows and columns
+        text: "map" (the drawing that the paper's models read), "words" (the same in sentences, with rows and columns
             as numbers, for models that know language: their tokens cut the lines of a drawing up; the analyst is
-            brief then).
+            brief then) or "reworded" (other sentences in another order, which say the same: a model that was taught
+            in the first and plays in these shows whether it understands, or has learned sentences by heart).
         rules: put the rules before everything else.
         history: show the past maps and actions.
         milestone: pay for the first pick-up.
@@ -68,7 +72,7 @@ class TaxiEnv(TextEnv):
         train: int = 0,
         validation: int = 0,
         test: int = 0,
-        text: Literal["map", "words"] = "map",
+        text: Literal["map", "words", "reworded"] = "map",
         rules: bool = False,
         history: bool = False,
         milestone: bool = True,
@@ -77,7 +81,7 @@ class TaxiEnv(TextEnv):
         split_seed: int = 0,
     ) -> None:
         require_known("taxi", "maps", maps, list(SIZES))
-        require_known("taxi", "text", text, ["map", "words"])
+        require_known("taxi", "text", text, TEXTS)
         if not 0 <= wall_probability < 1:
             raise UserError(f"taxi: wall_probability must be in [0, 1), not {wall_probability}")
         super().__init__(horizon or (20 if maps == "standard" else 30))
@@ -165,9 +169,10 @@ class TaxiEnv(TextEnv):
 
     def state(self) -> str:
         """The map, a line per row, 11 characters wide (or the same in words), and the last action."""
-        last = f"Last: {self.last or 'none'}\n"
-        if self.text == "words":
-            return self._words() + last
+        told = {"map": self._map, "words": self._words, "reworded": self._reworded}[self.text]()
+        return f"{told}Last: {self.last or 'none'}\n"
+
+    def _map(self) -> str:
         city, ride = self.city, self.ride
         aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
         marks = {city.landmarks[ride.destination]: "D"}
@@ -182,7 +187,7 @@ class TaxiEnv(TextEnv):
                 walled = column == SIZE - 1 or (row, column) in city.walls
                 text += marks.get((row, column), " ") + ("|" if walled else ":")
             text += "\n"
-        return f"{text}{edge}{last}"
+        return text + edge
 
     def _words(self) -> str:
         city, ride = self.city, self.ride
@@ -192,6 +197,16 @@ class TaxiEnv(TextEnv):
         return (  # what stays the same comes first, so that a model reads it once
             f"Walls on the east side of: {walls}.\n"
             f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
+        )
+
+    def _reworded(self) -> str:
+        city, ride = self.city, self.ride
+        aboard = ride.passenger == ABOARD
+        customer = "sits in it" if aboard else f"waits in {_square(city.landmarks[ride.passenger])}"
+        walls = ", ".join(map(_square, sorted(city.walls))) or "nowhere"
+        return (
+            f"The cab is in {_square(ride.cell)}; the customer {customer} and wants to get to"
+            f" {_square(city.landmarks[ride.destination])}. Nobody can go east from: {walls}.\n"
         )
 
     def legal_actions(self) -> Sequence[str]:
@@ -209,3 +224,7 @@ class TaxiEnv(TextEnv):
 
 def _place(cell: Cell) -> str:
     return f"row {cell[0]} column {cell[1]}"
+
+
+def _square(cell: Cell) -> str:
+    return f"column {cell[1]} of row {cell[0]}"

@@ -30,7 +30,7 @@ class TaxiTeacher(Teacher):
         return ACTIONS.index(env.city.best_action(env.ride))
 
     def analyse(self, env: TaxiEnv) -> str:
-        return analyse(env.city, env.ride, env.before, env.last, directions if env.text == "words" else route)
+        return analyse(env.city, env.ride, env.before, env.last, route if env.text == "map" else directions)
 
 
 def analyse(
