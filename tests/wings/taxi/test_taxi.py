@@ -373,8 +373,8 @@ def test_other_words_tell_the_same_and_the_analyst_says_the_same():
     env = started(Ride(3, 1, 0, 3), text="reworded")
     assert env.state() == (
         "The cab is in column 1 of row 3; the customer waits in column 0 of row 0 and wants to get to column 3 of row"
-        " 4. Nobody can go east from: column 1 of row 0, column 1 of row 1, column 0 of row 3, column 2 of row 3, column 0"
-        " of row 4, column 2 of row 4.\nLast: none\n"
+        " 4. Nobody can go east from: column 1 of row 0, column 1 of row 1, column 0 of row 3, column 2 of row 3,"
+        " column 0 of row 4, column 2 of row 4.\nLast: none\n"
     )
     assert "the customer sits in it and" in started(Ride(0, 0, ABOARD, 3), text="reworded").state()
     assert env.teacher.analyse(env) == (plain := started(Ride(3, 1, 0, 3), text="words")).teacher.analyse(plain)
