@@ -81,12 +81,14 @@ def test_the_command_line_goes_on_from_a_run(
     adapted: tuple[Recipe, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "next.toml").write_text('[env]\nname = "corridor"\n[model]\ncontext = 2048\n', encoding="utf-8")
+    text = '[env]\nname = "corridor"\n[model]\ncontext = 2048\n[sft]\npolicy_from = "reflector"\n'
+    (tmp_path / "next.toml").write_text(text, encoding="utf-8")
     assert main(["run", "next.toml", "--dry-run", "--load", str(adapted[1])]) == 0
     shown = capsys.readouterr().out
     assert f'policy = "{adapted[1]}/checkpoints/seed0/rl-reflect-rl"' in shown
     assert f'reflector = "{adapted[1]}/checkpoints/seed0/reflector"' in shown
     assert "base model" not in shown, "nothing is made from scratch"
+    assert 'policy_from = "base"' in shown, "the loaded policy learns on, not a copy of the reflector"
     assert main(["run", "next.toml", "--dry-run", "--load", str(tmp_path)]) == 2
     assert "is neither a run folder nor an exported agent" in capsys.readouterr().err
     assert main(["run", "next.toml", "--dry-run", "--load-arm", "sft"]) == 2

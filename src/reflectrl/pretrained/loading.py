@@ -25,14 +25,15 @@ class LoadPlayers(RunOption):
     """Whose players: an arm of that run; the last one that is trained, if not given."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe, with the loaded players as the models of their roles."""
+        """The recipe, with the loaded players as the models of their roles, from which each of them learns on."""
         if self.load is None:
             if self.load_arm:
                 raise UserError("--load-arm names an arm of the run that --load names")
             return recipe
         policy, reflector = players_in(self.load, self.load_arm)
         model = replace(recipe.model, policy=str(policy.resolve()))
-        return replace(recipe, model=replace(model, reflector=str(reflector.resolve())) if reflector else model)
+        model = replace(model, reflector=str(reflector.resolve())) if reflector else model
+        return replace(recipe, model=model, sft=replace(recipe.sft, policy_from="base"))
 
 
 def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
