@@ -18,10 +18,11 @@ import numpy as np
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.types import Outcome, Task, UserError, named_seed
 from reflectrl.wings.taxi.teacher import TaxiTeacher
-from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Cell, Ride, random_city
+from reflectrl.wings.taxi.wording import WORDINGS
+from reflectrl.wings.taxi.world import ABOARD, ACTIONS, CELLS, MOVES, SIZE, STANDARD, Ride, random_city
 
 SIZES = {"standard": (60, 30, 210), "random": (2000, 100, 500)}
-TEXTS = ("map", "words", "reworded")
+TEXTS = ("map", *WORDINGS)
 FIRST_MAP_SEED = {"train": 0, "validation": 10**7, "test": 2 * 10**7}
 STEP, ILLEGAL, DELIVERY, MILESTONE, SCALE = -1, -10, 20, 20, 20
 
@@ -168,12 +169,10 @@ class TaxiEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        """The map, a line per row, 11 characters wide (or the same in words), and the last action."""
-        told = {"map": self._map, "words": self._words, "reworded": self._reworded}[self.text]()
-        return f"{told}Last: {self.last or 'none'}\n"
-
-    def _map(self) -> str:
+        """The map, a line per row, 11 characters wide (or the same in sentences), and the last action."""
         city, ride = self.city, self.ride
+        if self.text != "map":
+            return f"{WORDINGS[self.text](city, ride)}Last: {self.last or 'none'}\n"
         aboard, taxi = ride.passenger == ABOARD, (ride.row, ride.column)
         marks = {city.landmarks[ride.destination]: "D"}
         if not aboard:
@@ -187,27 +186,7 @@ class TaxiEnv(TextEnv):
                 walled = column == SIZE - 1 or (row, column) in city.walls
                 text += marks.get((row, column), " ") + ("|" if walled else ":")
             text += "\n"
-        return text + edge
-
-    def _words(self) -> str:
-        city, ride = self.city, self.ride
-        passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
-        destination = _place(city.landmarks[ride.destination])
-        walls = "; ".join(map(_place, sorted(city.walls))) or "none"
-        return (  # what stays the same comes first, so that a model reads it once
-            f"Walls on the east side of: {walls}.\n"
-            f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
-        )
-
-    def _reworded(self) -> str:
-        city, ride = self.city, self.ride
-        aboard = ride.passenger == ABOARD
-        customer = "sits in it" if aboard else f"waits in {_square(city.landmarks[ride.passenger])}"
-        walls = ", ".join(map(_square, sorted(city.walls))) or "nowhere"
-        return (
-            f"The cab is in {_square(ride.cell)}; the customer {customer} and wants to get to"
-            f" {_square(city.landmarks[ride.destination])}. Nobody can go east from: {walls}.\n"
-        )
+        return f"{text}{edge}Last: {self.last or 'none'}\n"
 
     def legal_actions(self) -> Sequence[str]:
         return ACTIONS
@@ -220,11 +199,3 @@ class TaxiEnv(TextEnv):
     def set_state(self, state: Any) -> None:
         self.city, self.ride, self.before, self.last, self._picked, self._past = state
         self._stage = self.task.stage
-
-
-def _place(cell: Cell) -> str:
-    return f"row {cell[0]} column {cell[1]}"
-
-
-def _square(cell: Cell) -> str:
-    return f"column {cell[1]} of row {cell[0]}"

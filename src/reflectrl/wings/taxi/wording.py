@@ -1,0 +1,42 @@
+"""The taxi's state in sentences: for models that know language, since their tokens cut the lines of a drawing up.
+
+There are two wordings of the same facts: a model that was taught in one and plays in the other shows whether it
+understands the sentences, or knows them by heart.
+"""
+
+from __future__ import annotations
+
+from reflectrl.wings.taxi.world import ABOARD, Cell, City, Ride
+
+
+def words(city: City, ride: Ride) -> str:
+    """Walls, taxi, passenger and destination in two lines; what stays the same comes first, to be read only once."""
+    passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
+    destination = _place(city.landmarks[ride.destination])
+    walls = "; ".join(map(_place, sorted(city.walls))) or "none"
+    return (
+        f"Walls on the east side of: {walls}.\n"
+        f"Taxi: {_place(ride.cell)}. Passenger: {passenger}. Destination: {destination}.\n"
+    )
+
+
+def reworded(city: City, ride: Ride) -> str:
+    """The same facts in other sentences and in another order, in one line."""
+    aboard = ride.passenger == ABOARD
+    customer = "sits in it" if aboard else f"waits in {_square(city.landmarks[ride.passenger])}"
+    walls = ", ".join(map(_square, sorted(city.walls))) or "nowhere"
+    return (
+        f"The cab is in {_square(ride.cell)}; the customer {customer} and wants to get to"
+        f" {_square(city.landmarks[ride.destination])}. Nobody can go east from: {walls}.\n"
+    )
+
+
+def _place(cell: Cell) -> str:
+    return f"row {cell[0]} column {cell[1]}"
+
+
+def _square(cell: Cell) -> str:
+    return f"column {cell[1]} of row {cell[0]}"
+
+
+WORDINGS = {"words": words, "reworded": reworded}
