@@ -8,11 +8,15 @@ import pytest
 
 from reflectrl.config import Recipe, from_dict
 from reflectrl.episodes import read_episodes
+from reflectrl.models.backend import Scoring
+from reflectrl.models.load import load_model
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import load_pair, load_players
+from reflectrl.pipeline.players import load_pair, load_players, make_policy
 from reflectrl.pipeline.runner import run_recipe
+from reflectrl.pretrained.shots import steps
 from reflectrl.prompts import reflector_prompt
+from reflectrl.prompts.chat import Chat
 from reflectrl.types import UserError
 from tests.pretrained.conftest import Maker
 
@@ -63,14 +67,38 @@ def test_zero_shot_is_told_the_rules_and_few_shot_sees_steps_as_well(ran: tuple[
             assert "Answer with the label" in policy.chat.before and "Answer with" not in reflector.chat.before
 
 
-def test_what_few_shot_shows_is_what_players_will_read(ran: tuple[Recipe, Path]) -> None:
-    made, folder = ran
+@pytest.mark.parametrize("scoring", ["enumeration", "sum"])
+def test_what_few_shot_shows_is_what_players_will_read(
+    instruct: Path, tmp_path: Path, scoring: Scoring, ran: tuple[Recipe, Path]
+) -> None:
+    made, run = replace(ran[0], play=replace(ran[0].play, scoring=scoring)), RunFolder(ran[1])
     arm = chosen(["few-shot"])["few-shot"]
-    _, reflector = load_pair(made, RunFolder(folder), 0, arm, arm.policy)
-    taught = [step for episode in read_episodes(RunFolder(folder).teach(0, "train")) for step in episode.steps]
-    asked = {"".join(reflector_prompt(step.observation)) + f" {step.reflection}" for step in taught}
-    examples = reflector.chat.before.partition("Examples:\n\n")[2].partition("<|im_end|>")[0].strip().split("\n\n")
-    assert set(examples) <= {text.strip() for text in asked} and len(examples) == 3
+    lms = load_pair(made, run, 0, arm, arm.policy)
+    policy = make_policy(made, lms[0])
+    taught = [step for episode in read_episodes(run.teach(0, "train")) for step in episode.steps if step.reflection]
+    read = set[str](), set[str]()
+    for step in taught:
+        target, decode = step.target or 0, policy.lm.tokenizer.decode
+        asked = decode(policy.prompt(step.observation, step.reflection))
+        taken = decode(policy.answer(step.observation.actions, target, target), skip_special_tokens=True)
+        read[0].add(f"{between(asked, policy.lm.chat)} {taken.strip()}")
+        read[1].add("".join(reflector_prompt(step.observation)) + f" {step.reflection}")
+    for lm, texts in zip(lms, read, strict=True):
+        examples = lm.chat.before.partition("Examples:\n\n")[2].partition("<|im_end|>")[0].strip().split("\n\n")
+        assert set(examples) <= {text.strip() for text in texts} and len(examples) == 3
+
+
+def between(text: str, chat: Chat) -> str:
+    """What stands between the texts that a chat puts around it."""
+    assert text.startswith(chat.before) and chat.after in text[len(chat.before) :]
+    return text.removeprefix(chat.before).rpartition(chat.after)[0]
+
+
+def test_another_seed_shows_other_steps(ran: tuple[Recipe, Path]) -> None:
+    made, run = ran
+    lm = load_model(made.model.source, made.model)
+    shown = {steps(made, RunFolder(run).teach(0, "train"), "reflector", lm, seed) for seed in range(4)}
+    assert len(shown) > 1
 
 
 def test_trained_players_are_told_the_same_when_they_play(ran: tuple[Recipe, Path]) -> None:

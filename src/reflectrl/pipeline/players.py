@@ -125,7 +125,7 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
         return base_source(recipe, run, seed, role) if name == BASE else run.checkpoint(seed, name)
 
     def told(lm: LanguageModel, name: str, role: Role) -> LanguageModel:
-        return instructed(recipe, lm, role, arm, run.teach(seed, "train")) if name == BASE else lm
+        return instructed(recipe, lm, role, arm, run.teach(seed, "train"), seed) if name == BASE else lm
 
     policy_lm = load_model(place(policy, "policy"), recipe.model, "policy", named_seed(seed, "policy"))
     if not arm.reflector:
@@ -140,7 +140,12 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
 
 
 def instructed(
-    recipe: Recipe, lm: LanguageModel, role: Role, arm: Arm | None = None, episodes: Path | None = None
+    recipe: Recipe,
+    lm: LanguageModel,
+    role: Role,
+    arm: Arm | None = None,
+    episodes: Path | None = None,
+    seed: int = 0,
 ) -> LanguageModel:
     """The base model with the system prompt of a role: the environment's instructions, and demonstrations if an arm
     shows some.
@@ -149,6 +154,7 @@ def instructed(
 
     Args:
         episodes: the teaching episodes, of which the arm may show some.
+        seed: decides which.
 
     Raises:
         UserError: the arm shows something, and there is no chat in which to do so.
@@ -157,7 +163,7 @@ def instructed(
         if arm is not None and arm.shows:
             raise UserError(f"model {lm.base!r} has no chat template in which to show demonstrations ({arm.about})")
         return lm
-    shown = function(arm.shows)(recipe, episodes, role, lm) if arm is not None and arm.shows else ""
+    shown = function(arm.shows)(recipe, episodes, role, lm, seed) if arm is not None and arm.shows else ""
     rules = system_prompt(make(recipe.env).instructions, role, shown, recipe.play.scoring == "enumeration")
     return replace(lm, chat=chat_of(lm.tokenizer, rules, lm.base))
 

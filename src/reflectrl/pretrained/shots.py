@@ -11,17 +11,18 @@ from reflectrl.config import Recipe
 from reflectrl.episodes import read_episodes
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.players import make_policy
-from reflectrl.prompts import policy_prompt, reflector_prompt
+from reflectrl.prompts import policy_prompt, reflector_prompt, words_prompt
 from reflectrl.prompts.chat import Role
 from reflectrl.types import Step, UserError, named_seed
 
 
-def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, reflecting: bool = True) -> str:
+def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, seed: int, reflecting: bool = True) -> str:
     """Some demonstrated steps as the player of a role would have read and answered them.
 
     Args:
         episodes: the teaching episodes.
-        lm: the model that reads them; its labels name the actions.
+        lm: the model that reads them; its labels name the actions, unless these are scored by their texts.
+        seed: of the draw.
         reflecting: whether the policy reads reflections.
 
     Raises:
@@ -32,13 +33,16 @@ def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, reflect
     if not usable:
         raise UserError(f"{episodes}: no step there that the {role} could be shown")
     texts = []
-    for step in spread(usable, recipe.sections["pretrained"].shots, recipe.seeds[0]):
+    for step in spread(usable, recipe.sections["pretrained"].shots, seed):
+        reflection = step.reflection if reflecting else None
         if role == "reflector":
             prompt, answer = reflector_prompt(step.observation), step.reflection
-        else:
+        elif recipe.play.scoring == "enumeration":
             labels = make_policy(recipe, lm).labels(len(step.observation.actions)).texts
-            prompt = policy_prompt(step.observation, step.reflection if reflecting else None, labels)
-            answer = labels[step.target or 0]
+            prompt, answer = policy_prompt(step.observation, reflection, labels), labels[step.target or 0]
+        else:
+            prompt = words_prompt(step.observation, reflection)
+            answer = step.observation.actions[step.target or 0]
         texts.append(f"{prompt.history}{prompt.rest} {answer}")
     return "\n\n".join(texts)
 
