@@ -1,5 +1,6 @@
 """What a run with pretrained models needs is told from their files, and what cannot fit is refused before anything."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from reflectrl.config import ModelConfig, Recipe, from_dict
 from reflectrl.fitting.check import require_memory
 from reflectrl.fitting.estimate import adapter_bytes, estimate
 from reflectrl.models.load import load_model
+from reflectrl.models.memory import refuse_unless_fitting
 from reflectrl.models.weights import shapes_of, weight_bytes
 from reflectrl.types import UserError
 
@@ -96,3 +98,32 @@ def test_a_dry_run_shows_the_estimate(
     assert "# Memory: needs about " in capsys.readouterr().out
     assert main(["run", str(tmp_path / "r.toml"), "--dry-run", "--model.source", source, "--processes", "2"]) == 0
     assert ", in each of 2 processes; " in capsys.readouterr().out
+
+
+@pytest.fixture
+def on_the_hub(tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The hub's name of a model that was fetched to this machine before."""
+    cached = tmp_path / "hub" / "models--someone--tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0123abc")
+    shutil.copytree(tiny_folder("llama"), cached / "snapshots" / "0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return "someone/tiny"
+
+
+def test_a_model_of_the_hub_is_estimated_like_its_folder(
+    on_the_hub: str, tiny_folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named, folder = estimate(recipe(Path(on_the_hub))), estimate(recipe(tiny_folder("llama")))
+    assert named is not None and named == folder
+    assert main(["run", "taxi", "--model.source", on_the_hub, "--dry-run"]) == 0
+    assert "Memory: needs about " in capsys.readouterr().out
+
+
+def test_a_model_of_the_hub_that_cannot_fit_is_refused(on_the_hub: str) -> None:
+    with pytest.raises(UserError, match="model 'someone/tiny' does not fit: its weights need"):
+        refuse_unless_fitting(on_the_hub, ModelConfig(), 1.0)
+
+
+def test_nothing_is_told_of_a_model_that_is_not_here(on_the_hub: str) -> None:
+    assert estimate(recipe(Path("someone/else"))) is None

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_misspelt_short_name_is_told_the_near_one(refused: Refused) -> None:
 
 def test_a_role_of_its_own_is_looked_at_as_well(refused: Refused, instruct: Path, tmp_path: Path) -> None:
     assert "model './gone' is neither" in refused(instruct, "--model.reflector", "./gone")
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "nonsense"])
+def test_a_device_that_is_not_there_is_named(refused: Refused, instruct: Path, device: str) -> None:
+    assert device in refused(instruct, "--model.device", device)
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_a_missing_bitsandbytes_is_noticed_before_teaching(refused: Refused, instruct: Path) -> None:
+    settings = ("--model.quantisation", "nf4", "--model.lora-rank", "4")
+    assert refused(instruct, *settings).endswith("need bitsandbytes: reflectrl[qlora]")
 
 
 def test_a_folder_without_weights_is_named(refused: Refused, instruct: Path, tmp_path: Path) -> None:

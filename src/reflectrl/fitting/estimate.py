@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import ModelConfig, Recipe
+from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.weights import BITS, GIB, is_linear, shapes_of, weight_bytes
 from reflectrl.types import UserError
 
@@ -124,9 +125,9 @@ class Need:
 
 def shape_of(source: str) -> Shape | None:
     """What the files of a model say of it, of a saved adapter those of its backbone; None where none are at hand."""
-    folder = Path(source)
+    folder = files_of(source)
     if (folder / "adapter_config.json").is_file():
-        folder = Path(str(_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+        folder = files_of(str(_json(folder / "adapter_config.json").get("base_model_name_or_path")))
     if not (tensors := shapes_of(folder)):
         return None
     about = _json(folder / "config.json")
@@ -150,8 +151,6 @@ def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> 
 
 def estimate(recipe: Recipe) -> Need | None:
     """What a run's process needs; None where a player is made from scratch or its files are not at hand."""
-    from reflectrl.models.sources import find_model
-
     model = recipe.model
     if "scratch" in model.sources:
         return None

@@ -9,8 +9,9 @@ from transformers import AutoConfig
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
 from reflectrl.models.labels import find_labels
-from reflectrl.models.load import backbone_of, chat_in, load_tokenizer
-from reflectrl.models.sources import find_model
+from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device
+from reflectrl.models.quantised import quantisation
+from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.weights import shapes_of
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -31,13 +32,15 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
         system: a system prompt with which the chat template is tried.
 
     Raises:
-        UserError: there is no loadable model, a file is damaged, the tokenizer has no labels or no end-of-text token,
-            or the chat template cannot be used. The message names the model and what would be right.
+        UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, the tokenizer
+            has no labels or no end-of-text token, or the chat template cannot be used. The message names the model and
+            what would be right.
     """
     name = source
+    quantisation(config, pick_device(config.device))
     source = find_model(source)
     base = backbone_of(source)
-    for folder in {Path(source), Path(base)}:
+    for folder in {files_of(source), files_of(base)}:
         require_undamaged(folder)
         if folder.is_dir():
             shapes_of(folder)

@@ -21,18 +21,19 @@ from reflectrl.config.folders import data_folder
 from reflectrl.digests import digest_of
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts, tell
+from reflectrl.models.sources import files_of
 
 LEAST = 50_000_000
 """Models with fewer weights than this are tried every time: that is as quick as computing their digest."""
 
 
 def prove_once(lm: LanguageModel, source: str) -> LanguageModel:
-    """Like `prove`, for a model that was loaded from a folder, but reuse what was found for the same bits before.
+    """Like `prove`, but reuse what was found for the same files before.
 
     Raises:
         UserError: as `prove`.
     """
-    folder, core = Path(source), lm.core
+    folder, core = files_of(source), lm.core
     large = sum(p.numel() for p in core.parameters()) >= LEAST
     place = data_folder("proofs") / f"{_key(lm, folder)}.json" if large and folder.is_dir() else None
     found = None if place is None else _read(place)

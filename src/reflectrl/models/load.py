@@ -46,12 +46,21 @@ WINDOWS = ("sliding_window", "attention_chunk_size")
 
 
 def pick_device(name: str) -> torch.device:
-    """The best device at hand for "auto"; anything else as torch names it (UserError if torch does not know it)."""
+    """The best device at hand for "auto"; anything else as torch names it.
+
+    Raises:
+        UserError: torch does not know such a device, or this machine has none.
+    """
     if name != "auto":
         try:
-            return torch.device(name)
+            device = torch.device(name)
         except RuntimeError as error:
             raise UserError(f"unknown device {name!r}: {one_line(error)}") from error
+        if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+            raise UserError(f"no device {name!r}: torch sees {count} GPU{'' if count == 1 else 's'} here")
+        if device.type == "mps" and not torch.backends.mps.is_available():
+            raise UserError(f"no device {name!r} here")
+        return device
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.sources import files_of
 from reflectrl.models.weights import GIB, shapes_of, weight_bytes
 from reflectrl.types import UserError
 
@@ -79,7 +80,7 @@ def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
     Args:
         free: the bytes that the device can give.
     """
-    needed = weight_bytes(shapes_of(Path(source)), model)
+    needed = weight_bytes(shapes_of(files_of(source)), model)
     if needed > free:
         advice = ["model.dtype = 'bfloat16'"] if model.dtype == "float32" and model.quantisation == "none" else []
         advice += [] if model.quantisation == "nf4" else ["model.quantisation = 'nf4' with model.lora_rank"]
