@@ -24,8 +24,8 @@ ROOMS = (
 )  # fmt: skip
 """The core; each imports only from those before it."""
 METHODS = (
-    "downloads", "fitting", "playing", "exporting", "workbench", "endpoints", "remote", "values", "offline",
-    "reflecting", "distill", "pretrained", "cluster", "watching", "sweeps", "mirror",
+    "downloads", "fitting", "playing", "workbench", "endpoints", "remote", "values", "offline",
+    "reflecting", "distill", "pretrained", "exporting", "cluster", "watching", "sweeps", "mirror",
 )  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""

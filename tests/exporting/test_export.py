@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from reflectrl.cli import main
 from reflectrl.config import Recipe, from_dict
-from reflectrl.exporting.card import read_card
+from reflectrl.exporting.card import Card, read_card
+from reflectrl.exporting.publishing import model_card
 from reflectrl.models.load import load_model
 from reflectrl.pipeline.players import load_players
 from reflectrl.pipeline.runner import run_recipe
@@ -136,7 +137,7 @@ def push(ran: Path, out: Path, *more: str) -> int:
 def test_pushing_puts_the_folder_with_a_model_card_on_the_hub(
     ran: Path, tmp_path: Path, hub: list[tuple[str, bytes]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert push(ran, tmp_path / "agent", "--licence", "apache-2.0") == 0, capsys.readouterr().err
+    assert push(ran, tmp_path / "agent", "--licence", "apache-2.0", "--merge") == 0, capsys.readouterr().err
     assert "pushed to me/agent (private)" in capsys.readouterr().out
     created = json.loads(next(body for path, body in hub if path.endswith("/repos/create")))
     assert created.get("private") or created.get("visibility") == "private"
@@ -144,12 +145,40 @@ def test_pushing_puts_the_folder_with_a_model_card_on_the_hub(
     sent = {
         line["value"]["path"]: line["value"] for line in map(json.loads, commit.splitlines()) if line["key"] == "file"
     }
-    assert {"README.md", "agent.json", "policy/adapter_model.safetensors", "recipe.toml"} <= sent.keys()
+    assert {"README.md", "agent.json", "policy/model.safetensors", "recipe.toml"} <= sent.keys()
     card = base64.b64decode(sent["README.md"]["content"]).decode()
     for row in read_card(tmp_path / "agent").figures:
         assert f"{row['success']:.3f} | {row['low']:.3f} | {row['high']:.3f}" in card
     assert 'license: "apache-2.0"' in card and "3 teaching episodes by the environment's own teacher" in card
-    assert "[sft]" in card and str(ran.parent) not in card, "the recipe, without this machine's paths"
+    assert "[sft]" in card and "It was trained from a model that lay in a folder" in card
+    read = [base64.b64decode(one["content"]) for one in sent.values() if one.get("content")]
+    assert len(read) > 5 and not [text for text in read if str(ran.parent.parent).encode() in text], "no paths of ours"
+
+
+@pytest.mark.parametrize(
+    ("source", "named", "licence"),
+    [
+        ("smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct", "(Apache-2.0)"),
+        ("someone/model", "someone/model", "the licence of that model"),
+        ("./folder", "", "the licence of that model"),
+        ("model.gguf", "", "the licence of that model"),
+        ("scratch", "", ""),
+    ],
+)
+def test_a_model_card_names_what_the_agent_was_trained_from(source: str, named: str, licence: str) -> None:
+    made = from_dict(Recipe, {"name": "r", "env": {"name": "corridor"}, "model": {"source": source}}, "test")
+    text = model_card(Card("r"), made, 0, "mit")
+    assert (f'base_model: ["{named}"]' in text) == bool(named) and ("base_model" in text) == bool(named)
+    assert licence in text and ("It was trained from" in text) == (source != "scratch")
+    assert (f'source = "{source}"' in text) == (bool(named) or source == "scratch"), "folders are left out"
+
+
+def test_adapters_on_a_folder_of_this_machine_are_not_published(
+    ran: Path, tmp_path: Path, hub: list[tuple[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push(ran, tmp_path / "agent", "--licence", "mit") == 2
+    assert "which only this machine has; add --merge to --push" in capsys.readouterr().err
+    assert not hub and not (tmp_path / "agent").exists()
 
 
 def test_what_a_hub_would_refuse_is_refused_before_anything_is_written(
@@ -175,7 +204,7 @@ def test_a_hub_that_cannot_be_reached_costs_nothing_but_the_push(
 
     for where, name in ((constants, "ENDPOINT"), (hf_api.api, "endpoint")):
         monkeypatch.setattr(where, name, "http://127.0.0.1:9")  # nobody listens there
-    assert push(ran, tmp_path / "agent", "--licence", "mit") == 2
+    assert push(ran, tmp_path / "agent", "--licence", "mit", "--merge") == 2
     said = capsys.readouterr().err
     assert "is written, but could not be pushed: " in said and "Traceback" not in said
-    assert load_model(tmp_path / "agent" / "policy", replace(Recipe().model, lora_rank=4)).adapter == "policy"
+    assert load_model(tmp_path / "agent" / "policy", Recipe().model).adapter is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,8 +57,8 @@ def export_agent(
         publication: how to put it on a hub as well; None contacts nobody.
 
     Raises:
-        UserError: no such run, arm or seed; it is not trained; `out` holds something else than an agent; or the hub
-            cannot be reached, or refuses.
+        UserError: no such run, arm or seed; it is not trained; `out` holds something else than an agent; adapters on a
+            folder of this machine are to be published; or the hub cannot be reached, or refuses.
     """
     if publication is not None:
         check_publication(publication)
@@ -67,6 +68,8 @@ def export_agent(
     card = _card(recipe, run, arm, seed)
     _refuse_to_write(out)
     models = _models(recipe, run, arm, seed, trust)
+    if publication is not None and not merge:
+        _refuse_local_backbones(models)
 
     def fill(folder: Path) -> None:
         for name, lm in models.items():
@@ -93,6 +96,15 @@ def _refuse_to_write(out: Path) -> None:
     """Refuse a place that holds something else than an agent."""
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
+
+
+def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
+    """Refuse to publish adapters on a folder of this machine: nobody else could load them, and they name the folder."""
+    for name, lm in models.items():
+        if lm is not None and lm.adapter is not None and Path(lm.base).exists():
+            raise UserError(
+                f"the {name} is an adapter on {lm.base}, which only this machine has; add --merge to --push"
+            )
 
 
 def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict[str, LanguageModel | None]:

@@ -11,6 +11,7 @@ from typing import Any
 from reflectrl.config import Recipe, to_toml
 from reflectrl.exporting.card import Card, read_card
 from reflectrl.plugins import one_line
+from reflectrl.pretrained.catalogue import CATALOGUE
 from reflectrl.types import UserError
 
 COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "return", "steps")
@@ -84,7 +85,7 @@ def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
 
 def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
     """The README of an agent: what it is, its results with intervals, its data, its recipe and its licence."""
-    sources = [source for source in recipe.model.sources if source != "scratch" and not Path(source).is_absolute()]
+    sources = [name for source in recipe.model.sources if (name := hub_name(source))]
     about = {"license": licence, "library_name": "reflectrl", "tags": ["reflectrl", "reinforcement-learning", "agent"]}
     about |= {"base_model": sources} if sources else {}
     front = "\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items())
@@ -102,10 +103,30 @@ def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
         "## Recipe",
         f"```toml\n{to_toml(_without_paths(recipe))}```",
         "## Licence",
-        f"Published under `{licence}`."
-        + (f" It was trained from {', '.join(sources)}, whose licence holds as well." if sources else ""),
+        f"Published under `{licence}`. {_ancestry(recipe)}".strip(),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def hub_name(source: str) -> str:
+    """What a hub calls a model that `model.source` names; "" for one from scratch, a folder or a file."""
+    if source in CATALOGUE:
+        return CATALOGUE[source].hub_name
+    return source if source.count("/") == 1 and not (_is_path(source) or Path(source).exists()) else ""
+
+
+def _ancestry(recipe: Recipe) -> str:
+    """Whose licences hold beside the agent's own, in words."""
+    said = []
+    for source in recipe.model.sources:
+        if source in CATALOGUE:
+            said.append(
+                f"It was trained from {hub_name(source)}, whose licence ({CATALOGUE[source].licence}) holds too."
+            )
+        elif source != "scratch":
+            name = hub_name(source) or "a model that lay in a folder of its author's, and is not named here"
+            said.append(f"It was trained from {name}; the licence of that model holds too.")
+    return " ".join(said)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -133,8 +154,9 @@ def _data(recipe: Recipe, taught: int) -> str:
 def _without_paths(recipe: Recipe) -> Recipe:
     """The recipe without what is only on the machine that ran it."""
     env = {key: value for key, value in recipe.env.items() if not _is_path(value)}
-    model: dict[str, Any] = {key: "" for key in ("policy", "reflector") if _is_path(getattr(recipe.model, key))}
-    model |= {"source": "scratch"} if _is_path(recipe.model.source) else {}
+    keys = ("source", "policy", "reflector")
+    model: dict[str, Any] = {key: value if hub_name(value := getattr(recipe.model, key)) else "" for key in keys}
+    model["source"] = model["source"] or "scratch"
     plain = Recipe()
     sections = {  # addresses of endpoints stay behind, as in an exported agent
         name: plain.sections[name] if getattr(section, "stays_behind", False) else section

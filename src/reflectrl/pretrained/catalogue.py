@@ -31,6 +31,11 @@ class Entry:
     licence: str
     source: str
 
+    @property
+    def hub_name(self) -> str:
+        """What the hub calls it: the last two parts of its address."""
+        return "/".join(self.source.split("/")[-2:])
+
 
 CATALOGUE = {
     "smollm2-135m": Entry(
