@@ -57,6 +57,23 @@ def test_what_is_set_for_learning_changes_what_it_needs(tiny_folder: Callable[[s
     assert unbound.rl == usual.rl - usual.trained
 
 
+def test_two_adapters_on_one_backbone_count_it_once(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """As `--load` brings them: two folders of adapters, which share their backbone."""
+    backbone, folders = tiny_folder("llama"), []
+    for role in ("policy", "reflector"):
+        folders.append(tmp_path / role)
+        load_model(backbone, ModelConfig(lora_rank=2), role).save(folders[-1])
+    loaded = estimate(recipe(folders[0], lora_rank=2, reflector=str(folders[1])))
+    assert loaded is not None and loaded == estimate(recipe(backbone, lora_rank=2))
+
+
+def test_the_larger_of_two_models_counts_wherever_either_learns(tiny_folder: Callable[[str], Path]) -> None:
+    one, other = (str(tiny_folder(family)) for family in ("llama", "gpt2"))
+    found = estimate(recipe(Path(one), reflector=other)), estimate(recipe(Path(other), reflector=one))
+    assert found[0] is not None and found[1] is not None
+    assert found[0].sft == found[1].sft and found[0].trained == max(found[0].weights)
+
+
 def test_two_models_need_room_for_both(tiny_folder: Callable[[str], Path]) -> None:
     both = estimate(recipe(tiny_folder("llama"), lora_rank=2, reflector=str(tiny_folder("gpt2"))))
     assert both is not None and all(both.weights) and both.weights[0] != both.weights[1]

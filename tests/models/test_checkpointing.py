@@ -1,11 +1,15 @@
 """Gradient checkpointing: the same gradients, in less memory, on every way through a model."""
 
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from reflectrl.config import ModelConfig
 from reflectrl.models.lm import LanguageModel
@@ -56,6 +60,34 @@ def test_gradients_are_equal_and_less_is_kept(
     assert gradients.abs().sum() > 0
     if backend == "packed":
         assert less < 0.6 * kept
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_nothing_of_attention_is_kept(
+    family: str, batched: bool, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its inputs live on in plain training, and die with their layer under gradient checkpointing."""
+    seen: list[weakref.ref[Any]] = []
+    plain = functional.scaled_dot_product_attention
+
+    def watched(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+        seen.extend(weakref.ref(part.untyped_storage()) for part in (query, key, value))
+        return plain(query, key, value, *rest, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    alive, gradients = [], []
+    for checkpointing in (False, True):
+        lm = load_model(tiny_folder(family), ModelConfig(context=128, gradient_checkpointing=checkpointing))
+        lm = replace(lm, shortcuts=replace(lm.shortcuts, batched=batched))
+        seen.clear()
+        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+        assert len(seen) > 6
+        alive.append(sum(one() is not None for one in seen))
+        logits.log_softmax(-1)[:, 0].sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None]))
+    assert alive[0] > 0 and alive[1] == 0
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
 def test_play_is_as_it_was(tiny_folder: Callable[[str], Path]) -> None:

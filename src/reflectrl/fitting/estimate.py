@@ -39,12 +39,14 @@ class Shape:
     """What a model's files say of it.
 
     Attributes:
+        folder: where the weights lie; of an adapter, its backbone's.
         tensors: name → shape of every weight.
         stored: bytes of the files with weights.
         inner: width within the layers' MLPs.
         kv: width of a token's keys in one layer, and of its values.
     """
 
+    folder: Path
     tensors: Mapping[str, tuple[int, ...]]
     stored: float
     layers: int
@@ -141,7 +143,7 @@ def shape_of(source: str) -> Shape | None:
     stored = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
     inner = number("intermediate_size", "n_inner", "ffn_dim") or 4 * width
     layers = number("num_hidden_layers", "n_layer")
-    return Shape(tensors, stored, layers, width, inner, kv, number("vocab_size"))
+    return Shape(folder, tensors, stored, layers, width, inner, kv, number("vocab_size"))
 
 
 def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
@@ -162,23 +164,26 @@ def estimate(recipe: Recipe) -> Need | None:
         return None
     shapes = [shape for shape in found if shape is not None]
     weights = [weight_bytes(shape.tensors, model) for shape in shapes]
-    shared = model.lora_rank > 0 and len(model.sources) == 1
-    adapter = adapter_bytes(shapes[0].tensors, model)
+    shared = model.lora_rank > 0 and shapes[0].folder == shapes[1].folder
+    adapter = max(adapter_bytes(shape.tensors, model) for shape in shapes)
     half = model.dtype == "bfloat16" and model.quantisation == "none"
     loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
     # Tables that embeddings and head share get a gradient from each before these are added.
-    table = 0.0 if adapter else shapes[0].vocab * shapes[0].width * BITS[model.dtype] / 8
-    rows = (table + _sft_rows(shapes[0], recipe), table + _rl_rows(shapes[0], recipe))
+    tables = [0.0 if adapter else shape.vocab * shape.width * BITS[model.dtype] / 8 for shape in shapes]
+    rows = [
+        max(table + count(shape, recipe) for table, shape in zip(tables, shapes, strict=True))
+        for count in (_sft_rows, _rl_rows)
+    ]
     played = max(recipe.rl.episodes, recipe.eval.batch)
     return Need(
         (weights[0], 0.0 if shared else weights[1]),
         loading,
         adapter,
-        adapter or weights[0],
+        adapter or max(weights),
         int(recipe.rl.kl_coef > 0),
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
-        rows,
+        (rows[0], rows[1]),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ Attend = Callable[..., Tensor]
 H is a multiple of G. Where only some tokens' results are wanted, `wanted` (W,) are their indices, ascending, and the
 queries and the result are theirs.
 """
+
+
+recomputed: ContextVar[bool] = ContextVar("recomputed", default=False)
+"""Whether gradient checkpointing is at work. It drops what autograd saves of a layer by hooks of its own; torch calls
+only the innermost hooks, so there must be no others within."""
 
 
 class BlockAttention:
@@ -117,7 +123,7 @@ def kept_in_parts(
     Contexts overlap: kept whole, their copies would be a quarter of a long episode's update. (With dropout torch keeps
     other shapes of them, which stay as they are.)
     """
-    if not torch.is_grad_enabled() or all(len(some) == 1 for some in parts):
+    if not torch.is_grad_enabled() or recomputed.get() or all(len(some) == 1 for some in parts):
         return contextlib.nullcontext()
     parts_of = {
         (whole.data_ptr(), whole.shape): [part.detach() for part in some]

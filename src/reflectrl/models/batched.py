@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reflectrl.models.attention import folded, to_device
+from reflectrl.models.attention import folded, recomputed, to_device
 from reflectrl.models.sharing import Block, KVCache
 
 
@@ -145,7 +145,7 @@ class _Batch:
         self, wholes: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> contextlib.AbstractContextManager[Any]:
         """Within the block, autograd keeps the parts, and gathers them again backwards (as `kept_in_parts`)."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or recomputed.get():
             return contextlib.nullcontext()
         again = {
             (whole.data_ptr(), whole.shape): partial(self._gather, part.detach())

@@ -6,8 +6,8 @@ would recompute a packed pass with the attention of an unpacked one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from reflectrl.models.attention import Attend, recomputed
 from reflectrl.models.hf_forward import attending, present_attention
 from reflectrl.types import UserError
 
@@ -44,6 +45,17 @@ def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any
     attend = present_attention()  # the pass will be over when the layer is computed again
 
     def contexts() -> tuple[Any, Any]:
-        return nullcontext(), attending(attend)
+        return _within(attend), _within(attend)
 
     return checkpoint(partial(forward, **options), *given, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _within(attend: Attend | None) -> Iterator[None]:
+    """Within the block, a layer is computed under gradient checkpointing, with this attention."""
+    token = recomputed.set(True)
+    try:
+        with attending(attend):
+            yield
+    finally:
+        recomputed.reset(token)
