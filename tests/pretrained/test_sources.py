@@ -3,8 +3,8 @@
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -59,8 +59,10 @@ def test_a_device_that_is_not_there_is_named(refused: Refused, instruct: Path, d
     assert device in refused(instruct, "--model.device", device)
 
 
-@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_a_missing_bitsandbytes_is_noticed_before_teaching(refused: Refused, instruct: Path) -> None:
+def test_a_missing_bitsandbytes_is_noticed_before_teaching(
+    refused: Refused, instruct: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not installed
     settings = ("--model.quantisation", "nf4", "--model.lora-rank", "4")
     assert refused(instruct, *settings).endswith("need bitsandbytes: reflectrl[qlora]")
 
