@@ -99,7 +99,7 @@ def test_the_numbers_of_every_family_are_the_models_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["falcon_h1-multipliers", "gemma3_text-capped", "hyperclovax-multipliers", "nanochat"])
-def test_a_head_shows_its_colours_in_a_model_that_was_made_just_now(name: str) -> None:
+def test_a_head_of_its_own_kind_is_noticed_in_an_untrained_model(name: str) -> None:
     """Its logits are so small that a soft cap changes nothing yet, but it is going to be trained."""
     model, ids = tiny_model(name, large=False), torch.tensor([prompts()[0]])
     lm = proved(model)

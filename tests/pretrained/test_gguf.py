@@ -1,5 +1,6 @@
 """GGUF files: a tiny one, written here, becomes a folder that loads; others are refused in one line."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_a_file_is_converted_once_and_what_was_made_of_it_is_checked(
     weights_file.write_bytes(content)
     with pytest.raises(UserError, match="is not what was written there"):
         find_model(str(tmp_path / "moved" / "other.gguf"))
+
+
+def test_what_a_killed_conversion_left_goes_with_the_next(tmp_path: Path) -> None:
+    write(tmp_path / "tiny.gguf")
+    left = [data_folder("models") / name for name in ("gguf-0123.old.part", "gguf-4567.new.part")]
+    for part in left:
+        part.mkdir(parents=True)
+    os.utime(left[0], (0, 0))
+    find_model(str(tmp_path / "tiny.gguf"))
+    assert [part.exists() for part in left] == [False, True]
 
 
 def test_what_an_interrupted_conversion_left_is_no_model(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reflectrl.models.sharded import Shards
 
 CARD, HEADS = "reflectrl.json", "heads.safetensors"
-"""The file beside saved weights that names the tokenizer they belong to."""
+"""The files beside saved weights: which tokenizer they belong to, and the weights of the heads."""
 
 
 def fingerprint(tokenizer: Any) -> str:

@@ -294,7 +294,7 @@ def _context(model: Any, config: ModelConfig, packed: bool) -> int:
     """The longest sequence: the recipe's (0: as long as the model was made for), within the model's positions.
 
     The engine (`packed`) also stays within windows, and where rotary positions depend on the length of what is read:
-    it knows of neither, and beyond them a row would depend on its company.
+    it knows of neither, and beyond them a row's result would depend on the other rows of its batch.
     """
     shape = model.get_text_config()
     limits = [getattr(shape, name, None) for name in (*POSITIONS, *(WINDOWS if packed else ()))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,9 @@ class Entry:
         return "/".join(self.source.split("/")[-2:])
 
 
+STALE = 3600
+"""Seconds after which nobody is at work on a folder in which nothing has been made."""
+
 CATALOGUE = {
     "smollm2-135m": Entry(
         name="smollm2-135m",
@@ -56,6 +61,13 @@ def folders(name: str) -> tuple[Path, Path]:
     """Where a model is kept: in float32, and in bfloat16."""
     kept = data_folder("models")
     return kept / name, kept / f"{name}-half"
+
+
+def clear_parts(models: Path, name: str) -> None:
+    """Remove what conversions of a model that were killed have left; one that goes on is younger."""
+    for part in models.glob(f"{name}*.part"):
+        if part.stat().st_mtime < time.time() - STALE:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def smollm2_135m() -> str:

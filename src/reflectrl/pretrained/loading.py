@@ -20,7 +20,8 @@ class LoadPlayers(RunOption):
     """The options `--load` and `--load-arm` of `reflectrl run`."""
 
     load: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """Start from the trained players of this run folder, or of this exported agent; every seed does."""
+    """Start from the trained players of this run folder, or of this exported agent. All seeds start from the same
+    players: those of the run's first seed."""
     load_arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
     """Whose players: an arm of that run; the last one that is trained, if not given."""
 

@@ -25,7 +25,7 @@ MOST_NAMED = 128
 
 @dataclass
 class Serving:
-    """How a player's model goes by the servers, shared by all copies of the player.
+    """How the servers know a player's model, shared by all copies of the player.
 
     Attributes:
         name: of the weights.
