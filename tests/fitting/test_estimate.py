@@ -9,7 +9,7 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.config import ModelConfig, Recipe, from_dict
-from reflectrl.fitting.check import require_memory
+from reflectrl.fitting.check import note, require_memory
 from reflectrl.fitting.estimate import adapter_bytes, estimate
 from reflectrl.models.load import load_model
 from reflectrl.models.memory import refuse_unless_fitting
@@ -115,6 +115,16 @@ def test_a_dry_run_shows_the_estimate(
     assert "# Memory: needs about " in capsys.readouterr().out
     assert main(["run", str(tmp_path / "r.toml"), "--dry-run", "--model.source", source, "--processes", "2"]) == 0
     assert ", in each of 2 processes; " in capsys.readouterr().out
+
+
+def test_a_dry_run_names_settings_with_which_long_texts_would_fit(tiny_folder: Callable[[str], Path]) -> None:
+    made = recipe(tiny_folder("llama"))
+    need, thrifty = estimate(made), estimate(recipe(tiny_folder("llama"), gradient_checkpointing=True))
+    assert need is not None and thrifty is not None and need.least.peak < thrifty.peak < need.peak
+    assert "too little" not in note(made, need.peak)
+    said = note(made, thrifty.peak)
+    assert "too little for texts so long; with model.gradient_checkpointing=true it needs" in said
+    assert note(made, 1.0).endswith("too little for texts so long; set a smaller model.context")
 
 
 @pytest.fixture
