@@ -38,7 +38,7 @@ class Job:
 
     With a `start`, the actions up to that point are repeated before the player is asked for the first time. The
     environment then draws the same random numbers as before, and only the player's come from the seed of the job. With
-    a `horizon`, the episode is cut off after that many steps, unless the environment ends it earlier.
+    a `horizon`, the episode is cut off after that many further steps, unless the environment ends it earlier.
     """
 
     task: Task
@@ -120,7 +120,8 @@ def rollout(
             for (live, job), action, now in zip(playing, actions, stepped, strict=True):
                 live.steps.append(Step(live.observation, tuple(live.turns), action, now.reward, now.events))
                 live.turns, live.observation = [], now.observation
-                live.truncated = now.truncated or (not now.done and len(live.steps) == job.horizon)
+                played = len(live.steps) - (len(job.start.actions) if job.start else 0)
+                live.truncated = now.truncated or (not now.done and played == job.horizon)
                 if now.done or live.truncated:  # handed over at once: the next environment may raise
                     provenance = dict(job.provenance)
                     yield Episode(job.task, tuple(live.steps), now.success, live.truncated, job.seed, provenance)

@@ -265,8 +265,18 @@ class RLConfig:
             return f"{about} compares episodes of one task; 'group' must be at least 2"
         if 0 < self.dual_clip <= 1:
             return f"'dual_clip' is {self.dual_clip:g}; it must be above 1, or 0 for none"
-        if self.target_kl and self.algorithm in ("reinforce",):
-            return "'target_kl' is the divergence that PPO measures; set 'algorithm' to ppo"
+        if self.refills and self.baseline not in ("leave-one-out", "grpo", "dr-grpo"):
+            about = f"'refills' leaves out episodes with equal returns, from which 'baseline' {self.baseline} learns"
+            return f"{about}; set it to leave-one-out, grpo or dr-grpo"
+        if self.gamma < 1 and self.baseline in ("leave-one-out", "grpo", "dr-grpo"):
+            return f"'baseline' {self.baseline} compares whole returns, without discount; set 'gamma' to 1"
+        if self.algorithm == "reinforce" and (self.target_kl or self.clip_high or self.dual_clip):
+            key = "target_kl" if self.target_kl else "clip_high" if self.clip_high else "dual_clip"
+            return f"'{key}' is of the ratio that PPO measures; set 'algorithm' to ppo"
+        if self.target_kl and self.update_epochs == self.steps_per_epoch == 1:
+            return "'target_kl' needs a second optimiser step per update to measure; raise 'update_epochs'"
+        if self.self_imitation and not (self.replay and self.replay_episodes) and not self.replay_log:
+            return "'self_imitation' learns from replayed episodes; set 'replay' and 'replay_episodes' above 0"
         if self.episodes % self.group:
             return f"'episodes' is {self.episodes}, which is not a multiple of 'group' ({self.group})"
         if self.reverse and self.episodes == self.group:

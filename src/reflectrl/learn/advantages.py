@@ -92,7 +92,10 @@ ADVANTAGES: dict[str, Callable[[Steps, RLConfig, Tensor | None], Tensor]] = {
     "gigpo": gigpo,
     "critic": critic,
 }
-"""The values of `rl.baseline` other than "none" and "mean", which need no comparison."""
+"""The values of `rl.baseline` other than "none" and "mean"."""
+
+COMPARING = (*COMPARISONS, "gigpo")
+"""Those that compare the episodes of a task with each other."""
 
 
 def is_level(totals_K: Tensor) -> bool:
@@ -111,13 +114,15 @@ def imitate_gains(batch: Batch, spans: Sequence[slice]) -> list[float]:
     """Turn a batch of past successes into one for self-imitation, in place; returns the episodes' new priorities.
 
     Only steps that turned out better than expected count, for policy and critic, and they are treated as if the current
-    policy had chosen them (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3).
+    policy had chosen them (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3). What is expected is the
+    critic's value; without a critic, what the baseline subtracts.
 
     Returns:
         For each episode, the mean gain of its steps, plus a little so that every episode can be drawn.
     """
     gains_N = batch.advantages_N.clamp(min=0)
     if batch.values_N is not None:
-        batch.returns_N = torch.where(gains_N > 0, batch.returns_N, batch.values_N)
+        gains_N = (batch.returns_N - batch.values_N).clamp(min=0)
+        batch.returns_N = batch.values_N + gains_N  # where a step turned out worse, the critic's error is 0
     batch.advantages_N, batch.old_logp_N = gains_N, torch.full_like(batch.old_logp_N, torch.nan)
     return [float(gains_N[span].mean()) + 1e-3 for span in spans]

@@ -102,7 +102,8 @@ class SuccessRates:
     """How often each task has been won recently, and so how much can be learned from it.
 
     A task is drawn in proportion to 4 p (1 - p) + 0.1, where p is its success rate. Tasks won between one time in five
-    and four times in five are thus drawn at least six times as often as tasks that are always or never won. A group of
+    and four times in five are thus drawn about five to eight times as often as tasks that have always or never been won
+    in their last twenty episodes or so. A group of
     episodes with the same outcome teaches nothing by comparison, and p (1 - p) is half the chance that two outcomes
     differ (Rutherford et al. 2024, "No Regrets", call it learnability; Foster and Foerster 2025 use it for language
     models). A task that was not played yet counts as won half the time. With each later episode of a task, the earlier
@@ -121,7 +122,7 @@ class SuccessRates:
     def weights(self, tasks: Sequence[Task]) -> np.ndarray:
         """[len(tasks)] probabilities with which they are drawn."""
         known = np.array([self._known.get(self._key(task), (0.0, 0.0)) for task in tasks])
-        rates = (known[:, 1] + 0.5) / (known[:, 0] + 1)
+        rates = (known[:, 1] + 0.1) / (known[:, 0] + 0.2)
         weights = 4 * rates * (1 - rates) + 0.1
         return np.asarray(weights / weights.sum())
 

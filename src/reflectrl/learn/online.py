@@ -47,42 +47,33 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
     parts = {name: part for name, part in further.items() if part is not None}
     trainer = Trainer(lm, [optimizer], config.max_grad_norm, state_folder, parts)
     epochs = 1 if config.algorithm in losses.SINGLE_EPOCH else config.update_epochs
-    rate = 1.0  # of the learning rates' peaks, before the schedule
-    last = config.updates
     if trainer.resumed is not None:
         rollouts.load(trainer.resumed)
-        rate = trainer.resumed.get("rate", rate)
-        last = trainer.step if trainer.resumed.get("stopped") else last
 
     while True:
         metrics: dict[str, Any] = {"step": trainer.step, **rollouts.about()}
-        if trainer.is_due(config.eval_every, last):
+        if trainer.is_due(config.eval_every, config.updates):
             scores = rollouts.evaluate()
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
-            stopped = {"stopped": True} if last < config.updates else {}
-            trainer.save(logged=trainer.step - 1, rate=rate, **stopped, **rollouts.state())
-        if trainer.step == last:
+            trainer.save(logged=trainer.step - 1, **rollouts.state())
+        if trainer.has_ended(config.updates):
             break
-        if config.schedule != "constant" or config.target_kl or rate != 1.0:
+        if config.schedule != "constant" or config.target_kl or trainer.rate != 1.0:
             fall = SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup)
-            trainer.set_rate(rate * fall)
-            metrics["lr"] = config.lr * rate * fall
+            trainer.set_rate(fall)
+            metrics["lr"] = config.lr * trainer.rate * fall
         batch = rollouts.collect(trainer.step, critic)
-        metrics |= update(trainer, critic, batch, config, epochs)
-        if config.target_kl:
-            rate = adapted(rate, metrics["approx_kl"], config.target_kl)
+        warming = critic is not None and trainer.step < config.critic_warmup
+        metrics |= update(trainer, critic, batch, config, epochs, warming)
+        if config.target_kl and not warming and batch.advantages_N.any():  # else the policy could not move
+            trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
         if (past := rollouts.replay(critic)) is not None:
-            metrics["replay_loss"] = update(trainer, critic, past, config, 1)["loss"]
+            metrics["replay_loss"] = update(trainer, critic, past, config, 1, warming)["loss"]
         metrics |= rollouts.end_update()
         release_memory()
         trainer.step += 1
-        match log(metrics):
-            case "stop":
-                last = trainer.step
-            case "roll-back":
-                trainer.roll_back()
-                rate /= 2
+        trainer.heed(log(metrics))
     log(metrics)
     trainer.finish()
     rollouts.close()
@@ -106,14 +97,18 @@ def adapted(rate: float, moved: float, target: float) -> float:
     return min(10.0, rate * 1.5) if moved < target / 2 else rate
 
 
-def update(trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int) -> Metrics:
+def update(
+    trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int, warming: bool = False
+) -> Metrics:
     """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
     each a mean over the minibatch's units. Where several processes train together, each computes some of the slices.
+
+    Args:
+        warming: the critic learns alone.
     """
     advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
-    warming = critic is not None and trainer.step < config.critic_warmup  # the critic learns alone
     for _ in range(epochs):
         metrics: Metrics = {}
         for i, slices in enumerate(batch.minibatches):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from reflectrl.config import RLConfig
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import from_line, to_line
 from reflectrl.learn import examples
-from reflectrl.learn.advantages import ADVANTAGES, imitate_gains, with_signal
+from reflectrl.learn.advantages import ADVANTAGES, COMPARING, imitate_gains, with_signal
 from reflectrl.learn.batch import Batch, Rollouts
 from reflectrl.learn.curriculum import (
     Curriculum,
@@ -142,7 +142,9 @@ class EpisodeRollouts(Rollouts):
             return None
         steps = flatten(self.policy, past, config.gamma, self.paid)
         expected = self.expected(past) if config.reverse else self.baseline[False]
-        batch = prepare(self.policy, self.reference_policy, critic, steps, config, expected)
+        # Past wins have nobody to be compared with: their siblings were not kept.
+        judged = replace(config, baseline="mean") if config.baseline in COMPARING else config
+        batch = prepare(self.policy, self.reference_policy, critic, steps, judged, expected)
         if config.self_imitation:
             gains = imitate_gains(batch, steps.spans())
             self.buffer.set_priorities(places, gains[: len(places)])

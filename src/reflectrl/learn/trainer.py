@@ -43,7 +43,7 @@ class Trainer:
 
     Args:
         model: what is trained and of which the best weights are kept.
-        optimizers: each group of parameters that was given an "initial_lr" can be scheduled.
+        optimizers: a group's "initial_lr" is the peak of its learning rate; without one, the rate that it has now.
         max_grad_norm: gradients of the model, and of each further part, are clipped to this norm; None leaves them.
         folder: where the state is saved; None saves nothing.
         parts: further models whose weights belong to the state, by name: a critic, a frozen reference.
@@ -56,6 +56,8 @@ class Trainer:
         step: steps or updates that are finished; the loop counts those that are not one optimiser step.
         best: the best score so far.
         stale: evaluations since it was first reached.
+        rate: share of the learning rates' peaks that is left, apart from a schedule; `heed` halves it.
+        stopped: whether somebody has asked for the training to end.
         resumed: what the loop added to the state that was loaded; None where the training is new.
         rank, ranks: which of how many processes this is; each takes every `ranks`-th slice of a batch from `rank` on.
         backward: adds the gradient of this process's share of a loss; called by all ranks where models are divided.
@@ -73,7 +75,9 @@ class Trainer:
         self.model, self.optimizers, self.folder = model, optimizers, folder
         self.parts: dict[str, Model] = {"weights": model, **(parts or {})}
         self.max_grad_norm, self._parameters = max_grad_norm, [list(part.parameters()) for part in self.parts.values()]
-        self.step, self.stale = 0, 0
+        self.step, self.stale, self.rate, self.stopped = 0, 0, 1.0, False
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group.setdefault("initial_lr", group["lr"])
         self.best: tuple[float, ...] = (-math.inf,)
         self.best_weights = weights_of(model) if keep_best else None
         self.resumed: dict[str, Any] | None = None
@@ -97,6 +101,9 @@ class Trainer:
             for i, optimizer in enumerate(optimizers):
                 restore_optimizer(optimizer, tensors[f"optimizer{i}"])
             self.step, self.stale, self.best = self.resumed["step"], self.resumed["stale"], tuple(self.resumed["best"])
+            self.rate, self.stopped = self.resumed.get("rate", 1.0), self.resumed.get("stopped", False)
+            if self.rate != 1.0:
+                self.set_rate(1.0)
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
         """One step of every optimiser along the gradients gathered so far, which are then dropped.
@@ -123,14 +130,28 @@ class Trainer:
         return noted
 
     def set_rate(self, share: float) -> None:
-        """Set every learning rate to a share of its peak."""
+        """Set every learning rate to a schedule's share of what is left of its peak (`rate`)."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * share
+                group["lr"] = group["initial_lr"] * self.rate * share
+
+    def has_ended(self, last: int) -> bool:
+        """Whether this was the last step, or the training was asked to end."""
+        return self.stopped or self.step == last
 
     def is_due(self, every: int, last: int) -> bool:
-        """Whether to evaluate now: every so many steps, and after the last one."""
-        return self.step % every == 0 or self.step == last
+        """Whether to evaluate now: every so many steps, and at the end."""
+        return self.step % every == 0 or self.has_ended(last)
+
+    def heed(self, verdict: Verdict | None) -> None:
+        """Do what whoever heard of the metrics asks for: end, or go back to the best weights with half the rates."""
+        if verdict == "stop":
+            self.stopped = True
+        elif verdict == "roll-back":
+            self.roll_back()
+            self.rate /= 2
+            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+                group["lr"] /= 2
 
     def means(self) -> Metrics:
         """What was noted, averaged over the optimiser steps since the last call."""
@@ -167,8 +188,8 @@ class Trainer:
         tensors = {name: weights_of(part) for name, part in self.parts.items()} | {"best": self.best_weights or {}}
         tensors |= {f"optimizer{i}": optimizer_tensors(optimizer) for i, optimizer in enumerate(self.optimizers)}
         tensors = {group: wholes(named) for group, named in tensors.items()}
-        counters = {"step": self.step, "stale": self.stale, "best": self.best, "logged": logged}
-        save_state(self.folder, tensors, {**counters, **more})
+        counters = {"step": self.step, "stale": self.stale, "best": self.best, "rate": self.rate, "logged": logged}
+        save_state(self.folder, tensors, {**counters, "stopped": self.stopped, **more})
 
     def finish(self) -> None:
         """Give the model the weights that scored best."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -30,7 +31,7 @@ from reflectrl.episodes import (
 from reflectrl.episodes import sft as sft_plain
 from reflectrl.learn.checkpoint import drop_state, write_folder, write_text
 from reflectrl.learn.examples import Example, choice_examples, reflection_examples
-from reflectrl.learn.online import train_online
+from reflectrl.learn.online import Log, train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
 from reflectrl.learn.signal import random_play as play_at_random
@@ -217,9 +218,29 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
     taught = run.teach(seed, "train")
     shown = [one for one in read_episodes(taught) if one.success] if config.reverse and taught.is_file() else []
-    learner = run.learner(seed, name)
+    learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
+    with (
+        EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
+        noting(context, artifact, name, config.updates, tick) as note,
+    ):
+        collecting = rollouts_of(context, artifact)
+        rollouts = collecting(policy, reflector, envs, config, rl_seed, logged, shown)
+        train_online(rollouts, config, rl_seed, note, learner)
+    write_folder(run.checkpoint(seed, name), policy.lm.saver(artifact=name, seed=seed))
+    drop_state(learner)
+
+
+@contextmanager
+def noting(context: Context, artifact: Artifact, name: str, last: int, tick: Tick) -> Iterator[Log]:
+    """A function for the metrics of an arm's training by reward: it logs them, and how long was spent between them.
+
+    Args:
+        name: of the training.
+        last: its last update.
+    """
+    run, seed = context.run, artifact.seed
     shared = {"kind": "rl", "seed": seed, "arm": artifact.name}
-    with MetricsFile(run.metrics(seed, name), learner, shared) as log, run.timings.open("a") as times:
+    with MetricsFile(run.metrics(seed, name), run.learner(seed, name), shared) as log, run.timings.open("a") as times:
         spent = time.perf_counter()
 
         def note(metrics: dict[str, Any]) -> Verdict:
@@ -230,16 +251,10 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
                 since, spent = spent, time.perf_counter()
                 line = {**shared, "step": metrics["step"], "seconds": round(spent - since, 3)}
                 print(json.dumps(line), file=times, flush=True)
-            tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
+            tick(metrics["step"], last, "" if success is None else f"validation {success:.0%}")
             return verdict
 
-        with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
-            rl_seed = named_seed(seed, name)
-            collecting = rollouts_of(context, artifact)
-            rollouts = collecting(policy, reflector, envs, config, rl_seed, logged, shown)
-            train_online(rollouts, config, rl_seed, note, learner)
-    write_folder(run.checkpoint(seed, name), policy.lm.saver(artifact=name, seed=seed))
-    drop_state(learner)
+        yield note
 
 
 def rollouts_of(context: Context, artifact: Artifact) -> Callable[..., EpisodeRollouts]:

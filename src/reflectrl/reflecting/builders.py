@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from reflectrl.config import Recipe, RLConfig
 from reflectrl.envs import make
@@ -14,9 +13,9 @@ from reflectrl.learn.checkpoint import drop_state, write_folder
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
-from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
+from reflectrl.pipeline.training import noting
 from reflectrl.reflecting.arms import MODELS, WRITER, Reflecting
 from reflectrl.reflecting.config import reflecting_settings
 from reflectrl.reflecting.online import train_reflector
@@ -51,14 +50,8 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
     learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
-        MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
+        noting(context, artifact, name, last, tick) as note,
     ):
-
-        def note(metrics: dict[str, Any]) -> None:
-            log.write(metrics)
-            success = metrics.get("eval_success")
-            tick(metrics["step"], last, "" if success is None else f"validation {success:.0%}")
-
         rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed, row.trains == "both")
         train(rollouts, config, settings, rl_seed, note, learner)
     if row.trains == "both":  # the reflector first: the policy's checkpoint says that both are there

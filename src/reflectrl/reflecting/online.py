@@ -76,39 +76,60 @@ def train_reflector(
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
             trainer.save(logged=trainer.step - 1, **rollouts.state())
-        if trainer.step == config.updates:
+        if trainer.has_ended(config.updates):
             break
         if config.schedule != "constant":
             trainer.set_rate(SCHEDULES[config.schedule](trainer.step, config.updates, config.warmup))
-        turn: int | None = None  # of players who learn one after the other: 0 is the reflector's, 1 the policy's
-        if both and settings.alternate:
-            turn = trainer.step // settings.alternate % 2
+        turn, before = whose_turn(trainer.step, settings.alternate if both else 0)
+        warming = wants_critic and before < config.critic_warmup
         batch = rollouts.collect(trainer.step, critics.get("critic"))
-        if turn != 1:
+        if turn != "policy":
             critic = critics.get("reflection_critic")
-            metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs)
-        if both and turn != 0:
-            metrics |= update(trainer, critics.get("critic"), batch, config, epochs)
+            metrics |= update_reflector(trainer, rollouts, rollouts.reflections(critic), critic, epochs, warming)
+        if both and turn != "reflector":
+            metrics |= update(trainer, critics.get("critic"), batch, config, epochs, warming)
         metrics |= rollouts.end_update()
         release_memory()
         trainer.step += 1
-        log(metrics)
+        trainer.heed(log(metrics))
     log(metrics)
     trainer.finish()
 
 
+def whose_turn(step: int, alternate: int) -> tuple[str, int]:
+    """Who learns in an update: "reflector", "policy", or "all" who learn at all.
+
+    Args:
+        alternate: updates of a turn; 0 lets all learn in every update.
+
+    Returns:
+        That, and how many updates they have learned in before.
+    """
+    if not alternate:
+        return "all", step
+    turn, rounds = ("reflector", "policy")[step // alternate % 2], step // (2 * alternate)
+    return turn, rounds * alternate + step % alternate
+
+
 def update_reflector(
-    trainer: Trainer, rollouts: ReflectionRollouts, drawn: Reflections, critic: ValueHead | None, epochs: int
+    trainer: Trainer,
+    rollouts: ReflectionRollouts,
+    drawn: Reflections,
+    critic: ValueHead | None,
+    epochs: int,
+    warming: bool = False,
 ) -> Metrics:
     """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(reflector ‖ reference) + critic_coef · value error.
     The policy loss is a mean over tokens, or over reflections where these share one ratio; entropy and KL are means
     over tokens (both exact, over the vocabulary), the value error is a mean over reflections.
+
+    Args:
+        warming: the critic learns alone.
     """
     config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
     advantages_R = losses.normalise(drawn.advantages_R) if config.normalise else drawn.advantages_R
-    warming = critic is not None and trainer.step < config.critic_warmup  # the critic learns alone
     metrics: Metrics = {}
     for _ in range(epochs if drawn.rows else 0):
         metrics = {}

@@ -70,7 +70,7 @@ def train_rejection(
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
             trainer.save(logged=trainer.step - 1, **rollouts.state())
-            if trainer.step == settings.rounds:
+            if trainer.has_ended(settings.rounds):
                 break
             round_seed = named_seed(seed, "round", trainer.step)
             rollouts.collect(trainer.step, None)
@@ -93,7 +93,7 @@ def train_rejection(
             metrics |= (trainer.means() if kept else {}) | rollouts.end_update()
             release_memory()
             trainer.step += 1
-            log(metrics)
+            trainer.heed(log(metrics))
     log(metrics)
     trainer.finish()
 

@@ -104,7 +104,8 @@ class ReflectionRollouts(EpisodeRollouts):
         played = [step for episode in self.learned for step in episode.steps[replayed(episode) :]]
         prompts = reflector_prompts(self.drawing, played)
         values_N = critic_values(lm, critic, prompts, config.minibatch) if critic is not None else None
-        advantages_N = compute_advantages(steps, self.baseline_config, float(steps.returns_N.mean()), values_N)
+        expected = self.expected(self.learned) if config.reverse else self.baseline[False]
+        advantages_N = compute_advantages(steps, self.baseline_config, expected, values_N)
         if self.settings.signal == "choice":
             advantages_N = choice_gains(self.policy, played, steps, advantages_N)
         turns = {n: turn for n, step in enumerate(played) if (turn := reflection_of(step)) is not None}

@@ -64,7 +64,7 @@ def train_archer(
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
             trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
-        if trainer.step == config.updates:
+        if trainer.has_ended(config.updates):
             break
         rollouts.collect(trainer.step, None)
         buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
@@ -113,6 +113,6 @@ def train_archer(
         metrics |= (trainer.means() if taken else {}) | rollouts.end_update()
         release_memory()
         trainer.step += 1
-        log(metrics)
+        trainer.heed(log(metrics))
     log(metrics)
     trainer.finish()

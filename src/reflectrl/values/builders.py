@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from reflectrl.config import Recipe, RLConfig
 from reflectrl.envs import make
@@ -14,9 +13,9 @@ from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.pipeline.arms import chosen
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
-from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
+from reflectrl.pipeline.training import noting
 from reflectrl.types import named_seed
 from reflectrl.values.archer import train_archer
 from reflectrl.values.arms import MODELS
@@ -39,14 +38,8 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
         playing = ValueGuidedPolicy(playing, critic, values.kl_lambda)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
-        MetricsFile(run.metrics(seed, name), learner, {"kind": "rl", "seed": seed, "arm": name}) as log,
+        noting(context, artifact, name, config.updates, tick) as note,
     ):
-
-        def note(metrics: dict[str, Any]) -> None:
-            log.write(metrics)
-            success = metrics.get("eval_success")
-            tick(metrics["step"], config.updates, "" if success is None else f"validation {success:.0%}")
-
         rollouts = EpisodeRollouts(playing, reflector, envs, replace(config, kl_coef=0.0), rl_seed)
         train = train_linvit if row.algorithm == "linvit" else train_archer
         train(rollouts, config, values, rl_seed, note, learner)

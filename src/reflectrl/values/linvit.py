@@ -64,7 +64,7 @@ def train_linvit(
             metrics |= scores
             trainer.keep_if_best(list(scores.values()))
             trainer.save(logged=trainer.step - 1, questions=buffer.questions, **rollouts.state())
-        if trainer.step == config.updates:
+        if trainer.has_ended(config.updates):
             break
         rollouts.collect(trainer.step, None)
         buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
@@ -81,11 +81,13 @@ def train_linvit(
             q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
             loss = td_loss(q_2N, targets_N)
             loss.backward()
-            trainer.update({"critic_loss": float(loss.detach()), "value": float(following_N.mean())})
+            going_on_N = next_N != END  # of what follows an end there is no value
+            value = float((following_N * going_on_N).sum() / going_on_N.sum().clamp(min=1))
+            trainer.update({"critic_loss": float(loss.detach()), "value": value})
             follow(target, critic, values.target_rate)
         metrics |= trainer.means() | rollouts.end_update()
         release_memory()
         trainer.step += 1
-        log(metrics)
+        trainer.heed(log(metrics))
     log(metrics)
     trainer.finish()

@@ -13,8 +13,9 @@ from reflectrl.learn.trainer import Verdict
 from reflectrl.watching.config import AlarmsConfig
 
 LOG = logging.getLogger(__name__)
-LEARNED = ("loss", "policy_loss", "value_loss", "eval_loss", "grad_norm", "entropy", "kl", "approx_kl")
-"""Metrics that are finite as long as the weights are."""
+OF_A_PLAYER = ("loss", "policy_loss", "value_loss", "grad_norm", "entropy", "kl", "approx_kl")
+LEARNED = (*OF_A_PLAYER, *(f"reflection_{name}" for name in OF_A_PLAYER), "critic_loss", "eval_loss")
+"""Metrics that are finite as long as the weights are: a policy's, a reflector's, a critic's."""
 
 
 class Alarms:
