@@ -216,6 +216,11 @@ class TestRefusals:
             (["--sft.batch_size=2", "--sft.accumulate=4"], ["[sft]", "accumulate", "batch_size"]),
             (["--rl.baseline=leave-one-out"], ["[rl]", "group"]),
             (["--rl.episodes=10", "--rl.group=4"], ["[rl]", "episodes", "group"]),
+            (["--rl.refills=1", "--rl.group=4", "--rl.baseline=gigpo"], ["[rl]", "refills", "gigpo", "dr-grpo"]),
+            (["--rl.gamma=0.9", "--rl.group=4", "--rl.baseline=grpo"], ["[rl]", "gamma", "grpo"]),
+            (["--rl.clip_high=0.3"], ["[rl]", "clip_high", "ppo"]),
+            (["--rl.algorithm=ppo", "--rl.target_kl=0.01", "--rl.update_epochs=1"], ["target_kl", "update_epochs"]),
+            (["--rl.self_imitation=true", "--rl.replay=0"], ["[rl]", "self_imitation", "replay"]),
         ],
     )
     def test_keys_that_contradict_each_other_are_both_named(

@@ -14,7 +14,7 @@ from reflectrl.envs.base import Outcome, TextEnv
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.players import AnalystPlayer, ExpertPlayer, LiveEpisode, Player, Policy, RandomPlayer, Reflector
-from reflectrl.rollout import Job, rollout
+from reflectrl.rollout import Job, Start, rollout
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError
 
 TEXT = ". D K A .\nLast: none\nReflection: Go on.\nActions: 1: left; 2: right; 3: take; 4: open; 5: a; 6: b\nChoice: 1"
@@ -167,6 +167,14 @@ def test_a_job_may_cut_its_episode_off_earlier() -> None:
     for short, long in zip(cut, whole, strict=True):
         assert moves(short)[-1] == moves(long)[-1][:3]
         assert short.truncated == (len(long.steps) > 3 or long.truncated) and not (short.truncated and short.success)
+
+
+def test_a_cut_counts_from_where_the_player_begins() -> None:
+    [whole] = played([Job(TASKS[0], 0)], 1, ExpertPlayer())
+    assert len(whole.steps) > 5
+    start = Start(0, tuple(step.observation.actions[step.action] for step in whole.steps[:3]))
+    [cut] = played([Job(TASKS[0], 5, start=start, horizon=2)], 1, ExpertPlayer())
+    assert len(cut.steps) == 3 + 2 and cut.truncated
 
 
 def test_finished_episodes_make_room_for_waiting_jobs_and_leave_in_the_end() -> None:

@@ -83,10 +83,21 @@ class TestGroups:
 
 
 def test_self_imitation_keeps_what_went_better_than_expected() -> None:
-    known = (torch.tensor([0, 1, 0]), torch.tensor([-0.1, -0.2, -0.3]), torch.tensor([2.0, -1.0, 0.5]))
-    batch = Batch(
-        [], lambda rows: (torch.empty(0), torch.empty(0)), *known, torch.tensor([3.0, 1.0, 1.0]), torch.ones(3)
-    )
+    """By the critic's value, whatever the advantages say: its own target stays where a win was worse than that."""
+    batch = past_batch(torch.tensor([1.0, 2.0, 0.5]))
     assert imitate_gains(batch, [slice(0, 2), slice(2, 3)]) == pytest.approx([1.001, 0.501])
     assert batch.advantages_N.tolist() == [2.0, 0.0, 0.5]
-    assert batch.returns_N.tolist() == [3.0, 1.0, 1.0] and batch.old_logp_N.isnan().all()
+    assert batch.returns_N.tolist() == [3.0, 2.0, 1.0] and batch.old_logp_N.isnan().all()
+
+
+def test_self_imitation_without_a_critic_goes_by_the_advantages() -> None:
+    batch = past_batch(None)
+    assert imitate_gains(batch, [slice(0, 2), slice(2, 3)]) == pytest.approx([1.501, 0.001])
+    assert batch.advantages_N.tolist() == [0.0, 3.0, 0.0] and batch.returns_N.tolist() == [3.0, 1.0, 1.0]
+
+
+def past_batch(values_N: torch.Tensor | None) -> Batch:
+    """Three steps of two wins."""
+    known = (torch.tensor([0, 1, 0]), torch.tensor([-0.1, -0.2, -0.3]), torch.tensor([-1.0, 3.0, -0.5]))
+    read = (torch.empty(0), torch.empty(0))
+    return Batch([], lambda rows: read, *known, torch.tensor([3.0, 1.0, 1.0]), values_N)

@@ -109,7 +109,14 @@ class TestSuccessRates:
             rates.add([*outcomes(self.always, 1, 0), *outcomes(self.never, 0, 1), *outcomes(self.sometimes, 1, 1)])
         always, never, sometimes, unknown = rates.weights([self.always, self.never, self.sometimes, self.unknown])
         assert always == pytest.approx(never) and unknown == pytest.approx(sometimes, rel=0.05)
-        assert sometimes > 3 * always > 0
+        assert sometimes > 5 * always > 0
+
+    def test_so_are_those_that_are_won_one_time_in_five(self) -> None:
+        rates = SuccessRates()
+        for i in range(20):
+            rates.add([*outcomes(self.always, 1, 0), *outcomes(self.sometimes, i % 5 == 2, i % 5 != 2)])
+        always, sometimes = rates.weights([self.always, self.sometimes])
+        assert sometimes > 4.5 * always > 0
 
     def test_what_is_learned_since_counts_more(self) -> None:
         rates = SuccessRates()

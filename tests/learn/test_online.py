@@ -21,7 +21,7 @@ from reflectrl.learn.trainer import Trainer
 from reflectrl.learn.validation import mean_return, success_rate
 from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players import AnalystPlayer, Policy
+from reflectrl.players import AnalystPlayer, ExpertPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Sampling
 
@@ -227,6 +227,23 @@ class TestTools:
         assert refilled[-2]["episodes"] > plain[-2]["episodes"]
         assert all(0 <= line["groups_with_signal"] <= 1 for line in refilled[:-1])
 
+    def test_the_rate_waits_for_updates_that_can_move_the_policy(self, tiny: Tiny, make_rooms: Any) -> None:
+        settings = {"baseline": "critic", "critic_warmup": 2, "update_epochs": 2, "target_kl": 1e9}
+        log = train(tiny(), make_rooms, replace(QUICK, algorithm="ppo", **settings))
+        assert [line["lr"] for line in log[:-1]] == pytest.approx([1e-2, 1e-2, 1e-2, 1.5e-2])
+
+    @pytest.mark.parametrize("baseline", ["leave-one-out", "grpo", "dr-grpo", "gigpo"])
+    def test_replayed_wins_are_not_compared_with_each_other(self, tiny: Tiny, make_rooms: Any, baseline: Any) -> None:
+        """Two wins of one task, and one of another: each is better than an update in which nothing was won."""
+        config = replace(QUICK, baseline=baseline, group=2, replay_episodes=3)
+        rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, config, 0)
+        rollouts.collect(0, None)
+        rollouts.baseline, rollouts.fresh = {False: -0.5}, []
+        first, second = make_rooms().tasks("train")[:2]
+        rollouts.buffer.add(rollout([Job(first, 0), Job(first, 1), Job(second, 2)], make_rooms, ExpertPlayer()))
+        past = rollouts.replay(None)
+        assert past is not None and len(past.advantages_N) == 6 and (past.advantages_N > 0).all()
+
     def test_episodes_grow_longer(self, tiny: Tiny, make_rooms: Any) -> None:
         log = train(tiny(), make_rooms, replace(QUICK, first_horizon=1, updates=6, lr=1e-9))
         assert log[0]["steps"] == 1 < log[-2]["steps"]
@@ -269,7 +286,8 @@ def gradient(
     optimizer = torch.optim.SGD(policy.lm.parameters(), lr=1.0)
     critic = critic if config.baseline == "critic" else None
     trainer = Trainer(policy.lm, [optimizer], config.max_grad_norm)
-    terms = update(trainer, critic, prepare(policy, reference, critic, batch, config, 0.2), config, 1)
+    prepared = prepare(policy, reference, critic, batch, config, 0.2)
+    terms = update(trainer, critic, prepared, config, 1, warming=config.critic_warmup > 0)
     moved = {name: before[name] - now for name, now in policy.lm.weights().items()}
     policy.lm.load_weights(before)
     return moved, terms

@@ -44,7 +44,15 @@ def test_a_saved_state_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     best = {name: tensor.clone() for name, tensor in first[0].state_dict().items()}
     first[2].keep_if_best((0.4, 9.0))
     first[2].save(logged=3, scale=[1, 2])
-    assert load_meta(tmp_path / "learner") == {"step": 3, "stale": 1, "best": [0.5, 2.0], "logged": 3, "scale": [1, 2]}
+    assert load_meta(tmp_path / "learner") == {
+        "step": 3,
+        "stale": 1,
+        "best": [0.5, 2.0],
+        "rate": 1.0,
+        "stopped": False,
+        "logged": 3,
+        "scale": [1, 2],
+    }
     saved = load_state(tmp_path / "learner")
     assert saved is not None and set(saved[0]) == {"weights", "critic", "best", "optimizer0", "optimizer1"}
 

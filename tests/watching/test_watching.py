@@ -56,6 +56,7 @@ class TestAlarms:
 
     def test_a_number_that_is_not_finite_is_one_at_once(self) -> None:
         assert [(step, why) for step, _, why in alarms([{}, {"loss": float("nan")}])] == [(1, "loss is nan")]
+        assert [why for *_, why in alarms([{"reflection_loss": float("inf")}])] == ["reflection_loss is inf"]
 
     def test_who_wins_may_be_sure(self) -> None:
         sure = {"success": 0.99, "entropy": 0.0, "groups_with_signal": 0.0, "distinct_actions": 1}
@@ -100,6 +101,19 @@ class TestAlarmsOfARun:
         pipeline.run(like("rl.updates=6", *more), tmp_path / "run")
         found = self.metrics(tmp_path / "run")
         assert [line["step"] for line in found] == [0, 1, 2] and found[1]["lr"] == pytest.approx(like().rl.lr / 2)
+
+    def test_every_arm_that_learns_by_reward_is_stopped(self, like: LIKE, tmp_path: Path) -> None:
+        arms = ("archer", "linvit", "reflector-rl", "both-rl", "reflector-rejection")
+        small = ("values.critic_steps=2", "values.critic_batch=4", "values.actor_steps=1", "values.actor_batch=4")
+        small += ("reflecting.states=2", "reflecting.samples=2", "reflecting.rounds=3", "reflecting.steps=1")
+        told = ("alarms.action=stop", "alarms.patience=1", "alarms.identical=99", "alarms.solved=1.0")
+        recipe = like(f"arms={','.join(arms)}", "rl.updates=3", "rl.algorithm=ppo", "env.test=2", *small, *told)
+        pipeline.run(recipe, tmp_path / "run", "eval")
+        for arm in arms:
+            found = self.metrics(tmp_path / "run", arm)
+            assert [line["step"] for line in found] == [0, 1] and "different action" in found[0]["alarm"], arm
+        timed = [json.loads(line) for line in (tmp_path / "run/timings.jsonl").read_text().splitlines()]
+        assert {line["arm"] for line in timed if line.get("kind") == "rl"} == set(arms), "for curves over minutes"
 
     def test_alarms_that_change_what_rl_ends_with_belong_to_its_settings(
         self, recipe_file: Path, copy: Path, capsys: pytest.CaptureFixture[str]

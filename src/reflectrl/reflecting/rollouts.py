@@ -2,7 +2,7 @@
 
 The policy and the environment together are the reflector's environment: its action is a whole reflection, which earns
 what the episode earns. So advantages are those of `learn/advantages.py`, with a critic that reads the reflector's
-prompt (never the reflection, which would take from it what it is credited with).
+prompt (never the reflection, or the credit would cancel).
 """
 
 from __future__ import annotations
