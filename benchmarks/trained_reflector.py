@@ -2,7 +2,7 @@
 
     python -m benchmarks.trained_reflector --seeds 0 1 2 --out runs/trained-reflector
 
-runs arms of the recipe `taxi-few` (interrupted, the same command goes on) and prints, after each seed, success on
+runs the recipe `taxi-reflector` (interrupted, the same command goes on) and prints, after each seed, success on
 held-out starts with 95 % intervals (Student's t over seeds; for differences an interquartile mean with a bootstrap),
 and the episodes, environment steps and processor seconds of each training. Compute is equal in episodes and in
 optimiser steps: each update plays as many episodes and takes as many steps, and in `both-rl` the players learn in turn.
@@ -32,11 +32,6 @@ from reflectrl.config import Recipe, load_recipe
 ARMS = ("sft", "reflect-rl", "reflector-rl", "both-rl", "reflector-rejection")
 FROZEN = "reflect-rl"
 """The arm that others are compared with: the policy learns, the reflector is frozen."""
-CHANGE = (
-    "reflecting.alternate=1", "reflecting.lr=3e-4", "reflecting.kl_coef=0.01", "reflecting.rounds=4",
-    "reflecting.states=100", "rl.eval_every=20",
-)  # fmt: skip
-"""Keys that differ from the recipe's."""
 Scores = Mapping[tuple[str, str], Sequence[float]]
 """(arm, sampling) → success on held-out starts, one number per seed."""
 
@@ -49,7 +44,7 @@ class Settings:
     """Trainings of each arm."""
     arms: tuple[str, ...] = ARMS
     """Which arms; "sft" and "reflect-rl" are what the others are compared with."""
-    recipe: str = "taxi-few"
+    recipe: str = "taxi-reflector"
     """Recipe, by name or file."""
     out: Path = Path("runs/trained-reflector")
     """Where the runs and `trained_reflector.json` go."""
@@ -59,7 +54,7 @@ class Settings:
 
 def main(settings: Settings) -> None:
     """Run and print; after each seed, so that an interrupted comparison has said something."""
-    words = [f"arms={json.dumps(settings.arms)}", "processes=1", "eval.splits=['test']", *CHANGE, *settings.change]
+    words = [f"arms={json.dumps(settings.arms)}", "processes=1", *settings.change]
     scores: dict[tuple[str, str], list[float]] = {}
     costs: list[dict[str, Any]] = []
     for seed in settings.seeds:

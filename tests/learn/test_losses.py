@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
+from reflectrl.config import RLConfig
 from reflectrl.learn import losses
 
 settings.register_profile("quick", max_examples=50, deadline=None)
@@ -280,6 +281,14 @@ def test_the_dual_clip_bounds_what_a_bad_choice_costs():
     torch.testing.assert_close(loss, torch.tensor(-(-3.0 + 1.1 - 2.0) / 3))
     grad_N = gradient(lambda x: losses.ppo_loss(x, torch.zeros(3), advantages_N, 0.1, dual_clip=3.0)[0], logp_N)
     torch.testing.assert_close(grad_N, torch.tensor([0.0, 0.0, 2 / 3]))
+
+
+def test_the_recipe_sets_every_clip():
+    logp_N, old_N, advantages_N = torch.tensor([5.0, 1.3, 0.7]).log(), torch.zeros(3), torch.tensor([-1.0, 1.0, -1.0])
+    config = RLConfig(algorithm="ppo", clip_coef=0.1, clip_high=0.25, dual_clip=3.0)
+    terms = losses.POLICY_LOSSES["ppo"](logp_N, old_N, advantages_N, config)
+    torch.testing.assert_close(terms["policy_loss"], torch.tensor(-(-3.0 + 1.25 - 0.9) / 3))
+    assert terms["clip_fraction"].item() == pytest.approx(1.0)
 
 
 @given(vectors(elements=st.floats(-5, -0.01)), st.floats(-1, 1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from reflectrl.config import RLConfig
 from reflectrl.config.values import from_dict
 from reflectrl.episodes import from_line
 from reflectrl.learn.checkpoint import load_meta
-from reflectrl.learn.curriculum import Curriculum, draw_tasks
+from reflectrl.learn.curriculum import Curriculum, SuccessRates, draw_tasks
 from reflectrl.learn.losses import POLICY_LOSSES, reinforce_loss
 from reflectrl.learn.online import train_online, update
 from reflectrl.learn.rollouts import EpisodeRollouts, Steps, flatten, prepare
@@ -23,7 +24,7 @@ from reflectrl.learn.value import ValueHead
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players import AnalystPlayer, ExpertPlayer, Policy
 from reflectrl.rollout import Job, rollout
-from reflectrl.types import Sampling
+from reflectrl.types import Episode, Sampling
 
 Tiny = Callable[..., LanguageModel]
 
@@ -129,6 +130,14 @@ class TestCurriculum:
             assert all(episode.success for episode in episodes)
             assert {episode.task.stage for episode in episodes} <= {"one" if number < 3 else "full"}
 
+    def test_undecided_tasks_are_drawn_more(self, make_rooms: Any) -> None:
+        env, rates = make_rooms(), SuccessRates()
+        tasks = env.tasks("train")
+        rates.add(Episode(task, (), i > 0 or k % 2 == 0, False, 0) for i, task in enumerate(tasks) for k in range(20))
+        curriculum, rng = Curriculum(env.stages, "none", updates=9, gate=1.0), np.random.default_rng(0)
+        drawn = [draw_tasks(env, curriculum, 1, 0.0, rng, rates)[0] for _ in range(200)]
+        assert sum(task == tasks[0] for task in drawn) > 100 > 200 / len(tasks)
+
     @pytest.mark.parametrize(("kind", "rehearsed"), [("equal", 3), ("none", 0)])
     def test_a_share_of_the_tasks_rehearses_the_other_stages(self, make_rooms: Any, kind: Any, rehearsed: int) -> None:
         env = make_rooms()
@@ -226,6 +235,23 @@ class TestTools:
         assert all(line["episodes"] == 6 * (line["step"] + 1) for line in plain[:-1])
         assert refilled[-2]["episodes"] > plain[-2]["episodes"]
         assert all(0 <= line["groups_with_signal"] <= 1 for line in refilled[:-1])
+
+    def test_only_groups_that_say_something_are_learned_from(self, tiny: Tiny, make_rooms: Any) -> None:
+        config = replace(QUICK, baseline="dr-grpo", group=2, refills=8)
+        rollouts = EpisodeRollouts(Policy(tiny()), None, make_rooms, config, 0)
+        rollouts.collect(0, None)
+        totals = [sum(step.reward for step in episode.steps) for episode in rollouts.learned]
+        assert len(rollouts.fresh) > len(totals) > 0, "some groups were level, and others not"
+        assert all(one != other for one, other in zip(totals[::2], totals[1::2], strict=True))
+
+    def test_every_update_says_what_was_played_and_learned(self, tiny: Tiny, make_rooms: Any) -> None:
+        log = train(tiny(), make_rooms, replace(QUICK, algorithm="ppo", baseline="critic"))
+        told = {"episodes", "env_steps", "distinct_actions", "explained_variance", "approx_kl", "clip_fraction"}
+        assert all(told <= line.keys() for line in log[:-1])
+        assert [line["episodes"] for line in log[:-1]] == [6, 12, 18, 24]
+        steps = [line["env_steps"] for line in log[:-1]]
+        assert steps[0] >= 6 and all(6 <= after - before <= 18 for before, after in pairwise(steps))
+        assert all(1 <= line["distinct_actions"] <= 3 and line["explained_variance"] <= 1 for line in log[:-1])
 
     def test_the_rate_waits_for_updates_that_can_move_the_policy(self, tiny: Tiny, make_rooms: Any) -> None:
         settings = {"baseline": "critic", "critic_warmup": 2, "update_epochs": 2, "target_kl": 1e9}
