@@ -221,7 +221,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
-        noting(context, artifact, name, config.updates, tick) as note,
+        metrics_log(context, artifact, name, config.updates, tick) as note,
     ):
         collecting = rollouts_of(context, artifact)
         rollouts = collecting(policy, reflector, envs, config, rl_seed, logged, shown)
@@ -231,7 +231,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 @contextmanager
-def noting(context: Context, artifact: Artifact, name: str, last: int, tick: Tick) -> Iterator[Log]:
+def metrics_log(context: Context, artifact: Artifact, name: str, last: int, tick: Tick) -> Iterator[Log]:
     """A function for the metrics of an arm's training by reward: it logs them, and how long was spent between them.
 
     Args:

@@ -15,7 +15,7 @@ from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
-from reflectrl.pipeline.training import noting
+from reflectrl.pipeline.training import metrics_log
 from reflectrl.reflecting.arms import MODELS, WRITER, Reflecting
 from reflectrl.reflecting.config import reflecting_settings
 from reflectrl.reflecting.online import train_reflector
@@ -50,7 +50,7 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
     learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
-        noting(context, artifact, name, last, tick) as note,
+        metrics_log(context, artifact, name, last, tick) as note,
     ):
         rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed, row.trains == "both")
         train(rollouts, config, settings, rl_seed, note, learner)

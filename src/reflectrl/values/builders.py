@@ -15,7 +15,7 @@ from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.players import load_pair, make_policy, make_reflector
 from reflectrl.pipeline.progress import Tick
-from reflectrl.pipeline.training import noting
+from reflectrl.pipeline.training import metrics_log
 from reflectrl.types import named_seed
 from reflectrl.values.archer import train_archer
 from reflectrl.values.arms import MODELS
@@ -38,7 +38,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
         playing = ValueGuidedPolicy(playing, critic, values.kl_lambda)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,
-        noting(context, artifact, name, config.updates, tick) as note,
+        metrics_log(context, artifact, name, config.updates, tick) as note,
     ):
         rollouts = EpisodeRollouts(playing, reflector, envs, replace(config, kl_coef=0.0), rl_seed)
         train = train_linvit if row.algorithm == "linvit" else train_archer
