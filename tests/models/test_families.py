@@ -11,9 +11,11 @@ from torch import Tensor
 
 from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Marks, tiny_model
 from reflectrl.config import ModelConfig
+from reflectrl.models import proof
 from reflectrl.models.backend import Answers
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
+from reflectrl.models.packed import PackedBackend
 from reflectrl.models.proof import prove, told
 from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
@@ -122,6 +124,23 @@ def test_a_model_in_16_bits_takes_the_way_that_is_exact_in_32_and_keeps_its_bits
 def test_rounding_to_bfloat16_is_no_reason_for_doubt(name: str) -> None:
     lm = proved(tiny_model(name).to(torch.bfloat16))
     assert lm.shortcuts.packed and lm.shortcuts.rows
+
+
+def test_a_deep_model_may_round_as_much_as_its_own_forward_pass_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", num_hidden_layers=8)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data.mul_(100)  # attention so sharp that it doubles rounding in each layer
+    before = [p.detach().clone() for p in model.parameters()]
+    assert proved(model).shortcuts.packed
+    assert all(torch.equal(p, was) and p.dtype == was.dtype for p, was in zip(model.parameters(), before, strict=True))
+    monkeypatch.setattr(proof, "WIDEST", 0.0)
+    assert not proved(model).shortcuts.packed
+
+
+def test_a_mistake_of_the_size_of_rounding_elsewhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = PackedBackend.read
+    monkeypatch.setattr(PackedBackend, "read", lambda self, *args, **known: read(self, *args, **known) * 1.0005)
+    assert not proved(tiny_model("llama")).shortcuts.packed
 
 
 def test_one_line_says_what_runs_step_by_step(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,10 @@ FULL, HALF = 1e-4, 0.1
 """The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states
 relative to their length, of logits and log-probabilities (nats) relative to 1 + their size."""
 
+ROUNDINGS, WIDEST = 3, 1e-3
+"""A model of many layers may round worse than FULL: then so many times what its own forward pass differs from the same
+in float64 is allowed, but never more than WIDEST."""
+
 SPREADS = (1.0, 10.0, 50.0)
 """Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
 soft cap would not show."""
@@ -53,6 +57,10 @@ WRITTEN = 6
 logger = logging.getLogger("reflectrl")
 told: set[str] = set()
 """What this process has said already, without the models' names."""
+
+
+HIDDEN, LOGITS = "hidden states", "logits"
+"""What is compared."""
 
 
 class Way(NamedTuple):
@@ -124,6 +132,26 @@ def _in_float32(lm: LanguageModel) -> Iterator[None]:
             release_memory()
 
 
+@contextmanager
+def _in_float64(lm: LanguageModel) -> Iterator[None]:
+    """Within the block a model in float32 computes in float64.
+
+    Raises:
+        MemoryError: there is no room for that.
+    """
+    parameters = [p for p in lm.model.parameters() if p.dtype == torch.float32]
+    if 8 * sum(p.numel() for p in parameters) > free_bytes(lm.device):
+        raise MemoryError
+    try:
+        for parameter in parameters:
+            parameter.data = parameter.data.double()
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.data = parameter.data.float()
+        release_memory()
+
+
 def _bodies(lm: LanguageModel) -> list[Way]:
     """The ways through a model's layers, the fastest first."""
     core: Any = lm.core
@@ -148,7 +176,8 @@ class _Trial:
         self.lm, self.name = lm, name
         self.core: Any = lm.core
         exact = lm.dtype == torch.float32 and getattr(self.core.config, "quantization_config", None) is None
-        self.limit = FULL if exact else HALF
+        self.limits = dict.fromkeys((HIDDEN, LOGITS), FULL if exact else HALF)
+        self.may_widen = exact
         self.said: list[str] = []
         self._known: dict[Ids, tuple[Tensor, Tensor]] = {}
         rows = min(len(lm.tokenizer), self.core.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
@@ -176,9 +205,9 @@ class _Trial:
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
         if logits_TV.isnan().any():
             raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
-        if not _distance(own_TV, logits_TV) <= self.limit:
+        if not self._is_rounding(_distance(own_TV, logits_TV)):
             raise UserError(f"model {self.name!r}: its logits do not follow from its layers' hidden states alone")
-        if not _distance(logits_TV[: len(early)], early_TV) <= self.limit:
+        if not self._is_rounding(_distance(logits_TV[: len(early)], early_TV)):
             raise UserError(f"model {self.name!r} reads ahead: it is no causal language model")
 
     def expected(self, ids: Ids) -> tuple[Tensor, Tensor]:
@@ -219,8 +248,32 @@ class _Trial:
 
     def require(self, what: str, found: Tensor, wanted: Tensor) -> None:
         """Raise UserError where logits or log-probabilities differ by more than rounding."""
-        if not (distance := _distance(found, wanted)) <= self.limit:
+        if not self._is_rounding(distance := _distance(found, wanted)):
             raise UserError(f"{what} differs by {distance:.2g}")
+
+    def _is_rounding(self, distance: float, of: str = LOGITS) -> bool:
+        """Whether a difference is no larger than this model's rounding."""
+        if self.may_widen and self.limits[of] < distance <= WIDEST:
+            self.may_widen = False
+            self._widen()
+        return distance <= self.limits[of]
+
+    def _widen(self) -> None:
+        """Allow a model as much as rounding alone explains, where its own forward pass can be had in float64."""
+        prompts = (self.long, self.branch, self.tiny)
+        rounded = [self.expected(ids) for ids in prompts]
+        remembered, self._known = self._known, {}
+        try:
+            with _in_float64(self.lm):
+                exact = [self.expected(ids) for ids in prompts]
+        except Exception:  # of any kind: a library's layers need not be made for float64, and then nothing is allowed
+            return
+        finally:
+            self._known = remembered
+        for (hidden_TD, logits_TV), (exact_TD, exact_TV) in zip(rounded, exact, strict=True):
+            found = {HIDDEN: _farthest(hidden_TD, exact_TD), LOGITS: _distance(logits_TV[-1:], exact_TV[-1:])}
+            for of, rounding in found.items():
+                self.limits[of] = max(self.limits[of], min(WIDEST, ROUNDINGS * rounding))
 
     # ---- what is tried ---------------------------------------------------------------------------------------------
 
@@ -281,8 +334,7 @@ class _Trial:
     def _require_hidden(self, what: str, found_TD: Tensor, prompt: Ids) -> None:
         """Hidden states of a prompt's last tokens, and the logits that follow from the last of them."""
         hidden_TD, logits_TV = (part[-len(found_TD) :] for part in self.expected(prompt))
-        off = (found_TD - hidden_TD).float().norm(dim=-1) / hidden_TD.float().norm(dim=-1).clamp(min=1e-6)
-        if not (farthest := float(off.max())) <= self.limit:
+        if not self._is_rounding(farthest := _farthest(found_TD, hidden_TD), HIDDEN):
             raise UserError(f"{what} differs by {farthest:.2g}")
         self.require(what, own_logits(self.core, found_TD[-1:]), logits_TV[-1:])
 
@@ -291,6 +343,12 @@ def _greedy(logits_BV: Tensor, _: object) -> tuple[Tensor, Tensor]:
     """The likeliest tokens (B,) and their log-probabilities (B,)."""
     logp_B, tokens_B = logits_BV.log_softmax(-1).max(-1)
     return tokens_B, logp_B
+
+
+def _farthest(found_TD: Tensor, wanted_TD: Tensor) -> float:
+    """The largest difference of hidden states, relative to their length."""
+    off_T = (found_TD - wanted_TD).float().norm(dim=-1) / wanted_TD.float().norm(dim=-1).clamp(min=1e-6)
+    return float(off_T.max())
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
