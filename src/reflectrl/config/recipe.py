@@ -71,6 +71,9 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """Keep only what enters each layer for the gradient, and compute the layers again on the way back: a fraction of
     the memory for about a third more time."""
+    compile: bool = False
+    """Let torch.compile fuse what layers do beside attention. Meant for GPUs, where every small operation is a launch;
+    on a CPU it takes a minute to begin with and saves nothing."""
     shard: bool = False
     """Divide each model among the processes of a launch by torchrun, for models that do not fit one GPU; all then make
     every pass together ([scale.md](scale.md))."""
@@ -106,6 +109,8 @@ class ModelConfig:
             return f"'shard' divides whole numbers; with it 'quantisation' must be none, not {self.quantisation}"
         if self.shard and self.backend == "packed":
             return "'shard' runs on the plain backend; with it 'backend' must be auto or plain"
+        if self.compile and (self.shard or self.backend == "plain"):
+            return "'compile' is for the packed engine; with it 'backend' must be auto or packed, and 'shard' false"
         if self.shard and "on" in (self.mixed_precision, self.mixed_play):
             return "'shard' computes in the precision of the weights: set 'dtype', and no mixed precision"
         return None

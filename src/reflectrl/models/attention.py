@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ recomputed: ContextVar[bool] = ContextVar("recomputed", default=False)
 only the innermost hooks, so there must be no others within."""
 
 
+@dataclass
 class BlockAttention:
     """Attention of a pass over blocks of tokens; gradients flow through those without caches.
 
@@ -42,10 +44,9 @@ class BlockAttention:
             with the same cache follow one another. None where the contexts are earlier blocks.
     """
 
-    def __init__(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None = None) -> None:
-        self.blocks, self.caches = blocks, caches
-        self.lengths = [len(block.ids) for block in blocks]
-        self._masks: list[Tensor | None] = []
+    blocks: Sequence[Block]
+    caches: Sequence[KVCache] | None = None
+    _masks: list[Tensor | None] = field(default_factory=list, init=False)
 
     def __call__(
         self,
@@ -56,13 +57,12 @@ class BlockAttention:
         dropout: float = 0.0,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        keys, values = (
-            [part.transpose(0, 1)[None] for part in new.split(self.lengths)] for new in (key_NGD, value_NGD)
-        )
+        lengths = [len(block.ids) for block in self.blocks]
+        keys, values = ([part.transpose(0, 1)[None] for part in new.split(lengths)] for new in (key_NGD, value_NGD))
         if not self._masks:  # the same in every layer
             self._masks = [visible(block, query_NHD.detach()) for block in self.blocks]
         outs, grouped = [], query_NHD.shape[1] != key_NGD.shape[1]
-        for i, (query, some) in enumerate(by_block(query_NHD, self.lengths, wanted)):
+        for i, (query, some) in enumerate(by_block(query_NHD, lengths, wanted)):
             block, mask = self.blocks[i], self._masks[i]
             if self.caches is not None:
                 parts = [[whole] for whole in self.caches[i].append(layer, block.start, keys[i], values[i])]

@@ -9,7 +9,7 @@ Any other family, and training with dropout or gradient checkpointing, goes thro
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -65,13 +65,26 @@ def hidden_states(
     return hidden_ND if wanted is None else hidden_ND[wanted]
 
 
-def walk_of(core: Any) -> Walk | None:
-    """The engine's own way through the blocks of a model's family; None if it knows none."""
+def walk_of(core: Any, compiled: bool = False) -> Walk | None:
+    """The engine's own way through the blocks of a model's family; None if it knows none.
+
+    Args:
+        compiled: what a layer does before its attention, and after it, is compiled, each when it is first called.
+    """
+    made: Callable[..., Any] = compile_once if compiled else lambda part: part
     config = core.config
     if config.model_type == "gpt2":
         usual = config.scale_attn_weights and not config.scale_attn_by_inverse_layer_idx
-        return _walk_gpt2 if usual and not config.add_cross_attention else None
-    return _walk_llama if config.model_type in ("llama", "mistral", "qwen2", "qwen3") else None
+        known = usual and not config.add_cross_attention
+        return partial(_walk_gpt2, made(_enter_gpt2), made(_leave_gpt2)) if known else None
+    known = config.model_type in ("llama", "mistral", "qwen2", "qwen3")
+    return partial(_walk_llama, made(_enter_llama), made(_leave_llama)) if known else None
+
+
+@lru_cache
+def compile_once(part: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of a layer by torch.compile, for any number of tokens; all layers of a model share what is compiled."""
+    return torch.compile(part, dynamic=True)
 
 
 def drops(core: Any) -> bool:
@@ -80,42 +93,81 @@ def drops(core: Any) -> bool:
     return any(getattr(core.config, name, 0.0) for name in names)
 
 
-def _walk_gpt2(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+def _walk_gpt2(
+    enter: Callable[..., Any],
+    leave: Callable[..., Tensor],
+    base: Any,
+    ids_N: Tensor,
+    positions_N: Tensor,
+    attend: Attend,
+    wanted: Tensor | None = None,
+) -> Tensor:
     """Radford et al. 2019: learned positions, norm before each half, fused projections."""
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
-        heads, mlp = (-1, block.attn.num_heads, block.attn.head_dim), block.mlp
-        query, key, value = linear(block.attn.c_attn, block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
+        query, key, value = enter(block, x_ND)
         some = wanted if i == len(base.h) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
-        mixed_ND = attend(i, query.view(heads), key.view(heads), value.view(heads), 0.0, some)
-        x_ND = x_ND + linear(block.attn.c_proj, mixed_ND)
-        x_ND = x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, block.ln_2(x_ND))))
+        x_ND = leave(block, x_ND, attend(i, query, key, value, 0.0, some))
     return base.ln_f(x_ND)
 
 
-def _walk_llama(base: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+def _enter_gpt2(block: Any, x_ND: Tensor) -> tuple[Tensor, ...]:
+    """Queries, keys and values of a block, (N, H, D / H) each."""
+    heads = (-1, block.attn.num_heads, block.attn.head_dim)
+    parts = linear(block.attn.c_attn, block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
+    return tuple(part.view(heads) for part in parts)
+
+
+def _leave_gpt2(block: Any, x_ND: Tensor, mixed_ND: Tensor) -> Tensor:
+    """What a block makes of its input and of what attention has found."""
+    mlp = block.mlp
+    x_ND = x_ND + linear(block.attn.c_proj, mixed_ND)
+    return x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, block.ln_2(x_ND))))
+
+
+def _walk_llama(
+    enter: Callable[..., Any],
+    leave: Callable[..., Tensor],
+    base: Any,
+    ids_N: Tensor,
+    positions_N: Tensor,
+    attend: Attend,
+    wanted: Tensor | None = None,
+) -> Tensor:
     """Touvron et al. 2023 and relatives: rotary positions, RMS norm, gated MLP; Qwen 3 also norms queries and keys."""
     x_ND = base.embed_tokens(ids_N)
     cos_1ND, sin_1ND = base.rotary_emb(x_ND[None], positions_N[None])
     cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_1ND[0][:, None]
     for i, layer in enumerate(base.layers):
-        own, mlp = layer.self_attn, layer.mlp
-        h_ND = _rms_norm(layer.input_layernorm, x_ND)
-        query, key, value = (
-            linear(project, h_ND).view(len(ids_N), -1, own.head_dim) for project in (own.q_proj, own.k_proj, own.v_proj)
-        )
-        if hasattr(own, "q_norm"):
-            query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
-        query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
+        query, key, value = enter(layer, x_ND, cos_N1D, sin_N1D)
         some = wanted if i == len(base.layers) - 1 else None
         if some is not None:
             query, x_ND = query[some], x_ND[some]
-        x_ND = x_ND + linear(own.o_proj, attend(i, query, key, value, 0.0, some))
-        h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
-        x_ND = x_ND + linear(mlp.down_proj, mlp.act_fn(linear(mlp.gate_proj, h_ND)) * linear(mlp.up_proj, h_ND))
+        x_ND = leave(layer, x_ND, attend(i, query, key, value, 0.0, some))
     return _rms_norm(base.norm, x_ND)
+
+
+def _enter_llama(layer: Any, x_ND: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a layer, (N, H or G, D / H), in their positions."""
+    own = layer.self_attn
+    h_ND = _rms_norm(layer.input_layernorm, x_ND)
+    query, key, value = (
+        linear(project, h_ND).view(x_ND.shape[0], -1, own.head_dim) for project in (own.q_proj, own.k_proj, own.v_proj)
+    )
+    if hasattr(own, "q_norm"):
+        query, key = _rms_norm(own.q_norm, query), _rms_norm(own.k_norm, key)
+    query, key = (part * cos_N1D + _half_turned(part) * sin_N1D for part in (query, key))
+    return query, key, value
+
+
+def _leave_llama(layer: Any, x_ND: Tensor, mixed_ND: Tensor) -> Tensor:
+    """What a layer makes of its input and of what attention has found."""
+    mlp = layer.mlp
+    x_ND = x_ND + linear(layer.self_attn.o_proj, mixed_ND)
+    h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
+    return x_ND + linear(mlp.down_proj, mlp.act_fn(linear(mlp.gate_proj, h_ND)) * linear(mlp.up_proj, h_ND))
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
@@ -140,7 +192,8 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
         return module(x_ND)
     weight_OD, bias_O = module.weight, module.bias
     large = weight_OD.numel() >= LARGE and x_ND.device.type == "cpu"
-    if not large or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or len(x_ND) not in turned_rows():
+    learning = torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    if torch.compiler.is_compiling() or not large or learning or len(x_ND) not in turned_rows():
         return functional.linear(x_ND, weight_OD, bias_O)
     out_NO = torch.mm(weight_OD, x_ND.t()).t().contiguous()
     return out_NO if bias_O is None else out_NO.add_(bias_O)

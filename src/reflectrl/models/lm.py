@@ -63,6 +63,7 @@ class Shortcuts:
     Attributes:
         packed: the packed backend; otherwise the plain one.
         blocks: packed, block by block for the families that the engine knows; otherwise through the library's layers.
+        compiled: packed and block by block, what layers do beside attention by torch.compile.
         batched: packed, many prompts attended together, as GPUs want it; otherwise one by one, as fast on CPUs.
         rows: packed, only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
         cache: plain, the library's own cache while writing.
@@ -70,6 +71,7 @@ class Shortcuts:
 
     packed: bool = True
     blocks: bool = True
+    compiled: bool = False
     batched: bool = False
     rows: bool = True
     cache: bool = True

@@ -235,7 +235,8 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
 
         return divide(lm, source, device)
     context, precisions = _context(model.config, config, True), (config.mixed_precision, config.mixed_play)
-    shortcuts = Shortcuts(packed=config.backend != "plain", batched=device.type != "cpu")
+    packed = config.backend != "plain"
+    shortcuts = Shortcuts(packed, compiled=config.compile and packed, batched=device.type != "cpu")
     lm = prove_once(LanguageModel(model.eval(), tokenizer, context, None, source, *precisions, shortcuts), source)
     if config.backend == "packed" and not lm.shortcuts.packed:
         raise UserError(

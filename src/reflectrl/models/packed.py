@@ -63,7 +63,7 @@ class PackedBackend:
 
     def __init__(self, lm: LanguageModel) -> None:
         self.lm, self.core, self.device, self.ends = lm, lm.core, lm.device, lm.ends
-        self.walk = walk_of(lm.core) if lm.shortcuts.blocks else None
+        self.walk = walk_of(lm.core, lm.shortcuts.compiled) if lm.shortcuts.blocks else None
         self.pass_tokens = lm.pass_tokens
 
     def encode(

@@ -157,11 +157,13 @@ def _bodies(lm: LanguageModel) -> list[Way]:
     core: Any = lm.core
     known, ways = lm.shortcuts, list[Way]()
     for batched in dict.fromkeys((known.batched, False)) if known.packed else ():
-        for blocks in (True, False) if walk_of(core) is not None else (False,):
-            slower = [] if blocks or walk_of(core) is None else ["its layers run through the library"]
+        walks = [(True, compiled) for compiled in dict.fromkeys((known.compiled, False))] if walk_of(core) else []
+        for blocks, compiled in (*walks, (False, False)):
+            slower = ["its layers are not compiled"] if known.compiled and not compiled else []
+            slower += ["its layers run through the library"] if walks and not blocks else []
             slower += ["its prompts are attended one by one"] if known.batched and not batched else []
-            ways.append(Way(replace(known, blocks=blocks, batched=batched), ", ".join(slower)))
-    plain = replace(known, packed=False)
+            ways.append(Way(replace(known, blocks=blocks, compiled=compiled, batched=batched), ", ".join(slower)))
+    plain = replace(known, packed=False, compiled=False)
     for shortcuts, kept in ((plain, ""), (replace(plain, cache=False), ", without a cache")):
         for implementation in dict.fromkeys((str(core.config._attn_implementation), "eager")):
             words = f"it runs step by step through its own forward pass{kept}, which is right but slower"
@@ -242,7 +244,7 @@ class _Trial:
                 doubt = doubt or (str(error) if isinstance(error, UserError) else one_line(error))
                 continue
             if way.words:
-                self.said.append(f"{way.words} ({doubt[:100]})")
+                self.said.append(f"{way.words} ({doubt[:100]})" if doubt else way.words)
             return tried
         raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
 

@@ -142,6 +142,7 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
     return offset + int(differ[0]) if len(differ) else end
 
 
+@dataclass(eq=False)
 class KVCache:
     """The keys and values of one growing sequence of tokens, in every layer.
 
@@ -156,11 +157,10 @@ class KVCache:
         nbytes: memory of the layers.
     """
 
-    def __init__(self) -> None:
-        self.ids: Ids = ()
-        self.layers: list[Tensor] = []
-        self.nbytes = 0
-        self.whole: Tensor | None = None
+    ids: Ids = ()
+    layers: list[Tensor] = field(default_factory=list)
+    nbytes: int = 0
+    whole: Tensor | None = None
 
     def match(self, prompt: Ids, least: int = 1) -> int:
         """Cut back to what `prompt` shares with the tokens held; returns how many those are.
