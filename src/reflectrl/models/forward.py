@@ -22,6 +22,9 @@ from reflectrl.models.machine import shortest_seconds
 LARGE = 2**20
 """Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`linear`)."""
 
+VARIANTS = 64
+"""How often a part of a layer may be compiled anew (`compile_once`)."""
+
 Walk = Callable[..., Tensor]
 """(the layers, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D)."""
 
@@ -83,7 +86,14 @@ def walk_of(core: Any, compiled: bool = False) -> Walk | None:
 
 @lru_cache
 def compile_once(part: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of a layer by torch.compile, for any number of tokens; all layers of a model share what is compiled."""
+    """A part of a layer by torch.compile, for any number of tokens; all layers of a model share what is compiled.
+
+    It is compiled once for each way in which it is called: in play and in learning, for one token and for many, in
+    each precision, and for each player's layers. Torch would give up after eight.
+    """
+    import torch._dynamo.config as dynamo  # loads much that nobody else needs
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, VARIANTS)
     return torch.compile(part, dynamic=True)
 
 
