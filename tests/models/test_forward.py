@@ -178,7 +178,8 @@ def test_copies_of_contexts_are_not_kept_for_the_backward_pass(monkeypatch: pyte
 def test_branches_have_gradients_with_and_without_dropout(groups: int, dropout: float) -> None:
     (history,) = prompts_of([20])
     attend = BlockAttention(pack([(*history, token, 3) for token in range(5, 9)], least=1).blocks)
-    parts = [torch.randn(sum(attend.lengths), n, 8, requires_grad=True) for n in (4, groups, groups)]
+    tokens = sum(len(block.ids) for block in attend.blocks)
+    parts = [torch.randn(tokens, n, 8, requires_grad=True) for n in (4, groups, groups)]
     attend(0, *parts, dropout).sum().backward()
     assert all(part.grad is not None and bool(part.grad.isfinite().all()) for part in parts)
 
