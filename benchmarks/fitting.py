@@ -43,6 +43,7 @@ from .settings import note
 
 Stage = Literal["play", "sft", "rl"]
 Training = Literal["LoRA", "full"]
+Precision = Literal["float32", "bfloat16"]
 MODULES = ("peft", "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WORDS = [f"w{i}" for i in range(100)]
 STEPS = 3
@@ -58,6 +59,8 @@ class Settings:
     """Whether to measure GPT-2 small's shape."""
     trainings: tuple[Training, ...] = ("LoRA", "full")
     """Whether adapters learn, or every weight."""
+    dtypes: tuple[Precision, ...] = ("float32", "bfloat16")
+    """The precisions of weights and activations."""
     stages: tuple[Stage, ...] = ("play", "sft", "rl")
     """Play, SFT of one player, RL of one player beside the other one."""
     context: int = 160
@@ -215,7 +218,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
                 process.submit(make_gpt2, Path(place)).result()
             models["GPT-2 small"] = place
         for name, source in models.items():
-            for dtype in ("float32", "bfloat16"):
+            for dtype in settings.dtypes:
                 for training in settings.trainings:
                     recipe = recipe_of(source, settings, dtype, 16 if training == "LoRA" else 0)
                     need = estimate(recipe)

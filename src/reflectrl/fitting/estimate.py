@@ -25,6 +25,10 @@ PIECES = {"float32": 2.4, "bfloat16": 2.1}
 """How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
 freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
+HEAP = 1.1
+"""How many times what is in use play and RL hold on a CPU in 16 bits: there most tensors are small enough for glibc's
+heap, which keeps what is freed, in pieces (measured 1.01 to 1.26)."""
+
 PASS = 4 * GIB
 """Activations to which learners cut their passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
 
@@ -76,6 +80,7 @@ class Need:
         references: copies of them from which RL is not to stray: 0 or 1.
         caches: keys and values of the episodes that are played, where prompts fill the context.
         rows: activations and logits of a pass of SFT, and of RL, where they do.
+        heap: how many times what is in use play and RL hold.
     """
 
     weights: tuple[float, float]
@@ -85,6 +90,7 @@ class Need:
     references: int
     caches: float
     rows: tuple[float, float]
+    heap: float = 1.0
 
     @property
     def load(self) -> float:
@@ -94,7 +100,7 @@ class Need:
     @property
     def play(self) -> float:
         """Both players and what they keep of their episodes."""
-        return max(self.load, sum(self.weights) + 2 * self.adapter + self.caches)
+        return max(self.load, self.heap * (sum(self.weights) + 2 * self.adapter + self.caches))
 
     @property
     def sft(self) -> float:
@@ -107,7 +113,7 @@ class Need:
     def rl(self) -> float:
         """Both players, what learning keeps of one, its reference, and activations."""
         learner = (3 + self.references) * self.trained + max(self.rows[1], self.trained)
-        return max(self.play, sum(self.weights) + 2 * self.adapter + learner)
+        return max(self.play, self.heap * (sum(self.weights) + 2 * self.adapter + learner))
 
     @property
     def peak(self) -> float:
@@ -184,6 +190,7 @@ def estimate(recipe: Recipe) -> Need | None:
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
         (rows[0], rows[1]),
+        HEAP if half and model.device in ("auto", "cpu") else 1.0,
     )
 
 
