@@ -142,13 +142,16 @@ def _in_float64(lm: LanguageModel) -> Iterator[None]:
     parameters = [p for p in lm.model.parameters() if p.dtype == torch.float32]
     if 8 * sum(p.numel() for p in parameters) > free_bytes(lm.device):
         raise MemoryError
+    before = [(parameter, parameter.data) for parameter in parameters]
     try:
-        for parameter in parameters:
-            parameter.data = parameter.data.double()
+        with torch.inference_mode(False):  # a tensor that is made in inference mode can never learn
+            for parameter in parameters:
+                parameter.data = parameter.data.double()
         yield
     finally:
-        for parameter in parameters:
-            parameter.data = parameter.data.float()
+        with torch.inference_mode(False):
+            for parameter, data in before:
+                parameter.data = data
         release_memory()
 
 
