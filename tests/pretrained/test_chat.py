@@ -16,7 +16,7 @@ from reflectrl.envs import make
 from reflectrl.episodes import ReflectionRow
 from reflectrl.learn.examples import reflection_examples
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import load_model
+from reflectrl.models.load import load_model, second_player
 from reflectrl.models.sharing import KVCache
 from reflectrl.players import LiveEpisode, Policy, Reflector
 from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize
@@ -195,6 +195,14 @@ def test_a_saved_player_is_spoken_to_as_it_was(instruct: Path, tmp_path: Path, r
     assert load_model(tmp_path / "told", ModelConfig(lora_rank=rank), "policy").chat == told.chat
     replace(lm, chat=None).save(tmp_path / "raw")
     assert load_model(tmp_path / "raw", ModelConfig(lora_rank=rank), "policy").chat is None
+
+
+def test_a_second_adapter_is_spoken_to_as_the_user_says(instruct: Path, tmp_path: Path) -> None:
+    first = load_model(instruct, ModelConfig(lora_rank=4), "policy")
+    second_player(first, "reflector").save(tmp_path / "saved")
+    assert first.chat is not None
+    assert second_player(first, "as-saved", tmp_path / "saved").chat == first.chat
+    assert second_player(first, "without", tmp_path / "saved", "off").chat is None
 
 
 TURNED = "{{ messages[-1]['content'][::-1] }}{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"

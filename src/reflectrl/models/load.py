@@ -123,8 +123,11 @@ def backbone_of(source: str | Path) -> str:
     return str(_adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
 
 
-def second_player(first: LanguageModel, adapter: str, folder: Path | None = None) -> LanguageModel:
+def second_player(first: LanguageModel, adapter: str, folder: Path | None = None, chat: str = "auto") -> LanguageModel:
     """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder.
+
+    Args:
+        chat: how a loaded one is to be spoken to (`model.chat`); a fresh one is spoken to as `first` is.
 
     Raises:
         UserError: what the folder holds does not fit the backbone.
@@ -140,7 +143,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     with _fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
     player = prove(as_player(first, first.model, adapter), str(folder))
-    return replace(player, chat=chat_in(folder, player.tokenizer, player.base, "auto"))
+    return replace(player, chat=chat_in(folder, player.tokenizer, player.base, chat))
 
 
 def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "") -> Chat | None:

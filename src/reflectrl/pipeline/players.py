@@ -73,7 +73,7 @@ def exported_models(recipe: Recipe, folder: Path) -> Models:
     if not second.is_dir():
         return policy, None
     return policy, load_model(second, recipe.model) if policy.adapter is None else second_player(
-        policy, REFLECTOR, second
+        policy, REFLECTOR, second, recipe.model.chat
     )
 
 
@@ -133,7 +133,7 @@ def load_pair(recipe: Recipe, run: RunFolder, seed: int, arm: Arm, policy: str) 
     source = place(arm.reflector, "reflector")
     if policy_lm.adapter is not None and (len(recipe.model.sources) == 1 or backbone_of(source) == policy_lm.base):
         fresh = arm.reflector == BASE and not is_adapter(source)
-        reflector_lm = second_player(policy_lm, "reflector", None if fresh else Path(source))
+        reflector_lm = second_player(policy_lm, "reflector", None if fresh else Path(source), recipe.model.chat)
     else:
         reflector_lm = load_model(source, recipe.model, "reflector")
     return told(policy_lm, policy, "policy"), told(reflector_lm, arm.reflector, "reflector")

@@ -59,7 +59,7 @@ class Weights:
         base = backbone_of(folder)
         others = [lm for lm in self.loaded.values() if lm.adapter is not None and lm.base == base]
         if is_adapter(folder) and others:
-            self.loaded[name] = second_player(others[0], adapter, folder)
+            self.loaded[name] = second_player(others[0], adapter, folder, config.chat)
         else:
             self.loaded[name] = load_model(folder, config, adapter if is_adapter(folder) else None)
         self.drafts[name] = DraftModel()
