@@ -1,0 +1,66 @@
+"""Does a driver of DangerousTaxi read the walls, or only where to go? It is compared with one that sees no walls.
+
+    python -m benchmarks.wall_blind runs/taxi-maps-smollm/episodes/eval-sft-*-test-full-greedy.jsonl
+
+plays every task of the recorded episodes with a driver that goes as the expert would go if there were no walls
+(sideways first), and counts which tasks it wins and which the recorded player won.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from reflectrl.episodes import read_episodes
+from reflectrl.types import Episode, Task, UserError
+from reflectrl.wings.taxi.env import TaxiEnv
+from reflectrl.wings.taxi.world import City
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is compared."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Evaluations' episodes."""
+
+
+def wins_without_walls(env: TaxiEnv, task: Task) -> bool:
+    """Whether a driver that sees no walls wins a task: it drives into the first one that stands in its way."""
+    env.reset(options={"task": task})
+    empty = City(frozenset(), env.city.landmarks)
+    while True:
+        action = env.legal_actions().index(empty.best_action(env.ride))
+        _, _, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            return bool(info["success"])
+
+
+def compared(env: TaxiEnv, episodes: Iterable[Episode]) -> Counter[tuple[bool, bool]]:
+    """How many tasks are won by the driver that sees no walls, and by the recorded player."""
+    return Counter((wins_without_walls(env, episode.task), episode.success) for episode in episodes)
+
+
+def main(settings: Settings) -> None:
+    """Print a line for each file."""
+    env = TaxiEnv(maps="random")
+    found = {file.stem: compared(env, read_episodes(file)) for file in settings.files}
+    print("| player | tasks | sees no walls wins | player wins | of these, the other wins too |")
+    print("|---|---|---|---|---|")
+    for name, won in found.items():
+        both = won[True, True]
+        print(f"| {name} | {won.total()} | {both + won[True, False]} | {both + won[False, True]} | {both} |")
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Settings, description=__doc__))
+    except UserError as error:
+        print(f"wall_blind: {error}", file=sys.stderr)
+        sys.exit(2)
