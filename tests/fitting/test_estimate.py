@@ -57,6 +57,15 @@ def test_what_is_set_for_learning_changes_what_it_needs(tiny_folder: Callable[[s
     assert unbound.rl == usual.rl - usual.trained
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_frozen_layers_need_nothing_of_what_learning_takes(family: str, tiny_folder: Callable[[str], Path]) -> None:
+    whole, part = (estimate(recipe(tiny_folder(family), frozen_layers=frozen)) for frozen in (0, 1))
+    lm = load_model(tiny_folder(family), ModelConfig(context=128, frozen_layers=1))
+    assert whole is not None and part is not None and whole.learned == whole.trained == part.trained
+    assert part.learned == pytest.approx(4 * sum(p.numel() for p in lm.parameters() if p.requires_grad), rel=1e-3)
+    assert part.sft < whole.sft and part.rl < whole.rl and part.play == whole.play
+
+
 def test_two_adapters_on_one_backbone_count_it_once(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """As `--load` brings them: two folders of adapters, which share their backbone."""
     backbone, folders = tiny_folder("llama"), []

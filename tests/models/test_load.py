@@ -124,6 +124,7 @@ def test_weights_are_a_copy_and_can_be_put_back(base: Callable[[str], Path], tau
     for rank in (0, 2):
         lm = load_model(base("gpt2"), settings_of("gpt2", rank), "policy")
         kept, before = lm.weights(), everything(lm)
+        assert sum(t.numel() for t in kept.values()) == sum(p.numel() for p in lm.parameters())  # tied ones once
         sft_steps(lm, taught, "policy", steps=2)
         assert changed(lm, before)
         lm.load_weights(kept)

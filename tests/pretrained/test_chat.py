@@ -114,18 +114,20 @@ def test_plain_and_packed_players_say_and_choose_the_same(instruct: Path, histor
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-4)
 
 
-def test_what_opens_all_prompts_is_read_once_and_histories_are_read_on(lm: LanguageModel) -> None:
+@pytest.mark.parametrize("drawing", ["", "North is a wall, and so are east and west.\n" * 2])
+def test_what_opens_all_prompts_is_read_once(lm: LanguageModel, drawing: str) -> None:
+    """The instructions, and whatever else all states begin with."""
     assert lm.chat is not None
-    opening = len(lm.tokenizer.encode(lm.chat.before, add_special_tokens=False))
+    opening = len(lm.tokenizer.encode(lm.chat.before + drawing, add_special_tokens=False))
     policy, before = Policy(lm, GREEDY), lm.counters.copy()
-    episodes, asked = [live(rooms(1)[0]) for _ in range(8)], 0
-    for seen in rooms(4):
+    episodes, asked = [live(rooms(1)[0]) for _ in range(8)], list[int]()
+    for seen in rooms(4, history=not drawing):
         for number, episode in enumerate(episodes):
-            episode.observation = replace(seen, state=f"{seen.state}lamp {number}\n")
-            asked += len(policy.prompt(episode.observation, None))
+            episode.observation = replace(seen, state=f"{drawing}{seen.state}lamp {number}\n")
+            asked.append(len(policy.prompt(episode.observation, None)))
         policy.turns(episodes)
     counters = lm.counters.since(before)
-    assert counters.encoded + counters.reused == asked + opening  # once by itself
+    assert counters.encoded + counters.reused == sum(asked) + asked[0]  # the first one twice
     assert counters.reused >= 8 * 4 * opening
     policy.clear_cache()
     assert not policy.pool.nbytes

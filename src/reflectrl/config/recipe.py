@@ -50,6 +50,9 @@ class ModelConfig:
     """LoRA scaling numerator (the scale is alpha / rank)."""
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     """Dropout on LoRA inputs, active in SFT only."""
+    frozen_layers: Natural = 0
+    """The number of lowest layers of a pretrained model that no training changes, nor its embeddings then; the others
+    learn whole. With half of them, a step of training takes a third less time."""
     quantisation: Literal["none", "nf4", "int8"] = "none"
     """Keep the linear layers of the backbone in 4 bits (NormalFloat, double quantisation) or 8 bits; needs LoRA and
     reflectrl[qlora]."""
@@ -105,6 +108,10 @@ class ModelConfig:
             return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
+        if self.frozen_layers and (self.lora_rank or "scratch" in self.sources):
+            return "'frozen_layers' is for pretrained models whose weights learn: set 'lora_rank' 0, and a 'source'"
+        if self.frozen_layers and self.shard:
+            return "'shard' trains every weight: with it 'frozen_layers' must be 0"
         if self.shard and self.quantisation != "none":
             return f"'shard' divides whole numbers; with it 'quantisation' must be none, not {self.quantisation}"
         if self.shard and self.backend == "packed":

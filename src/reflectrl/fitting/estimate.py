@@ -7,6 +7,8 @@ Nothing is loaded for it, not even torch: the headers of safetensors files list 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +78,8 @@ class Need:
         weights: of each player's model; a second one is 0 where both are adapters on one backbone.
         loading: what loading a model takes for a moment beside what is there already.
         adapter: one player's adapter; 0 without.
-        trained: the weights of one player that learn.
+        trained: the weights of one player of which copies are kept: all, or its adapter.
+        learned: those of them that learn, which frozen layers do not.
         references: copies of them from which RL is not to stray: 0 or 1.
         caches: keys and values of the episodes that are played, where prompts fill the context.
         rows: activations and logits of a pass of SFT, and of RL, where they do.
@@ -87,6 +90,7 @@ class Need:
     loading: float
     adapter: float
     trained: float
+    learned: float
     references: int
     caches: float
     rows: tuple[float, float]
@@ -107,12 +111,13 @@ class Need:
         """One player, the optimiser's two averages, the best weights so far, and activations, or what they give way to
         on the way back: the gradient.
         """
-        return max(self.load, max(self.weights) + self.adapter + 3 * self.trained + max(self.rows[0], self.trained))
+        learner = self.trained + 2 * self.learned + max(self.rows[0], self.learned)
+        return max(self.load, max(self.weights) + self.adapter + learner)
 
     @property
     def rl(self) -> float:
         """Both players, what learning keeps of one, its reference, and activations."""
-        learner = (3 + self.references) * self.trained + max(self.rows[1], self.trained)
+        learner = (1 + self.references) * self.trained + 2 * self.learned + max(self.rows[1], self.learned)
         return max(self.play, self.heap * (sum(self.weights) + 2 * self.adapter + learner))
 
     @property
@@ -175,7 +180,9 @@ def estimate(recipe: Recipe) -> Need | None:
     half = model.dtype == "bfloat16" and model.quantisation == "none"
     loading = max(max(shape.stored, 2 * one if half else 0) for shape, one in zip(shapes, weights, strict=True))
     # Tables that embeddings and head share get a gradient from each before these are added.
-    tables = [0.0 if adapter else shape.vocab * shape.width * BITS[model.dtype] / 8 for shape in shapes]
+    tables = [
+        0.0 if adapter or model.frozen_layers else shape.vocab * shape.width * BITS[model.dtype] / 8 for shape in shapes
+    ]
     rows = [
         max(table + count(shape, recipe) for table, shape in zip(tables, shapes, strict=True))
         for count in (_sft_rows, _rl_rows)
@@ -186,6 +193,7 @@ def estimate(recipe: Recipe) -> Need | None:
         loading,
         adapter,
         adapter or max(weights),
+        adapter or max(one * _learning(shape, model) for shape, one in zip(shapes, weights, strict=True)),
         int(recipe.rl.kl_coef > 0),
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
@@ -194,13 +202,27 @@ def estimate(recipe: Recipe) -> Need | None:
     )
 
 
+def _learning(shape: Shape, model: ModelConfig) -> float:
+    """The share of a model's weights that frozen layers leave to learn."""
+    if not model.frozen_layers:
+        return 1.0
+
+    def learns(name: str) -> bool:
+        layer = re.search(r"\.(\d+)\.", name)
+        return int(layer[1]) >= model.frozen_layers if layer else not re.search(r"emb|wte|wpe", name)
+
+    sizes = {name: math.prod(size) for name, size in shape.tensors.items()}
+    return sum(count for name, count in sizes.items() if learns(name)) / sum(sizes.values())
+
+
 def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
     """Bytes by which a pass grows with each row that fills the context and of which some tokens are scored."""
     kept = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
     size = BITS[model.dtype] / 8
-    layers = shape.layers * kept
+    learning = max(1, shape.layers - model.frozen_layers)
+    layers = learning * kept
     if model.gradient_checkpointing:
-        layers = shape.layers * shape.width * size + kept
+        layers = learning * shape.width * size + kept
     pieces = PIECES[model.dtype] if model.device in ("auto", "cpu") else 1.0
     return pieces * model.context * layers + scored * shape.vocab * 12.0
 

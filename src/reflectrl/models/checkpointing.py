@@ -30,12 +30,17 @@ def recompute_layers(core: Any, name: str) -> None:
     Raises:
         UserError: the library's code for this family does not support it.
     """
-    layers = [module for module in core.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = layers_of(core)
     if not layers:
         raise UserError(f"model {name!r} ({core.config.model_type}) cannot learn with model.gradient_checkpointing")
     for layer in layers:
         layer.forward = partial(_recomputed, layer.forward)
     core.recomputes = True
+
+
+def layers_of(core: Any) -> list[Any]:
+    """A Hugging Face model's layers, the lowest first; none where the library's code does not mark them as such."""
+    return [module for module in core.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any:

@@ -218,11 +218,7 @@ class LanguageModel:
         """What writes the model as it is now (`save`). All ranks that share one call this; the first one writes."""
         if self.shards is None or self.adapter is not None:
             return partial(self.save, **card)
-        names = dict[int, str]()  # of weights that two parts share the first, which the library's files have alone
-        same = {name: names.setdefault(id(p), name) for name, p in self.model.named_parameters(remove_duplicate=False)}
-        own = self.weights()
-        found = wholes({name: own[name] for name in own if same.get(name, name) == name})
-        return partial(self.save, weights={name: found[same.get(name, name)] for name in own}, **card)
+        return partial(self.save, weights=wholes(self.weights()), **card)
 
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
         """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to.
@@ -263,10 +259,16 @@ class LanguageModel:
         return frozen
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of this player's own weights, under names that do not contain the adapter's."""
-        own, mine = self.model.state_dict(), f".{self.adapter}."
-        names = own if self.adapter is None else [name for name in own if mine in name]
-        return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names}
+        """A copy of this player's own weights, under names that do not contain the adapter's.
+
+        Of weights that two parts share, such as tied embeddings, there is one copy, under the first one's name.
+        """
+        own, mine = self.model.state_dict(keep_vars=True), f".{self.adapter}."
+        names = dict[int, str]()
+        for name, tensor in own.items():
+            if self.adapter is None or mine in name:
+                names.setdefault(id(tensor), name)
+        return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names.values()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set what `weights` returned."""

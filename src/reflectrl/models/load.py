@@ -227,6 +227,10 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         from reflectrl.models.checkpointing import recompute_layers
 
         recompute_layers(model, source)
+    if config.frozen_layers:
+        from reflectrl.models.freezing import freeze
+
+        freeze(model, config.frozen_layers, source)
     if device.type == "cpu":
         keep_memory()
         for parameter in [] if quantised else model.parameters():

@@ -171,11 +171,12 @@ class KVCache:
         self.ids = self.ids[:shared] if shared >= least else ()
         return len(self.ids)
 
-    def copy(self, other: KVCache) -> None:
-        """Hold what another one holds, and neither knows of what the other reads next."""
-        self.ids, self.nbytes = other.ids, other.nbytes
-        self.whole = None if other.whole is None else other.whole.clone()
-        self.layers = [layer.clone() for layer in other.layers] if self.whole is None else [*self.whole]
+    def copy(self, other: KVCache, count: int) -> None:
+        """Hold the first tokens of what another one holds; neither knows of what the other reads next."""
+        self.ids, room = other.ids[:count], -(-count // ROUNDING) * ROUNDING
+        self.whole = None if other.whole is None else other.whole[:, :, :, :room].clone()
+        layers = [layer[:, :, :room].clone() for layer in other.layers] if self.whole is None else [*self.whole]
+        self.layers, self.nbytes = layers, sum(layer.nbytes for layer in layers)
 
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
         """Put S new tokens' keys and values behind the first `start` ones of a layer.

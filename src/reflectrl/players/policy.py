@@ -22,9 +22,9 @@ from reflectrl.models.generation import DraftModel
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import is_mixed
-from reflectrl.models.sharing import CACHE, WORKING, Ids, KVCache, KVCachePool
+from reflectrl.models.sharing import CACHE, REUSE, WORKING, Ids, KVCache, KVCachePool, shared_length
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts import Prompt, encode_lines, policy_prompt, reflector_prompt, tokenize, words_prompt
+from reflectrl.prompts import Prompt, policy_prompt, reflector_prompt, tokenize, words_prompt
 from reflectrl.types import Observation, Sampling, Turn, UserError
 
 Actions = tuple[str, ...]
@@ -126,7 +126,7 @@ class LanguagePlayer(Generic[Key, Result]):
             else:
                 for rows, caches in self.pool.lend(playing, [tokens[i] for i in asked], growing):
                     if self.lm.chat is not None:
-                        self._open(caches)
+                        self._open([self.prompt_in(key) for key in new[rows]], caches)
                     results += self._compute(new[rows], playing[rows], caches)
         if not remember:
             return results
@@ -138,15 +138,20 @@ class LanguagePlayer(Generic[Key, Result]):
             self._results.popitem(last=False)
         return [found[key] for key in keys]
 
-    def _open(self, caches: Sequence[KVCache]) -> None:
-        """Fill caches that hold nothing yet with what opens every prompt of a chat, which is read once."""
-        assert self.lm.chat is not None
+    def _open(self, prompts: Sequence[Ids], caches: Sequence[KVCache]) -> None:
+        """Fill caches that hold nothing yet with what their prompts share with a first one, which is read before them.
+
+        All prompts of a chat begin with the instructions, and often with more that stays the same, such as a map.
+        """
         if not self._opened.ids:
-            ids = tuple(encode_lines(self.lm.tokenizer, self.lm.chat.before))
-            self.backend.read([ids], caches=[self._opened])
-        for cache in caches:
-            if not cache.ids:
-                cache.copy(self._opened)
+            self.backend.read(prompts[:1], caches=[self._opened])
+        for prompt, cache in zip(prompts, caches, strict=True):
+            if not cache.ids and (shared := shared_length(prompt, self._opened.ids)) >= REUSE:
+                cache.copy(self._opened, shared)
+
+    def prompt_in(self, key: Key) -> Ids:
+        """The tokens of the prompt that a key stands for."""
+        raise NotImplementedError
 
     def _compute(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
@@ -267,6 +272,10 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
             turns.append(turn)
         return turns
 
+    def prompt_in(self, key: Question) -> Ids:
+        """Without the actions."""
+        return key[0]
+
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
@@ -312,6 +321,10 @@ class Reflector(LanguagePlayer[Ids, Written]):
             Turn("reflector", texts[ids], token_ids=ids, logprobs=logprobs, sampling=self.sampling)
             for ids, logprobs in written
         ]
+
+    def prompt_in(self, key: Ids) -> Ids:
+        """All of it."""
+        return key
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None

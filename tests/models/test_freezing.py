@@ -1,0 +1,83 @@
+"""Frozen layers: what is below stays as it is, what is above learns with the gradients that it had."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from reflectrl.config import ModelConfig, SFTConfig, read_recipe
+from reflectrl.learn.examples import Example
+from reflectrl.learn.sft import train_sft
+from reflectrl.models.lm import LanguageModel
+from reflectrl.models.load import load_model
+from reflectrl.models.sharing import pack
+from reflectrl.types import UserError
+
+PROMPTS = [(*range(20, 60), 7, 8, 9), (*range(20, 60), 11, 12), (5, 6, 7)]
+
+
+def loaded(folder: Path, frozen: int, **more: str) -> LanguageModel:
+    return load_model(folder, ModelConfig(context=128, device="cpu", frozen_layers=frozen, **more))  # type: ignore[arg-type]
+
+
+def gradients(lm: LanguageModel) -> dict[str, Tensor]:
+    logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+    logits.log_softmax(-1)[:, 0].sum().backward()
+    return {name: p.grad for name, p in lm.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("backend", ["packed", "plain"])
+def test_what_learns_has_the_same_gradients(family: str, backend: str, tiny_folder: Callable[[str], Path]) -> None:
+    whole, part = (gradients(loaded(tiny_folder(family), frozen, backend=backend)) for frozen in (0, 1))
+    assert part and len(part) < len(whole)
+    assert not any("emb" in name or "wte" in name or "wpe" in name or ".0." in name for name in part)
+    for name, gradient in part.items():
+        torch.testing.assert_close(gradient, whole[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_training_changes_nothing_below(family: str, tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """And a training that is interrupted goes on to the same weights."""
+    rows = [Example((*ids, 3, 4), len(ids)) for ids in PROMPTS]
+
+    def trained(steps: int, folder: Path | None = None) -> tuple[LanguageModel, dict[str, Tensor]]:
+        lm = loaded(tiny_folder(family), 1)
+        before = {name: p.detach().clone() for name, p in lm.model.named_parameters()}
+        config = SFTConfig(steps=4, batch_size=2, lr=1e-2, warmup=0.0, eval_every=2)
+        train_sft(lm, rows, rows, config, 0, lambda metrics: "stop" if metrics["step"] == steps else None, folder)
+        return lm, before
+
+    lm, before = trained(4)
+    moved = {name for name, p in lm.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and moved == {name for name, p in lm.model.named_parameters() if p.requires_grad}
+    assert len(moved) < len(before)
+    trained(2, tmp_path / "state")
+    resumed, _ = trained(4, tmp_path / "state")
+    assert all(torch.equal(p, lm.weights()[name]) for name, p in resumed.weights().items())
+
+
+def test_some_layers_must_be_left(tiny_folder: Callable[[str], Path]) -> None:
+    layers = loaded(tiny_folder("llama"), 0).layers
+    with pytest.raises(UserError, match=f"has {layers} layers; model.frozen_layers must be less, not {layers}"):
+        loaded(tiny_folder("llama"), layers)
+
+
+def test_a_family_whose_layers_are_not_known_is_refused() -> None:
+    from reflectrl.models.freezing import freeze
+
+    model = torch.nn.Linear(2, 2)
+    model.config = type("Config", (), {"model_type": "other"})()  # type: ignore[assignment]
+    with pytest.raises(UserError, match="'mine' \\(other\\) cannot learn with model.frozen_layers"):
+        freeze(model, 1, "mine")
+
+
+@pytest.mark.parametrize("lines", ['source = "scratch"', 'source = "x"\nlora_rank = 4', 'source = "x"'])
+def test_it_is_for_whole_pretrained_models(lines: str, tmp_path: Path) -> None:
+    """A hub model is trained by adapters where nothing else is said."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'[env]\nname = "corridor"\n[model]\n{lines}\nfrozen_layers = 2\n')
+    with pytest.raises(UserError, match="'frozen_layers' is for pretrained models whose weights learn"):
+        read_recipe(path)
