@@ -69,6 +69,8 @@ class Settings:
     """Episodes at a time, and rows of an update."""
     checkpointing: bool = False
     """Whether to learn with gradient checkpointing."""
+    frozen: int = 0
+    """Lowest layers that learn nothing where training is full."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -109,9 +111,8 @@ def filling() -> Filling:
 def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
     """The recipe whose memory is told and measured."""
     model = {"source": source, "context": settings.context, "dtype": dtype, "lora_rank": rank, "device": "cpu"}
-    model |= {"mixed_precision": "off", "chat": "off"} | (
-        {"gradient_checkpointing": True} if settings.checkpointing else {}
-    )
+    model |= {"mixed_precision": "off", "chat": "off", "gradient_checkpointing": settings.checkpointing}
+    model |= {"frozen_layers": 0 if rank else settings.frozen}
     rows = settings.batch
     rl = {"episodes": rows, "minibatch": rows, "updates": 2, "eval_episodes": 1, "replay": 0, "curriculum": "none"}
     return from_dict(
