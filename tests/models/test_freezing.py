@@ -79,5 +79,5 @@ def test_it_is_for_whole_pretrained_models(lines: str, tmp_path: Path) -> None:
     """A hub model is trained by adapters where nothing else is said."""
     path = tmp_path / "recipe.toml"
     path.write_text(f'[env]\nname = "corridor"\n[model]\n{lines}\nfrozen_layers = 2\n')
-    with pytest.raises(UserError, match="'frozen_layers' is for pretrained models whose weights learn"):
+    with pytest.raises(UserError, match="'frozen_layers' is for pretrained models that learn without adapters"):
         read_recipe(path)

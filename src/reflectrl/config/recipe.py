@@ -51,8 +51,8 @@ class ModelConfig:
     lora_dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     """Dropout on LoRA inputs, active in SFT only."""
     frozen_layers: Natural = 0
-    """The number of lowest layers of a pretrained model that no training changes, nor its embeddings then; the others
-    learn whole. With half of them, a step of training takes a third less time."""
+    """How many of a pretrained model's lowest layers no training changes; above 0, nor does it change the embeddings.
+    The layers above learn whole. With half of all layers, a step of training takes a third less time."""
     quantisation: Literal["none", "nf4", "int8"] = "none"
     """Keep the linear layers of the backbone in 4 bits (NormalFloat, double quantisation) or 8 bits; needs LoRA and
     reflectrl[qlora]."""
@@ -109,7 +109,8 @@ class ModelConfig:
         if self.quantisation != "none" and not self.lora_rank:
             return f"'quantisation' {self.quantisation} freezes the backbone; set 'lora_rank' (QLoRA: 64)"
         if self.frozen_layers and (self.lora_rank or "scratch" in self.sources):
-            return "'frozen_layers' is for pretrained models whose weights learn: set 'lora_rank' 0, and a 'source'"
+            about = "'frozen_layers' is for pretrained models that learn without adapters"
+            return f"{about}: set it to 0, or 'lora_rank' to 0 and 'source' to such a model"
         if self.frozen_layers and self.shard:
             return "'shard' trains every weight: with it 'frozen_layers' must be 0"
         if self.shard and self.quantisation != "none":
