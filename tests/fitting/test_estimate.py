@@ -1,5 +1,6 @@
 """What a run with pretrained models needs is told from their files, and what cannot fit is refused before anything."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,6 +65,17 @@ def test_frozen_layers_need_nothing_of_what_learning_takes(family: str, tiny_fol
     assert whole is not None and part is not None and whole.learned == whole.trained == part.trained
     assert part.learned == pytest.approx(4 * sum(p.numel() for p in lm.parameters() if p.requires_grad), rel=1e-3)
     assert part.sft < whole.sft and part.rl < whole.rl and part.play == whole.play
+
+
+def test_settings_that_would_fit_are_ones_that_can_be_set(tiny_folder: Callable[[str], Path]) -> None:
+    """Adapters and frozen layers exclude each other."""
+    made = recipe(tiny_folder("llama"), frozen_layers=1)
+    need = estimate(made)
+    assert need is not None
+    with pytest.raises(UserError) as refused:
+        require_memory(made, need.least.peak - 1)
+    ways = re.findall(r"model\.lora_rank=16(.*?) it needs", str(refused.value))
+    assert ways and all("model.frozen_layers=0" in way for way in ways)
 
 
 def test_two_adapters_on_one_backbone_count_it_once(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:

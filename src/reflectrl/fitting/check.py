@@ -74,6 +74,7 @@ def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float, float]]:
     """
     model = recipe.model
     lora: dict[str, Any] = {} if model.lora_rank else {"lora_rank": 16}
+    lora |= {"frozen_layers": 0} if model.frozen_layers else {}  # adapters leave all layers as they are
     half: dict[str, Any] = {} if model.dtype == "bfloat16" else {"dtype": "bfloat16"}
     quantised: dict[str, Any] = {} if model.quantisation == "nf4" else {"quantisation": "nf4"}
     again: dict[str, Any] = {} if model.gradient_checkpointing else {"gradient_checkpointing": True}
