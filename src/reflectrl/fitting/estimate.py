@@ -193,7 +193,7 @@ def estimate(recipe: Recipe) -> Need | None:
         loading,
         adapter,
         adapter or max(weights),
-        adapter or max(one * _learning(shape, model) for shape, one in zip(shapes, weights, strict=True)),
+        adapter or max(one * _learning_share(shape, model) for shape, one in zip(shapes, weights, strict=True)),
         int(recipe.rl.kl_coef > 0),
         sum(_cache_bytes(shape, recipe, played) for shape in shapes)
         + min(WORKING, played * (model.context + recipe.play.reflection_tokens) * _token_bytes(shapes[1], model)),
@@ -202,7 +202,7 @@ def estimate(recipe: Recipe) -> Need | None:
     )
 
 
-def _learning(shape: Shape, model: ModelConfig) -> float:
+def _learning_share(shape: Shape, model: ModelConfig) -> float:
     """The share of a model's weights that frozen layers leave to learn."""
     if not model.frozen_layers:
         return 1.0

@@ -172,7 +172,7 @@ class KVCache:
         return len(self.ids)
 
     def copy(self, other: KVCache, count: int) -> None:
-        """Hold the first tokens of what another one holds; neither knows of what the other reads next."""
+        """Hold the first `count` tokens that another one holds; neither knows of what the other reads next."""
         self.ids, room = other.ids[:count], -(-count // ROUNDING) * ROUNDING
         self.whole = None if other.whole is None else other.whole[:, :, :, :room].clone()
         layers = [layer[:, :, :room].clone() for layer in other.layers] if self.whole is None else [*self.whole]
