@@ -20,13 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.families import Marks, tiny_model
 from reflectrl.models import batched
-from reflectrl.models.attention import Attend, BlockAttention
+from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
 from reflectrl.models.backend import Answers, Counters
 from reflectrl.models.batched import BatchedAttention, alike
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts
-from reflectrl.models.sharing import Block, Ids, KVCache, Packing, pack
+from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, extend, pack
 from reflectrl.models.text_scoring import make_trie
 from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
@@ -288,28 +288,52 @@ def test_reading_asks_the_device_nothing(pair: Pair, scoring: Any) -> None:
 
 
 class Calls(TorchDispatchMode):
-    """Counts operations, most of which launch a kernel on a GPU."""
+    """Counts operations that launch a kernel on a GPU."""
+
+    NONE = (torch.ops.aten.permute.default, torch.ops.aten.new_empty.default, torch.ops.aten.expand.default)
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
+        self.count += not func.is_view and func not in self.NONE
         return func(*args, **(kwargs or {}))
 
 
-def test_the_calls_of_a_layer_do_not_grow_with_the_rows() -> None:
+def lengths_apart(count: int, rows: int) -> list[KVCache]:
+    """Caches that hold tokens; half of them have room for hardly any more."""
+    caches = [KVCache() for _ in range(rows)]
+    extend(caches, [0] * rows, [torch.zeros(count + ROUNDING // 2 * (row % 2), 3, 2, 2, 8) for row in range(rows)])
+    return caches
+
+
+def test_the_calls_of_a_pass_do_not_grow_with_the_rows() -> None:
     def calls(rows: int, attention: Callable[..., Attend]) -> int:
-        blocks, caches = [Block((1,) * 8, 20)] * rows, [KVCache() for _ in range(rows)]
-        for cache in caches:
-            cache.append_all(0, torch.zeros(3, 2, 2, 20, 8))
-        parts, attend = [torch.zeros(8 * rows, 2, 8) for _ in range(3)], attention(blocks, caches)
-        attend(0, *parts)
+        caches, parts = lengths_apart(ROUNDING - 4, rows), [torch.zeros(8 * rows, 2, 8) for _ in range(3)]
+        blocks = [Block((1,) * 8, ROUNDING - 4 + ROUNDING // 2 * (row % 2)) for row in range(rows)]
+        attend = attention(blocks, caches)
         with Calls() as counted:
-            attend(1, *parts)
+            for layer in range(3):
+                attend(layer, *parts)
         return counted.count
 
     few, many = (calls(rows, partial(BatchedAttention, layers=3, device=CPU)) for rows in (2, 32))
     assert many == few
     assert calls(32, BlockAttention) > 10 * many
+
+
+def test_the_calls_of_writing_do_not_grow_with_the_rows_nor_with_those_that_leave() -> None:
+    def calls(rows: int) -> int:
+        caches = lengths_apart(9, rows)
+        for row, cache in enumerate(caches):
+            cache.ids = (1,) * (9 + ROUNDING // 2 * (row % 2))
+        with Calls() as counted:
+            attend = DecodingAttention(caches, 4, CPU, fold=True)
+            attend.keep([1] * rows, range(rows // 2, rows))  # the others take the places of those
+            attend.advance([[1]] * (rows // 2))
+            for layer in range(3):
+                attend(layer, *(torch.zeros(rows // 2, 2, 8) for _ in range(3)))
+        return counted.count
+
+    assert calls(32) == calls(2)

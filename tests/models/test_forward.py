@@ -23,7 +23,7 @@ from reflectrl.models.attention import (
 from reflectrl.models.forward import fuse_activations, hidden_states
 from reflectrl.models.hf_forward import hf_forward
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, pack
+from reflectrl.models.sharing import Block, Ids, KVCache, Packing, apart, extend, pack
 from reflectrl.models.text_scoring import make_trie
 from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling, UserError
@@ -347,7 +347,7 @@ def test_rows_add_and_keep_what_they_like_and_those_that_leave_take_nothing_with
     for key in keys:
         cache, layers = KVCache(), [(as_one(key + layer), as_one(2 * key + layer)) for layer in (0, 1)]
         if gpu:
-            cache.append_all(0, torch.stack([torch.cat(layer) for layer in layers]))
+            extend([cache], [0], [torch.stack([torch.cat(layer) for layer in layers]).permute(3, 0, 1, 2, 4)])
         else:
             for layer, (keys_1GSD, values_1GSD) in enumerate(layers):
                 cache.append(layer, 0, keys_1GSD, values_1GSD)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reflectrl.models.sharing import Block, KVCache
+from reflectrl.models.sharing import Block, KVCache, copy_all
 
 Attend = Callable[..., Tensor]
 """(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).
@@ -155,17 +155,25 @@ class DecodingAttention:
         self.device, self.fold, self.pairs = device, fold, 0
         prompts = [len(cache.ids) for cache in caches]
         self.held, self.slots = [length - 1 for length in prompts], list(range(len(caches)))
-        """Of each row that is still running, its tokens in the buffer and its place there."""
-        self._buffers: list[Tensor] = []
-        """(some layers, 2, B, G, T, D)."""
-        held = [[layer[None] for layer in one.layers] if one.whole is None else [one.whole] for one in caches]
-        for parts in zip(*held, strict=True):
-            layers, _, heads, _, width = parts[0].shape
-            buffer_L2BGTD = parts[0].new_zeros(layers, 2, len(caches), heads, max(prompts) + room, width)
-            for row, (part_L2GTD, length) in enumerate(zip(parts, prompts, strict=True)):
-                buffer_L2BGTD[:, :, row, :, :length] = part_L2GTD[:, :, :, :length]
-            self._buffers.append(buffer_L2BGTD)
-        self._layers = [layer_2BGTD for buffer in self._buffers for layer_2BGTD in buffer]
+        """Of each row that is still running, its tokens in the buffers and its place there."""
+        room += max(prompts)
+        self._layers: list[Tensor]
+        """The buffer of each layer, (2, B, G, T, D)."""
+        self._by_row: list[Tensor]
+        """The same memory, with rows in front; caches in one piece have copies in one piece."""
+        if caches[0].whole is not None:
+            whole_BTL2GD = caches[0].whole.new_zeros(len(caches), room, *caches[0].whole.shape[1:])
+            starts = [whole_BTL2GD[row, :length] for row, length in enumerate(prompts)]
+            copy_all(starts, [cache.first(length) for cache, length in zip(caches, prompts, strict=True)])
+            self._by_row, self._layers = [whole_BTL2GD], [*whole_BTL2GD.permute(2, 3, 0, 4, 1, 5)]
+        else:
+            self._layers = []
+            for parts in zip(*(cache.layers for cache in caches), strict=True):
+                _, heads, _, width = parts[0].shape
+                self._layers.append(parts[0].new_zeros(2, len(caches), heads, room, width))
+                for row, (part_2GTD, length) in enumerate(zip(parts, prompts, strict=True)):
+                    self._layers[-1][:, row, :, :length] = part_2GTD[:, :, :length]
+            self._by_row = [layer_2BGTD.transpose(0, 1) for layer_2BGTD in self._layers]
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1
         """Queries of each row; for one in bfloat16, torch takes up to ten times as long as for two."""
@@ -208,12 +216,13 @@ class DecodingAttention:
         """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
         self.held = [self.held[row] + counts[row] for row in stay]
         self.slots = [self.slots[row] for row in stay]
-        holes = set(range(len(stay))) - set(self.slots)
+        holes, moved = sorted(set(range(len(stay))) - set(self.slots)), list[tuple[int, int]]()
         for row, slot in enumerate(self.slots):
             if slot >= len(stay):
-                self.slots[row] = hole = holes.pop()
-                for buffer_L2BGTD in self._buffers:
-                    buffer_L2BGTD[:, :, hole] = buffer_L2BGTD[:, :, slot]
+                self.slots[row] = holes.pop()
+                moved.append((self.slots[row], slot))
+        for buffer in self._by_row:
+            copy_all([buffer[hole] for hole, _ in moved], [buffer[slot] for _, slot in moved])
 
 
 def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: Tensor, dropout: float = 0.0) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from reflectrl.models.attention import folded, recomputed, to_device
-from reflectrl.models.sharing import Block, KVCache
+from reflectrl.models.sharing import Block, KVCache, copy_all, extend
 
 
 class BatchedAttention:
@@ -156,24 +156,25 @@ class _Batch:
             lambda kept: kept() if isinstance(kept, partial) else kept,
         )
 
-    def _behind_caches(self, layer: int, key_NGD: Tensor, value_NGD: Tensor) -> Tensor:
-        """Keys and values of the rows, (2, R, G, T, D): copies of the caches, with the pass's own put behind them."""
+    def _behind_caches(self, layer: int, key_NGD: Tensor, value_NGD: Tensor) -> Sequence[Tensor]:
+        """Keys and values of the rows, (R, G, T, D) each: copies of the caches, with the pass's own put behind them."""
         assert self.caches is not None
         if layer == 0:
-            _, heads, width = key_NGD.shape
-            self._held = key_NGD.new_zeros(self.layers, 2, len(self.blocks), heads, self.long, width)
-            for row, (cache, count) in enumerate(zip(self.caches, self._before, strict=True)):
-                if count:
-                    self._held[:, :, row, :, :count] = cache.all_layers()[:, :, :, :count]
-        held_2RGTD = self._held[layer]
-        for held_RGTD, new_NGD in zip(held_2RGTD, (key_NGD, value_NGD), strict=True):
-            held_RGTD[self._rows_E, :, self._places_E] = new_NGD[self._tokens_E]
+            rows, (_, heads, width) = len(self.blocks), key_NGD.shape
+            self._held = key_NGD.new_zeros(rows, self.long, self.layers, 2, heads, width)
+            before = [(row, count) for row, count in enumerate(self._before) if count]
+            copy_all(
+                [self._held[row, :count] for row, count in before],
+                [self.caches[row].first(count) for row, count in before],
+            )
+        both = self._held[:, :, layer].unbind(2)
+        for held_RTGD, new_NGD in zip(both, (key_NGD, value_NGD), strict=True):
+            held_RTGD[self._rows_E, self._places_E] = new_NGD[self._tokens_E]
         if layer == self.layers - 1:
-            for row, (block, cache) in enumerate(zip(self.blocks, self.caches, strict=True)):
-                if block.trie is None:
-                    new = slice(block.start, block.start + len(block.ids))
-                    cache.append_all(block.start, self._held[:, :, row, :, new])
-        return held_2RGTD
+            runs = [(row, block) for row, block in enumerate(self.blocks) if block.trie is None]
+            new = [self._held[row, block.start : block.start + len(block.ids)] for row, block in runs]
+            extend([self.caches[row] for row, _ in runs], [block.start for _, block in runs], new)
+        return [held_RTGD.transpose(1, 2) for held_RTGD in both]
 
     def _mask(self, query_RSHD: Tensor, group: int) -> Tensor:
         """What each query must not see, (R, group · S, T), as `folded` wants it; the same in every layer."""

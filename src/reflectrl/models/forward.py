@@ -39,8 +39,8 @@ def hidden_states(
 ) -> Tensor:
     """Hidden states of the last layer, (N, D), after the final norm.
 
-    Under autocast on CPUs, attention has one precision: bfloat16 in play; float32 in learning, since torch's fused
-    attention is slower backwards in bfloat16.
+    Under autocast, attention has one precision, though rotary positions turn keys alone to float32: bfloat16; but
+    float32 in learning on CPUs, where torch's fused attention is slower backwards in bfloat16.
 
     Args:
         core: a Hugging Face causal language model, its linear layers wrapped by adapters or not.
@@ -49,12 +49,13 @@ def hidden_states(
             others give keys and values only.
         walk: the way through the blocks of this family, as `walk_of` finds it; None goes through the library's layers.
     """
-    attention = attend
-    if ids_N.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        dtype = torch.float32 if torch.is_grad_enabled() else torch.get_autocast_dtype("cpu")
+    attention, device = attend, ids_N.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        learning_on_cpu = device == "cpu" and torch.is_grad_enabled()
+        dtype = torch.float32 if learning_on_cpu else torch.get_autocast_dtype(device)
 
         def in_one_precision(layer: int, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(device, enabled=False):
                 return attend(layer, query.to(dtype), key.to(dtype), value.to(dtype), *rest)
 
         attention = in_one_precision

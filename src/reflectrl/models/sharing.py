@@ -153,7 +153,7 @@ class KVCache:
         ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
             whoever appended them says so by setting `ids`.
         layers: keys and values of each layer, (2, G, tokens there is room for, D).
-        whole: all layers in one tensor, where they are parts of one (`append_all`).
+        whole: all layers in one tensor (tokens there is room for, L, 2, G, D), where they are parts of one (`extend`).
         nbytes: memory of the layers.
     """
 
@@ -174,9 +174,16 @@ class KVCache:
     def copy(self, other: KVCache, count: int) -> None:
         """Hold the first `count` tokens that another one holds; neither knows of what the other reads next."""
         self.ids, room = other.ids[:count], -(-count // ROUNDING) * ROUNDING
-        self.whole = None if other.whole is None else other.whole[:, :, :, :room].clone()
-        layers = [layer[:, :, :room].clone() for layer in other.layers] if self.whole is None else [*self.whole]
-        self.layers, self.nbytes = layers, sum(layer.nbytes for layer in layers)
+        if other.whole is not None:
+            self.hold(other.whole[:room].clone())
+            return
+        self.layers, self.whole = [layer[:, :, :room].clone() for layer in other.layers], None
+        self.nbytes = sum(layer.nbytes for layer in self.layers)
+
+    def hold(self, whole_TL2GD: Tensor) -> None:
+        """Keep the layers in this tensor from now on."""
+        self.whole, self.layers = whole_TL2GD, [*whole_TL2GD.permute(1, 2, 3, 0, 4)]
+        self.nbytes = whole_TL2GD.nbytes
 
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
         """Put S new tokens' keys and values behind the first `start` ones of a layer.
@@ -197,20 +204,39 @@ class KVCache:
         held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
         return held[:1], held[1:]
 
-    def append_all(self, start: int, new_L2GSD: Tensor) -> None:
-        """Put S new tokens' keys and values behind the first `start` ones of all layers, which become one tensor."""
-        end = start + new_L2GSD.shape[3]
-        if self.whole is None or end > self.whole.shape[3]:
-            layers, _, heads, _, width = new_L2GSD.shape
-            larger = new_L2GSD.new_empty(layers, 2, heads, -(-end // ROUNDING) * ROUNDING, width)
-            if start:
-                larger[:, :, :, :start] = self.all_layers()[:, :, :, :start]
-            self.whole, self.layers, self.nbytes = larger, [*larger], larger.nbytes
-        self.whole[:, :, :, start:end] = new_L2GSD
+    def first(self, count: int) -> Tensor:
+        """Keys and values of the first `count` tokens, (count, L, 2, G, D); not copied if they lie in one tensor."""
+        if self.whole is not None:
+            return self.whole[:count]
+        return torch.stack([layer[:, :, :count] for layer in self.layers]).permute(3, 0, 1, 2, 4)
 
-    def all_layers(self) -> Tensor:
-        """Keys and values of all layers, (L, 2, G, tokens there is room for, D); not copied if they are held so."""
-        return torch.stack(self.layers) if self.whole is None else self.whole
+
+def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tensor]) -> None:
+    """Put new tokens' keys and values (S, L, 2, G, D) behind the first ones of each cache, in one call for all.
+
+    Token by token, what a cache holds and what is put into it lies in one piece each, so that a GPU copies the pieces
+    of all rows in a single launch.
+
+    Args:
+        starts: how many tokens of each cache stay.
+    """
+    targets, sources = list[Tensor](), list[Tensor]()
+    for cache, start, new_SL2GD in zip(caches, starts, new, strict=True):
+        end = start + len(new_SL2GD)
+        if cache.whole is None or end > len(cache.whole):
+            kept = [cache.first(start)] if start else []
+            cache.hold(new_SL2GD.new_empty(-(-end // ROUNDING) * ROUNDING, *new_SL2GD.shape[1:]))
+            sources += kept
+            targets += [cache.first(len(one)) for one in kept]
+        targets.append(cache.first(end)[start:])
+        sources.append(new_SL2GD)
+    copy_all(targets, sources)
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others of their shapes, in one call (of those that torch's optimisers are made of)."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
 
 
 def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:
