@@ -229,11 +229,12 @@ def test_a_cut_update_is_packed_between_the_cuts(pair: Pair) -> None:
 
 
 @both
+@pytest.mark.parametrize("gpu", [False, True])
 def test_mixed_play_reads_and_writes_what_float32_does_but_for_its_rounding(
-    pair: Pair, family: str, adapters: bool
+    pair: Pair, family: str, adapters: bool, gpu: bool
 ) -> None:
     lm, rng = pair(family, adapters)[0], np.random.default_rng(5)
-    mixed = replace(lm, mixed_play="on")
+    mixed = replace(lm, mixed_play="on", shortcuts=replace(lm.shortcuts, batched=gpu))
     prompts = [some(rng, length) for length in (3, 40, 25)]
     caches = [KVCache() for _ in prompts]
     generators = [np.random.default_rng(i) for i in range(3)]
