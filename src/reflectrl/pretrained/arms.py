@@ -13,13 +13,20 @@ SHOTS = "reflectrl.pretrained.shots"
 SETTINGS = ("teach", "pretrained")
 
 ARMS: dict[str, Arm] = {
-    "zero-shot": Arm("the untrained model in both roles", BASE, BASE),
-    "zero-shot-no-reflection": Arm("the untrained model, without a reflector", BASE),
+    "zero-shot": Arm("the model as it came, in both roles", BASE, BASE),
+    "zero-shot-no-reflection": Arm("the model as it came, without a reflector", BASE),
     "few-shot": Arm(
-        "the untrained model in both roles, shown some steps", BASE, BASE, shows=f"{SHOTS}:steps", settings=SETTINGS
+        "the model as it came, in both roles, shown some steps",
+        BASE,
+        BASE,
+        shows=f"{SHOTS}:steps",
+        settings=SETTINGS,
     ),
     "few-shot-no-reflection": Arm(
-        "the untrained model, shown some steps, without a reflector", BASE, shows=f"{SHOTS}:choices", settings=SETTINGS
+        "the model as it came, shown some steps, without a reflector",
+        BASE,
+        shows=f"{SHOTS}:choices",
+        settings=SETTINGS,
     ),
 }
 
