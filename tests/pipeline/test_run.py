@@ -197,7 +197,8 @@ class TestRefusals:
         before = everything(copy)
         with pytest.raises(UserError, match="holds a run with") as caught:
             pipeline.run(like(override), copy)
-        assert words in str(caught.value) and everything(copy) == before
+        assert words in str(caught.value) and f"--fork {copy} takes over" in str(caught.value)
+        assert everything(copy) == before
 
     def test_a_second_process_is_refused(self, copy: Path, recipe_file: Path, capsys: Any) -> None:
         with alone(copy):

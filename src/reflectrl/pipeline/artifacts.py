@@ -252,7 +252,8 @@ def refuse_other_settings(
             files = ", ".join(dict.fromkeys(files_of(graph, key)))
             other = f"another content of {files}" if files else f"{key!r} made with other settings"
             detail = next(filter(None, differences), other)
-            raise UserError(f"{folder} holds a run with {detail}; use another {option}, or remove this one")
+            fork = f" (--fork {folder} takes over what stays the same)" if option == "--folder" else ""
+            raise UserError(f"{folder} holds a run with {detail}; use another {option}{fork}, or remove this one")
 
 
 def difference(key: str, before: Any, now: Any) -> str | None:
