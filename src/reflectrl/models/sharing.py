@@ -234,7 +234,7 @@ def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tenso
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors into others of their shapes, in one call (of those that torch's optimisers are made of)."""
+    """Copy tensors into others of their shapes, in one call: torch's foreach copy, which has no public name."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
 
