@@ -301,8 +301,8 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def lengths_apart(count: int, rows: int) -> list[KVCache]:
-    """Caches that hold tokens; half of them have room for hardly any more."""
+def caches_of(count: int, rows: int) -> list[KVCache]:
+    """Caches that hold so many tokens, and every second one half of `ROUNDING` more."""
     caches = [KVCache() for _ in range(rows)]
     extend(caches, [0] * rows, [torch.zeros(count + ROUNDING // 2 * (row % 2), 3, 2, 2, 8) for row in range(rows)])
     return caches
@@ -310,7 +310,7 @@ def lengths_apart(count: int, rows: int) -> list[KVCache]:
 
 def test_the_calls_of_a_pass_do_not_grow_with_the_rows() -> None:
     def calls(rows: int, attention: Callable[..., Attend]) -> int:
-        caches, parts = lengths_apart(ROUNDING - 4, rows), [torch.zeros(8 * rows, 2, 8) for _ in range(3)]
+        caches, parts = caches_of(ROUNDING - 4, rows), [torch.zeros(8 * rows, 2, 8) for _ in range(3)]
         blocks = [Block((1,) * 8, ROUNDING - 4 + ROUNDING // 2 * (row % 2)) for row in range(rows)]
         attend = attention(blocks, caches)
         with Calls() as counted:
@@ -325,7 +325,7 @@ def test_the_calls_of_a_pass_do_not_grow_with_the_rows() -> None:
 
 def test_the_calls_of_writing_do_not_grow_with_the_rows_nor_with_those_that_leave() -> None:
     def calls(rows: int) -> int:
-        caches = lengths_apart(9, rows)
+        caches = caches_of(9, rows)
         for row, cache in enumerate(caches):
             cache.ids = (1,) * (9 + ROUNDING // 2 * (row % 2))
         with Calls() as counted:

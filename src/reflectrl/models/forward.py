@@ -39,8 +39,8 @@ def hidden_states(
 ) -> Tensor:
     """Hidden states of the last layer, (N, D), after the final norm.
 
-    Under autocast, attention has one precision, though rotary positions turn keys alone to float32: bfloat16; but
-    float32 in learning on CPUs, where torch's fused attention is slower backwards in bfloat16.
+    Under autocast, attention has one precision, though rotary positions turn queries and keys to float32: bfloat16;
+    but float32 in learning on CPUs, where torch's fused attention is slower backwards in bfloat16.
 
     Args:
         core: a Hugging Face causal language model, its linear layers wrapped by adapters or not.

@@ -142,6 +142,11 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
     return offset + int(differ[0]) if len(differ) else end
 
 
+def rounded_up(tokens: int) -> int:
+    """For how many tokens a KV cache makes room that has to hold so many."""
+    return -(-tokens // ROUNDING) * ROUNDING
+
+
 @dataclass(eq=False)
 class KVCache:
     """The keys and values of one growing sequence of tokens, in every layer.
@@ -173,7 +178,7 @@ class KVCache:
 
     def copy(self, other: KVCache, count: int) -> None:
         """Hold the first `count` tokens that another one holds; neither knows of what the other reads next."""
-        self.ids, room = other.ids[:count], -(-count // ROUNDING) * ROUNDING
+        self.ids, room = other.ids[:count], rounded_up(count)
         if other.whole is not None:
             self.hold(other.whole[:room].clone())
             return
@@ -181,7 +186,7 @@ class KVCache:
         self.nbytes = sum(layer.nbytes for layer in self.layers)
 
     def hold(self, whole_TL2GD: Tensor) -> None:
-        """Keep the layers in this tensor from now on."""
+        """Keep all layers in this tensor from now on; what was held is let go."""
         self.whole, self.layers = whole_TL2GD, [*whole_TL2GD.permute(1, 2, 3, 0, 4)]
         self.nbytes = whole_TL2GD.nbytes
 
@@ -195,8 +200,7 @@ class KVCache:
         if layer == len(self.layers):
             self.layers.append(key_1GSD.new_empty(2, heads, 0, width))
         if start + new > self.layers[layer].shape[2]:
-            size = -(-(start + new) // ROUNDING) * ROUNDING
-            larger = key_1GSD.new_empty(2, heads, size, width)
+            larger = key_1GSD.new_empty(2, heads, rounded_up(start + new), width)
             larger[:, :, :start] = self.layers[layer][:, :, :start]
             self.nbytes += larger.nbytes - self.layers[layer].nbytes
             self.layers[layer], self.whole = larger, None
@@ -224,10 +228,11 @@ def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tenso
     for cache, start, new_SL2GD in zip(caches, starts, new, strict=True):
         end = start + len(new_SL2GD)
         if cache.whole is None or end > len(cache.whole):
-            kept = [cache.first(start)] if start else []
-            cache.hold(new_SL2GD.new_empty(-(-end // ROUNDING) * ROUNDING, *new_SL2GD.shape[1:]))
-            sources += kept
-            targets += [cache.first(len(one)) for one in kept]
+            before = cache.first(start) if start else None
+            cache.hold(new_SL2GD.new_empty(rounded_up(end), *new_SL2GD.shape[1:]))
+            if before is not None:
+                targets.append(cache.first(start))
+                sources.append(before)
         targets.append(cache.first(end)[start:])
         sources.append(new_SL2GD)
     copy_all(targets, sources)
