@@ -221,8 +221,9 @@ class DecodingAttention:
             if slot >= len(stay):
                 self.slots[row] = holes.pop()
                 moved.append((self.slots[row], slot))
-        for buffer in self._by_row:
-            copy_all([buffer[hole] for hole, _ in moved], [buffer[slot] for _, slot in moved])
+        if moved:
+            for buffer in self._by_row:
+                copy_all([buffer[hole] for hole, _ in moved], [buffer[slot] for _, slot in moved])
 
 
 def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: Tensor, dropout: float = 0.0) -> Tensor:

@@ -142,11 +142,6 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
     return offset + int(differ[0]) if len(differ) else end
 
 
-def rounded_up(tokens: int) -> int:
-    """For how many tokens a KV cache makes room that has to hold so many."""
-    return -(-tokens // ROUNDING) * ROUNDING
-
-
 @dataclass(eq=False)
 class KVCache:
     """The keys and values of one growing sequence of tokens, in every layer.
@@ -178,7 +173,7 @@ class KVCache:
 
     def copy(self, other: KVCache, count: int) -> None:
         """Hold the first `count` tokens that another one holds; neither knows of what the other reads next."""
-        self.ids, room = other.ids[:count], rounded_up(count)
+        self.ids, room = other.ids[:count], count + -count % ROUNDING
         if other.whole is not None:
             self.hold(other.whole[:room].clone())
             return
@@ -199,12 +194,13 @@ class KVCache:
         _, heads, new, width = key_1GSD.shape
         if layer == len(self.layers):
             self.layers.append(key_1GSD.new_empty(2, heads, 0, width))
-        if start + new > self.layers[layer].shape[2]:
-            larger = key_1GSD.new_empty(2, heads, rounded_up(start + new), width)
+        end = start + new
+        if end > self.layers[layer].shape[2]:
+            larger = key_1GSD.new_empty(2, heads, end + -end % ROUNDING, width)
             larger[:, :, :start] = self.layers[layer][:, :, :start]
             self.nbytes += larger.nbytes - self.layers[layer].nbytes
             self.layers[layer], self.whole = larger, None
-        held = self.layers[layer][:, :, : start + new]
+        held = self.layers[layer][:, :, :end]
         held[:1, :, start:], held[1:, :, start:] = key_1GSD, value_1GSD
         return held[:1], held[1:]
 
@@ -229,7 +225,7 @@ def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tenso
         end = start + len(new_SL2GD)
         if cache.whole is None or end > len(cache.whole):
             before = cache.first(start) if start else None
-            cache.hold(new_SL2GD.new_empty(rounded_up(end), *new_SL2GD.shape[1:]))
+            cache.hold(new_SL2GD.new_empty(end + -end % ROUNDING, *new_SL2GD.shape[1:]))
             if before is not None:
                 targets.append(cache.first(start))
                 sources.append(before)
