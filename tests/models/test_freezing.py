@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config import ModelConfig, SFTConfig, read_recipe
+from reflectrl.learn.checkpoint import load_tensors
 from reflectrl.learn.examples import Example
 from reflectrl.learn.sft import train_sft
 from reflectrl.models.lm import LanguageModel
@@ -55,6 +56,9 @@ def test_training_changes_nothing_below(family: str, tiny_folder: Callable[[str]
     assert moved and moved == {name for name, p in lm.model.named_parameters() if p.requires_grad}
     assert len(moved) < len(before)
     trained(2, tmp_path / "state")
+    kept = load_tensors(tmp_path / "state")
+    for group in ("weights", "best"):  # what nothing changes need not be kept
+        assert kept[group].keys() == moved
     resumed, _ = trained(4, tmp_path / "state")
     assert all(torch.equal(p, lm.weights()[name]) for name, p in resumed.weights().items())
 

@@ -78,9 +78,9 @@ class Need:
         weights: of each player's model; a second one is 0 where both are adapters on one backbone.
         loading: what loading a model takes for a moment beside what is there already.
         adapter: one player's adapter; 0 without.
-        trained: the weights of one player of which copies are kept: all, or its adapter.
+        trained: the weights of one player, or of its adapter.
         learned: those of them that learn, which frozen layers do not.
-        references: copies of them from which RL is not to stray: 0 or 1.
+        references: copies of all of them from which RL is not to stray: 0 or 1.
         caches: keys and values of the episodes that are played, where prompts fill the context.
         rows: activations and logits of a pass of SFT, and of RL, where they do.
         heap: how many times what is in use play and RL hold.
@@ -111,13 +111,13 @@ class Need:
         """One player, the optimiser's two averages, the best weights so far, and activations, or what they give way to
         on the way back: the gradient.
         """
-        learner = self.trained + 2 * self.learned + max(self.rows[0], self.learned)
+        learner = 3 * self.learned + max(self.rows[0], self.learned)
         return max(self.load, max(self.weights) + self.adapter + learner)
 
     @property
     def rl(self) -> float:
         """Both players, what learning keeps of one, its reference, and activations."""
-        learner = (1 + self.references) * self.trained + 2 * self.learned + max(self.rows[1], self.learned)
+        learner = self.references * self.trained + 3 * self.learned + max(self.rows[1], self.learned)
         return max(self.play, self.heap * (sum(self.weights) + 2 * self.adapter + learner))
 
     @property

@@ -258,15 +258,19 @@ class LanguageModel:
             parameter.requires_grad_(False)
         return frozen
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self, frozen: bool = True) -> dict[str, Tensor]:
         """A copy of this player's own weights, under names that do not contain the adapter's.
 
         Of weights that two parts share, such as tied embeddings, there is one copy, under the first one's name.
+
+        Args:
+            frozen: whether layers that nothing changes (`freezing`) are copied too.
         """
         own, mine = self.model.state_dict(keep_vars=True), f".{self.adapter}."
+        fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
-            if self.adapter is None or mine in name:
+            if (self.adapter is None or mine in name) and id(tensor) not in fixed:
                 names.setdefault(id(tensor), name)
         return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names.values()}
 
