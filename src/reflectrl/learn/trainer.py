@@ -197,9 +197,9 @@ class Trainer:
 
 
 def weights_of(model: Model) -> dict[str, Tensor]:
-    """A copy of a model's weights, frozen layers left out; of an adapter, its own only."""
+    """A copy of a model's weights; of an adapter, its own only. Frozen layers are left out, unless nothing learns."""
     if isinstance(model, LanguageModel):
-        return model.weights(frozen=False)
+        return model.weights(frozen=False) or model.weights()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
