@@ -28,8 +28,8 @@ PIECES = {"float32": 2.4, "bfloat16": 2.1}
 freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
 HEAP = 1.1
-"""How many times what is in use play and RL hold on a CPU in 16 bits: there most tensors are small enough for glibc's
-heap, which keeps what is freed, in pieces (measured 1.01 to 1.26)."""
+"""How many times what is in use loading, play and RL hold on a CPU in 16 bits: there most tensors are small enough for
+glibc's heap, which keeps what is freed, in pieces (measured 1.01 to 1.26)."""
 
 PASS = 4 * GIB
 """Activations to which learners cut their passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
@@ -83,7 +83,7 @@ class Need:
         references: copies of all of them from which RL is not to stray: 0 or 1.
         caches: keys and values of the episodes that are played, where prompts fill the context.
         rows: activations and logits of a pass of SFT, and of RL, where they do.
-        heap: how many times what is in use play and RL hold.
+        heap: how many times what is in use loading, play and RL hold.
     """
 
     weights: tuple[float, float]
@@ -99,7 +99,7 @@ class Need:
     @property
     def load(self) -> float:
         """While the last model is loaded."""
-        return sum(self.weights) + self.adapter + self.loading
+        return self.heap * (sum(self.weights) + self.adapter + self.loading)
 
     @property
     def play(self) -> float:
