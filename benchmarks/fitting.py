@@ -71,6 +71,8 @@ class Settings:
     """Whether to learn with gradient checkpointing."""
     frozen: int = 0
     """Lowest layers that learn nothing where training is full."""
+    device: str = "cpu"
+    """Where the models are; on a GPU, its memory is measured."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -110,7 +112,13 @@ def filling() -> Filling:
 
 def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
     """The recipe whose memory is told and measured."""
-    model = {"source": source, "context": settings.context, "dtype": dtype, "lora_rank": rank, "device": "cpu"}
+    model = {
+        "source": source,
+        "context": settings.context,
+        "dtype": dtype,
+        "lora_rank": rank,
+        "device": settings.device,
+    }
     model |= {"mixed_precision": "off", "chat": "off", "gradient_checkpointing": settings.checkpointing}
     model |= {"frozen_layers": 0 if rank else settings.frozen}
     rows = settings.batch
@@ -169,7 +177,7 @@ RUNS = {"play": play, "sft": sft, "rl": rl}
 
 def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
     """Bytes by which a forked process grows while a stage runs, at the peak; None where the system does not tell."""
-    if not CLEAR.exists():
+    if recipe.model.device == "cpu" and not CLEAR.exists():
         return None
     here, there = Pipe(duplex=False)
     server = get_context("forkserver")  # a clean process that has imported what all children need
@@ -187,6 +195,8 @@ def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
 
 def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> None:
     ready()
+    if recipe.model.device == "cuda":
+        torch.zeros(1, device="cuda")  # it is in use from now on, so its memory is what grows
     there.send(growth(lambda: run(recipe)))
 
 

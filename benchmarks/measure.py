@@ -7,6 +7,7 @@ import json
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from io import StringIO
@@ -48,9 +49,31 @@ def timed(function: Callable[[], Any]) -> float:
     return own if isinstance(own, float) else time.perf_counter() - start
 
 
+def _uses_gpu() -> bool:
+    """Return whether this process has computed on a GPU. (Asking a GPU that it has not would start one.)"""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
 def _wait_for_gpu() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _uses_gpu():
         torch.cuda.synchronize()
+
+
+def host_waits(function: Callable[[], Any]) -> int:
+    """Count how often the host waits for the GPU's answer during one call; 0 where no GPU computes.
+
+    Each wait leaves the GPU idle until the host has queued the next work. torch reports them as warnings.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if _uses_gpu():
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            function()
+        finally:
+            if _uses_gpu():
+                torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
 def interleaved(
@@ -201,9 +224,15 @@ def _growth(function: Callable[..., Any], prepare: Callable[..., Any] | None, ar
 def growth(function: Callable[[], Any]) -> int:
     """Bytes by which this process grows while a function runs, at the peak; 0 where the system does not tell.
 
-    What earlier calls have freed is handed back to the system first; otherwise it would be used again unseen.
+    Once the process computes on a GPU, this is the memory of the GPU. What earlier calls have freed is handed back to
+    the system first; otherwise it would be used again unseen.
     """
     gc.collect()
+    if _uses_gpu():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
     if not CLEAR.exists():
         function()
         return 0

@@ -21,8 +21,8 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import policy_prompt, reflector_prompt
 from reflectrl.types import Observation
 
-LOGITS_BYTES = 2 * 2**30
-"""The most that the logits of one forward pass may take; larger batches go through the model in parts."""
+LOGITS_BYTES = {"cpu": 2 * 2**30, "cuda": 4 * 2**30}
+"""The most that the logits of one forward pass may take, by device; larger batches go through the model in parts."""
 
 
 @dataclass
@@ -170,7 +170,7 @@ def policy_texts(labels: Labels, observations: Sequence[Observation], reflection
 def _parts(lm: LanguageModel, ids_BT: Tensor, mask_BT: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The batch in parts whose logits fit `LOGITS_BYTES` (a single row always fits)."""
     vocabulary = lm.core.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
-    rows = max(1, LOGITS_BYTES // (4 * ids_BT.shape[1] * vocabulary))
+    rows = max(1, LOGITS_BYTES[lm.device.type] // (4 * ids_BT.shape[1] * vocabulary))
     return zip(ids_BT.split(rows), mask_BT.split(rows), strict=True)
 
 

@@ -39,7 +39,7 @@ from reflectrl.players.policy import Policy, Reflector, draw
 from reflectrl.prompts import reflector_prompt, tokenize
 from reflectrl.types import Episode, Sampling, Step
 
-from .measure import count_flops, gemm_rate, growth, interleaved, timed
+from .measure import count_flops, gemm_rate, growth, host_waits, interleaved, timed
 from .plain import PlainPair, Tokens, play_tick
 from .settings import Settings, main, note
 from .workloads import Workload, bench_model, records, reflection_ids, workload
@@ -62,7 +62,7 @@ class Script:
 def draw_as_written(logits_BV: Tensor, scripts: Sequence[Any], sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Sample as always, then take the scripts' next tokens."""
     _, logprobs_B = draw(logits_BV, [script.generator for script in scripts], sampling)
-    return torch.tensor([next(script.tokens) for script in scripts]), logprobs_B
+    return torch.tensor([next(script.tokens) for script in scripts], device=logits_BV.device), logprobs_B
 
 
 class ScriptedReflector(Reflector):
@@ -249,7 +249,23 @@ class Cell:
             "per pass": plain_watch.written / max(1, watch.written - watch.drafted),
             "plain MiB": plain_watch.peak / 2**20,
             "MiB": watch.peak / 2**20,
+            "waits/pass": self.waits_per_pass(),
         }
+
+    def waits_per_pass(self) -> float | None:
+        """How often the host waits for the GPU in a forward pass of the engine; None on a CPU, which is the host."""
+        if self.lm.device.type == "cpu":
+            return None
+        passes = 0
+
+        def count(tick: Callable[[], None]) -> float:
+            nonlocal passes
+            before = sum(model.counters.passes for model in self.engine.models)
+            waits = host_waits(tick)
+            passes += sum(model.counters.passes for model in self.engine.models) - before
+            return waits
+
+        return self.engine_ticks(count) / passes
 
     def prompt(self, tick: int) -> Ids:
         step = self.episodes[0].steps[tick]
@@ -324,7 +340,7 @@ def body(lm: LanguageModel) -> int:
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell."""
-    made = {"device": settings.device, "dtype": settings.dtype, "mixed_play": settings.mixed_play}
+    made = settings.player | {"mixed_play": settings.mixed_play}
     speculative = settings.speculative == "on"
     return [
         note(Cell(*cell, speculative, settings.shares, **made).row(settings.repetitions, settings.heavy))

@@ -37,6 +37,8 @@ class Settings:
     """Where the models are."""
     dtype: str = "float32"
     """Their weights."""
+    lora_rank: int = 0
+    """Rank of a LoRA adapter, which then learns in the place of the weights; 0 for none."""
     mixed_play: Literal["on", "off"] = "off"
     """Whether the engine plays with matrix products in bfloat16."""
     speculative: Literal["on", "off"] = "on"
@@ -48,6 +50,12 @@ class Settings:
     def models(self) -> tuple[str, ...]:
         """What `bench_model` is to load or make: the pretrained model, else the sizes."""
         return (self.model,) if self.model else self.sizes
+
+    @property
+    def player(self) -> dict[str, Any]:
+        """The arguments of `bench_model` that make the model of one player."""
+        made = {"device": self.device, "dtype": self.dtype, "lora_rank": self.lora_rank}
+        return made | ({"adapter": "policy", "lora_alpha": 32} if self.lora_rank else {})
 
     def cells(self) -> list[tuple[str, str, int]]:
         """(size, workload, batch) of every row."""

@@ -28,14 +28,14 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.machine import has_fast_bfloat16
 from reflectrl.players.policy import Policy
 
-from .measure import count_flops, gemm_rate, interleaved
+from .measure import count_flops, gemm_rate, growth, interleaved
 from .plain import LOGITS_BYTES
 from .plain_learning import trainer_sft
 from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
 STEPS = 24
-TOKENS = 6_000
+TOKENS = {"cpu": 6_000, "cuda": 60_000}
 """Useful tokens of a training: as many steps as it takes, up to `STEPS`, lest beginning and end count for much."""
 
 SCORES_BYTES = 2 * 2**30
@@ -61,20 +61,23 @@ def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps
     return time.perf_counter() - start
 
 
-def fitting(batch: int, logits_bytes: int) -> int:
+def fitting(batch: int, logits_bytes: int, device: str) -> int:
     """The greatest divisor of a batch whose rows' logits fit `LOGITS_BYTES`; at least one row."""
-    return max(n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or n * logits_bytes <= LOGITS_BYTES))
+    return max(
+        n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or n * logits_bytes <= LOGITS_BYTES[device])
+    )
 
 
 def row(size: str, name: str, batch: int, precision: str, settings: Settings) -> dict[str, Any]:
     """One cell; the plain side and ours see every row once."""
     bf16 = precision == "bf16"
-    lm = bench_model(size, workload(name), mixed_precision="on" if bf16 else "off", device=settings.device)
+    lm = bench_model(size, workload(name), **settings.player | {"mixed_precision": "on" if bf16 else "off"})
     mean = sum(len(one.ids) for one in examples_of(lm, name, batch)) / batch
-    steps = max(1, min(STEPS, int(TOKENS / (mean * batch))))
+    steps = max(1, min(STEPS, int(TOKENS[lm.device.type] / (mean * batch))))
     examples = examples_of(lm, name, batch * steps)
     tokens = sum(len(one.ids) for one in examples)
-    minibatch = fitting(batch, 4 * max(len(one.ids) for one in examples) * lm.core.config.vocab_size)
+    logits_bytes = 4 * max(len(one.ids) for one in examples) * lm.core.config.vocab_size
+    minibatch = fitting(batch, logits_bytes, lm.device.type)
     plain = partial(trainer_sft, lm, examples, batch, steps, bf16=bf16, minibatch=minibatch)
     runs = {
         "padded": lambda: plain().seconds,
@@ -85,6 +88,7 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
         del runs["packed"]
     rate = gemm_rate(torch.bfloat16 if bf16 else torch.float32, lm.device)
     flops = count_flops(runs["engine"])
+    peaks = {side: growth(run) for side, run in runs.items()}
     seconds = {key: statistics.median(taken) for key, taken in interleaved(runs, settings.repetitions, False).items()}
     speeds = {side: tokens / taken for side, taken in seconds.items()}
     best = max(speed for side, speed in speeds.items() if side != "engine")
@@ -98,12 +102,16 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
         "tokens/s": speeds["engine"],
         "speed-up": speeds["engine"] / best,
         "mfu": flops / seconds["engine"] / rate,
+        "padded MiB": peaks["padded"] / 2**20,
+        "MiB": peaks["engine"] / 2**20,
     }
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
     """A row per cell and precision; bfloat16 only where the machine computes it, and does not imitate it."""
     precisions = ("fp32", "bf16") if has_fast_bfloat16(torch.device(settings.device)) else ("fp32",)
+    if settings.dtype == "bfloat16":  # so are the products, whatever is asked for
+        precisions = precisions[-1:]
     return [note(row(*cell, precision, settings)) for cell in settings.cells() for precision in precisions]
 
 

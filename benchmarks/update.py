@@ -22,7 +22,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import Policy
 from reflectrl.types import Sampling, Step
 
-from .measure import counted, gemm_rate, growth, interleaved
+from .measure import counted, gemm_rate, growth, host_waits, interleaved
 from .plain import LOGITS_BYTES
 from .plain_learning import update_gradients
 from .settings import Settings, main, note
@@ -58,9 +58,9 @@ def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
     """One cell."""
     steps = consecutive(name, batch)
-    lm = bench_model(size, workload(name), device=settings.device, dtype=settings.dtype)
+    lm = bench_model(size, workload(name), **settings.player)
     longest = max(len(Policy(lm).prompt(step.observation, step.reflection)) for step in steps)
-    minibatch = max(1, min(batch, LOGITS_BYTES // (4 * longest * lm.core.config.vocab_size)))
+    minibatch = max(1, min(batch, LOGITS_BYTES[lm.device.type] // (4 * longest * lm.core.config.vocab_size)))
     plain, engine = lambda: update_gradients(lm, steps, minibatch), lambda: engine_gradients(lm, steps)
     rate = gemm_rate(lm.dtype, lm.device)
     gradients, peaks, tokens, seconds, flops = {}, {}, {}, {}, {}
@@ -75,6 +75,7 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
         gradients[name_of] = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])
     difference = float((gradients["engine"] - gradients["plain"]).norm() / gradients["plain"].norm())
     gradients.clear()
+    waits = None if lm.device.type == "cpu" else host_waits(lambda: clean(lm, engine))
     if flops["plain"] < settings.heavy:  # else what was counted is timed, too
         runs = {"plain": lambda: clean(lm, plain), "engine": lambda: clean(lm, engine)}
         again = interleaved(runs, settings.repetitions, warm_up=False)
@@ -96,6 +97,7 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
         "read": tokens["engine"] / batch,
         "plain MiB": peaks["plain"] / 2**20,
         "MiB": peaks["engine"] / 2**20,
+        "waits/pass": waits,
         "difference": difference,
     }
 

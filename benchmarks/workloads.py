@@ -173,10 +173,10 @@ def make_bench_model(
 def make_tokenizer(name: str) -> Any:
     """The tokenizer of a workload, at most `TOKENS` tokens, each choice label one of them."""
     made = workload(name)
-    return train_tokenizer(_texts(made), TOKENS - made.choices, made.choices)
+    return train_tokenizer(texts_of(made), TOKENS - made.choices, made.choices)
 
 
-def _texts(made: Workload) -> Iterator[str]:
+def texts_of(made: Workload) -> Iterator[str]:
     """All that the players of a few episodes read and write."""
     labels = [str(i) for i in range(1, made.choices + 1)]
     for episode in records(made, 8):

@@ -13,6 +13,8 @@ import pytest
 import reflectrl
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
+if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 STRANGER = str(Path(__file__).parent / "stranger")
 """An installed package with an environment, "corridor", as far as these tests and the processes they start can see."""
 sys.path.append(STRANGER)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.measure import count_flops
-from benchmarks.plain import PlainPair, label_scores, play_tick, policy_texts, score_actions, tokenized
+from benchmarks.plain import LOGITS_BYTES, PlainPair, label_scores, play_tick, policy_texts, score_actions, tokenized
 from benchmarks.workloads import records, reflection_lengths, workload
 from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import policy_prompt, reflector_prompt
@@ -79,7 +79,7 @@ def test_scores_do_not_depend_on_padding_or_on_the_size_of_the_parts(
         alone = torch.cat([label_scores(lm, labels, *tokenized(lm, [text], "right")) for text in texts])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
     assert passes(lm, lambda: pair.act(seen, reflections)) == 1
-    monkeypatch.setattr("benchmarks.plain.LOGITS_BYTES", 1)
+    monkeypatch.setitem(LOGITS_BYTES, "cpu", 1)
     assert passes(lm, lambda: pair.act(seen, reflections)) == len(steps)
 
 

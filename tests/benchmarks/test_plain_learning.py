@@ -94,7 +94,7 @@ def test_accumulated_gradients_are_those_of_the_batch(tiny: Callable[..., Langua
     ("batch", "share", "rows"), [(16, 0.05, 16), (16, 0.2, 4), (16, 0.3, 2), (12, 0.2, 4), (64, 3.0, 1), (1, 0.1, 1)]
 )
 def test_as_many_rows_as_fit_go_through_at_a_time(batch: int, share: float, rows: int) -> None:
-    assert fitting(batch, int(share * LOGITS_BYTES)) == rows
+    assert fitting(batch, int(share * LOGITS_BYTES["cpu"]), "cpu") == rows
 
 
 def test_each_training_has_its_own_precision(tiny: Callable[..., LanguageModel]) -> None:

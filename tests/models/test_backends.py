@@ -49,7 +49,7 @@ def generators(count: int, seed: int = 0) -> list[np.random.Generator]:
 @torch.no_grad()
 def full_logp(lm: LanguageModel, ids: Sequence[int]) -> torch.Tensor:
     """Log-probabilities (T, V) after each token, by the model's own forward pass without cache, padding or company."""
-    return lm.model(torch.tensor([list(ids)])).logits[0].log_softmax(-1)
+    return lm.model(torch.tensor([list(ids)], device=lm.device)).logits[0].log_softmax(-1)
 
 
 def greedy_by_hand(lm: LanguageModel, prompt: Sequence[int], count: int) -> tuple[list[int], list[float]]:
@@ -146,17 +146,17 @@ def test_choice_logits_are_rows_of_the_whole_head_whatever_the_padding(
         logits_NA = choice_logits(lm, prompts, labels)
     for prompt, row in zip(prompts, logits_NA, strict=True):
         with torch.no_grad():
-            whole = lm.model(torch.tensor([list(prompt)])).logits[0, -1]
+            whole = lm.model(torch.tensor([list(prompt)], device=lm.device)).logits[0, -1]
         assert row.tolist() == pytest.approx(whole[labels].tolist(), abs=1e-4)
 
 
 def test_choice_logits_count_the_bias_of_a_head(models: dict[str, LanguageModel]) -> None:
     lm = models["gpt2"]
     head = lm.core.lm_head
-    head.bias = torch.nn.Parameter(torch.arange(head.weight.shape[0], dtype=torch.float32))
+    head.bias = torch.nn.Parameter(torch.arange(head.weight.shape[0], dtype=torch.float32, device=lm.device))
     try:
         hidden_ND = lm.backend.read(apart(prompts_of([4, 7])))
-        rows = torch.tensor([5, 200])
+        rows = torch.tensor([5, 200], device=lm.device)
         assert torch.allclose(lm.backend.logits(hidden_ND, rows), lm.backend.logits(hidden_ND)[:, rows], atol=1e-4)
     finally:
         head.bias = None

@@ -30,6 +30,7 @@ from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, ext
 from reflectrl.models.text_scoring import make_trie
 from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
+from tests.device import DEVICE
 from tests.models.test_families import check_exact
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
@@ -176,7 +177,8 @@ def test_an_updates_gradients_are_those_of_the_other_way(pair: Pair, family: str
     found = []
     for one in (as_on_a_gpu(lm), lm):
         logits_PA, _ = one.backend.score(prompts, [answers] * len(prompts), scoring)
-        loss = (logits_PA * torch.linspace(-1, 1, logits_PA.numel()).view_as(logits_PA)).sum()
+        weights_N = torch.linspace(-1, 1, logits_PA.numel(), device=logits_PA.device)
+        loss = (logits_PA * weights_N.view_as(logits_PA)).sum()
         found.append(torch.autograd.grad(loss, lm.parameters(), allow_unused=True))
     pairs = [(a, b) for a, b in zip(*found, strict=True) if b is not None and a is not None]
     assert len(pairs) > 5
@@ -221,7 +223,7 @@ def test_a_model_proves_this_way_too_and_goes_another_where_it_is_wrong(
 
 @pytest.mark.parametrize("name", ["gemma3_text", "phi", "granite", "llama-yarn", "gpt_neox", "qwen3"])
 def test_other_families_are_exact_this_way(name: str) -> None:
-    lm = LanguageModel(tiny_model(name), Marks(), context=64, shortcuts=Shortcuts(batched=True))
+    lm = LanguageModel(tiny_model(name).to(DEVICE), Marks(), context=64, shortcuts=Shortcuts(batched=True))
     found, said = find_shortcuts(lm, name)
     assert found.packed and found.batched and not said
     check_exact(replace(lm, shortcuts=found))

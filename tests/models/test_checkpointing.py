@@ -16,6 +16,7 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.sharing import pack
 from reflectrl.types import UserError
+from tests.device import DEVICE
 
 HISTORY = tuple(range(20, 60))
 PROMPTS = [(*HISTORY, 7, 8, 9), (*HISTORY, 11, 12), (5, 6, 7)]
@@ -31,7 +32,7 @@ def learned(lm: LanguageModel) -> tuple[Tensor, Tensor, float]:
 
     own = {p.untyped_storage().data_ptr() for p in lm.model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11], device=lm.device))
     logits.log_softmax(-1)[:, 0].sum().backward()
     gradients = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])
     return logits.detach(), gradients, sum(size for place, size in kept.items() if place not in own)
@@ -46,7 +47,7 @@ def test_gradients_are_equal_and_less_is_kept(
     found = []
     for checkpointing in (False, True):
         config = ModelConfig(
-            context=128, backend=backend, lora_rank=rank, gradient_checkpointing=checkpointing, device="cpu"
+            context=128, backend=backend, lora_rank=rank, gradient_checkpointing=checkpointing, device=DEVICE
         )
         lm = load_model(tiny_folder(family), config, "policy")
         with torch.random.fork_rng():
@@ -81,7 +82,7 @@ def test_nothing_of_attention_is_kept(
         lm = load_model(tiny_folder(family), ModelConfig(context=128, gradient_checkpointing=checkpointing))
         lm = replace(lm, shortcuts=replace(lm.shortcuts, batched=batched))
         seen.clear()
-        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+        logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11], device=lm.device))
         assert len(seen) > 6
         alive.append(sum(one() is not None for one in seen))
         logits.log_softmax(-1)[:, 0].sum().backward()

@@ -13,7 +13,7 @@ from benchmarks.families import FAMILIES, PLAIN, POSITIONS, VARIANTS, VOCAB, Mar
 from reflectrl.config import ModelConfig
 from reflectrl.models import proof
 from reflectrl.models.backend import Answers
-from reflectrl.models.lm import LanguageModel
+from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.load import load_model
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.proof import prove, told
@@ -21,6 +21,7 @@ from reflectrl.models.scratch import train_tokenizer
 from reflectrl.models.sharing import Ids, KVCache, pack
 from reflectrl.players.policy import sampler
 from reflectrl.types import Episode, Sampling, UserError
+from tests.device import DEVICE, ON_GPU
 from tests.models.calls import cached_text_logits, choice_logits
 from tests.models.test_load import rl_step, sft_steps
 
@@ -29,7 +30,8 @@ TEXTS = Answers(((7, 1), (3, 9, 1)), (1, 2))
 
 
 def proved(model: Any) -> LanguageModel:
-    return prove(LanguageModel(model, Marks(), context=64), "tiny")
+    model = model.to(DEVICE)
+    return prove(LanguageModel(model, Marks(), context=64, shortcuts=Shortcuts(batched=ON_GPU)), "tiny")
 
 
 def prompts() -> list[Ids]:
@@ -44,7 +46,7 @@ def own_logits(core: Any, ids: Ids) -> Tensor:
     before = core.config._attn_implementation
     core.set_attn_implementation("eager")
     try:
-        logits: Tensor = core(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        logits: Tensor = core(input_ids=torch.tensor([ids], device=core.device), use_cache=False).logits[0]
     finally:
         core.set_attn_implementation(before)
     return logits
@@ -66,13 +68,13 @@ def gradients(core: Any, logits_PA: Tensor) -> Tensor:
 
 
 def same(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found.cpu(), wanted.cpu(), atol=1e-4, rtol=1e-4)
 
 
 def check_exact(lm: LanguageModel) -> None:
     """Choices, packed gradients, growing prompts, written texts and scored texts against the model's own numbers."""
     core: Any = lm.core
-    asked, rows = prompts(), torch.tensor(LABELS)
+    asked, rows = prompts(), torch.tensor(LABELS, device=core.device)
     wanted_PA = torch.stack([own_logits(core, prompt)[-1] for prompt in asked])[:, rows]
     logits_PA = lm.backend.logits(lm.backend.read(pack(asked)), rows)
     same(logits_PA, wanted_PA)
@@ -103,7 +105,7 @@ def test_the_numbers_of_every_family_are_the_models_own(name: str) -> None:
 @pytest.mark.parametrize("name", ["falcon_h1-multipliers", "gemma3_text-capped", "hyperclovax-multipliers", "nanochat"])
 def test_a_head_of_its_own_kind_is_noticed_in_an_untrained_model(name: str) -> None:
     """Its logits are so small that a soft cap changes nothing yet, but it is going to be trained."""
-    model, ids = tiny_model(name, large=False), torch.tensor([prompts()[0]])
+    model, ids = tiny_model(name, large=False), torch.tensor([prompts()[0]], device=DEVICE)
     lm = proved(model)
     model.get_output_embeddings().weight.data.mul_(300)
     with torch.no_grad():
@@ -227,5 +229,5 @@ def test_an_adapter_is_computed_wherever_it_stands(target: str, folder: Callable
     lm = load_model(tmp_path / "adapter", ModelConfig(context=128, lora_rank=2), "policy")
     ids = (5, 9, 33, 7, 4)
     with torch.inference_mode():
-        found = lm.backend.logits(lm.backend.read(pack([ids]), "all"), torch.tensor(LABELS))
-        same(found, lm.model(input_ids=torch.tensor([ids])).logits[0][:, LABELS])
+        found = lm.backend.logits(lm.backend.read(pack([ids]), "all"), torch.tensor(LABELS, device=lm.device))
+        same(found, lm.model(input_ids=torch.tensor([ids], device=lm.device)).logits[0][:, LABELS])

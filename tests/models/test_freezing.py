@@ -15,16 +15,17 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.models.sharing import pack
 from reflectrl.types import UserError
+from tests.device import DEVICE
 
 PROMPTS = [(*range(20, 60), 7, 8, 9), (*range(20, 60), 11, 12), (5, 6, 7)]
 
 
 def loaded(folder: Path, frozen: int, **more: str) -> LanguageModel:
-    return load_model(folder, ModelConfig(context=128, device="cpu", frozen_layers=frozen, **more))  # type: ignore[arg-type]
+    return load_model(folder, ModelConfig(context=128, device=DEVICE, frozen_layers=frozen, **more))  # type: ignore[arg-type]
 
 
 def gradients(lm: LanguageModel) -> dict[str, Tensor]:
-    logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11]))
+    logits = lm.backend.logits(lm.backend.read(pack(PROMPTS)), torch.tensor([7, 3, 11], device=lm.device))
     logits.log_softmax(-1)[:, 0].sum().backward()
     return {name: p.grad for name, p in lm.model.named_parameters() if p.grad is not None}
 

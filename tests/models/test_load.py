@@ -81,7 +81,7 @@ def rl_step(lm: LanguageModel, kl_coef: float = 0.1) -> None:
     policy = Policy(lm, Sampling(1.0))
     jobs = [Job(task, seed) for seed, task in enumerate(make(ENV).tasks("train")[:6])]
     steps = flatten(policy, list(rollout(jobs, lambda: make(ENV), policy, AnalystPlayer())), 1.0)
-    critic = ValueHead(lm.hidden_size)
+    critic = ValueHead(lm.hidden_size).to(lm.device)
     config = RLConfig(baseline="critic", kl_coef=kl_coef, max_grad_norm=1.0)
     reference = Policy(lm.frozen_copy(), policy.sampling) if kl_coef else None
     optimizer = torch.optim.AdamW([*lm.parameters(), *critic.parameters()], lr=1e-3, weight_decay=0.0)

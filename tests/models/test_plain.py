@@ -54,7 +54,7 @@ def test_it_reads_what_the_packed_one_reads(pair: Pair, family: str, adapters: b
     with torch.no_grad():
         for asked, at in ((prompts(), "ends"), (packing, "ends"), (packing, "all"), (packing, [3, 0, 30, 3])):
             same(plain(lm).backend.read(asked, at), lm.backend.read(asked, at))  # type: ignore[arg-type]
-        hidden_ND, rows = lm.backend.read(prompts()), torch.tensor([5, 9])
+        hidden_ND, rows = lm.backend.read(prompts()), torch.tensor([5, 9], device=lm.device)
         same(plain(lm).backend.logits(hidden_ND, rows), lm.backend.logits(hidden_ND, rows))
 
 

@@ -31,7 +31,7 @@ def plain_logp(lm: LanguageModel, ids: Ids) -> torch.Tensor:
     """Log-probabilities (T, V) after each token, by Hugging Face's own forward pass: fresh prompt, no cache."""
     lm.activate()
     assert lm.adapter is None or lm.model.active_adapter == lm.adapter
-    return lm.model(torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
+    return lm.model(torch.tensor([ids], device=lm.device), use_cache=False).logits[0].log_softmax(-1)
 
 
 def some(rng: np.random.Generator, count: int) -> Ids:
@@ -90,12 +90,13 @@ def test_the_same_prompts_in_other_company_give_the_same_rows(pair: Pair, family
 def test_gradients_of_what_is_read_are_those_of_the_plain_model(pair: Pair, family: str) -> None:
     lm, rng = pair(family, True)[0], np.random.default_rng(3)
     prompts = [some(rng, length) for length in (3, 40, 21)]
-    weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0))
+    weights = torch.randn(3, lm.hidden_size, generator=torch.Generator().manual_seed(0)).to(lm.device)
     lm.backend.logits(lm.backend.read(apart(prompts)) * weights).logsumexp(-1).sum().backward()
     found = [p.grad.clone() for p in lm.parameters() if p.grad is not None]
     lm.model.zero_grad()
     states = [
-        lm.model(torch.tensor([p]), output_hidden_states=True, use_cache=False).hidden_states[-1] for p in prompts
+        lm.model(torch.tensor([p], device=lm.device), output_hidden_states=True, use_cache=False).hidden_states[-1]
+        for p in prompts
     ]
     lm.backend.logits(torch.stack([state[0, -1] for state in states]) * weights).logsumexp(-1).sum().backward()
     expected = [p.grad.clone() for p in lm.parameters() if p.grad is not None]

@@ -40,12 +40,14 @@ def naive(lm: LanguageModel, prompt: Ids, texts: Answers, scoring: Scoring) -> T
     lm.activate()
     found = []
     for ids, words in zip(texts.ids, texts.words, strict=True):
-        logits_TV = lm.model(torch.tensor([[*prompt, *ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        ids_1T = torch.tensor([[*prompt, *ids]], device=lm.device)
+        logits_TV = lm.model(ids_1T, use_cache=False).logits[0, len(prompt) - 1 : -1]
         if scoring == "trie":
             for t in range(len(ids)):
                 allowed = {other[t] for other in texts.ids if len(other) > t and other[:t] == ids[:t]}
                 banned = [token for token in range(logits_TV.shape[1]) if token not in allowed]
-                logits_TV = logits_TV.index_put((torch.tensor(t), torch.tensor(banned)), torch.tensor(-torch.inf))
+                keys = torch.tensor(t), torch.tensor(banned)
+                logits_TV = logits_TV.cpu().index_put(keys, torch.tensor(-torch.inf)).to(lm.device)
         logp = logits_TV.log_softmax(-1)[range(len(ids)), ids].sum()
         found.append(logp / {"token": len(ids), "word": words}.get(scoring, 1))
     return torch.stack(found)
@@ -107,7 +109,8 @@ def test_gradients_are_those_of_a_pass_per_action(pair: Pair, family: str, scori
 
 def _gradients(lm: LanguageModel, rows: Sequence[Tensor]) -> list[Tensor]:
     """Of a fixed function of the rows, which weighs every action otherwise."""
-    sum((row[row.isfinite()] * torch.arange(1.0, 1 + int(row.isfinite().sum()))).sum() for row in rows).backward()  # type: ignore
+    finite = [row[row.isfinite()] for row in rows]
+    sum((row * torch.arange(1.0, 1 + len(row), device=row.device)).sum() for row in finite).backward()  # type: ignore
     found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in lm.parameters()]
     lm.model.zero_grad()
     assert any(grad.abs().max() > 0 for grad in found)

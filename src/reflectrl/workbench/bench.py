@@ -57,6 +57,8 @@ class Bench:
     """Where the models are: cpu, cuda ..."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Their weights."""
+    lora_rank: int = 0
+    """Rank of a LoRA adapter, which then learns in the place of the weights; 0 for none."""
     mixed_play: Literal["on", "off"] = "off"
     """Whether the engine plays with matrix products in bfloat16 (the plain side does not)."""
     speculative: Literal["on", "off"] = "on"

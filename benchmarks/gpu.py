@@ -1,0 +1,311 @@
+"""One command for the hour when a GPU is at hand: tests on it, speed and memory beside Hugging Face, whole recipes.
+
+    python -m benchmarks.gpu results/ --minutes 8           # on a machine with a GPU; no network is needed
+    python -m benchmarks.gpu results/ --rehearse            # the same parts, tiny, on a CPU: run by the tests
+
+Every part is a command in a process of its own with a time limit, so that a failure costs its part only. Its rows are
+appended to `results/gpu.jsonl` as they come, its whole output to `results/NAME.log`. A part that would begin when the
+time is over is skipped, and named. `scripts/gpu_day.sh` prepares what such a machine may lack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from reflectrl.pipeline.results import commit
+
+from .measure import gemm_rate, report
+
+ROOT = Path(__file__).parents[1]
+
+TESTS = (
+    "tests/models/test_families.py", "tests/models/test_batched.py", "tests/models/test_backends.py",
+    "tests/models/test_reading.py", "tests/models/test_speculative.py", "tests/models/test_text_scoring.py",
+    "tests/models/test_plain.py", "tests/models/test_load.py", "tests/models/test_checkpointing.py",
+    "tests/models/test_freezing.py", "tests/learn/test_packed_update.py", "tests/pipeline/test_kills.py",
+)  # fmt: skip
+"""Families, packed gradients, generation, SFT and RL steps, 16 bits, and runs that are killed and continued."""
+
+REHEARSED_TESTS = ("tests/models/test_freezing.py::test_what_learns_has_the_same_gradients",)
+
+PATIENCE = 10
+"""Times as long as on a GPU that the parts of a rehearsal may take: other tests compute beside it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where results go, and how long it may take."""
+
+    out: Annotated[Path, tyro.conf.Positional]
+    """Folder for results; rows are appended to its `gpu.jsonl`."""
+    minutes: float = 8.0
+    """Time for everything; parts that would begin later are skipped."""
+    device: str = "cuda"
+    """Where models are."""
+    rehearse: bool = False
+    """Run every part with tiny models on the CPU: a check of this program, not a measurement."""
+    only: tuple[str, ...] = ()
+    """Parts to run, by the beginnings of their names; all if none is given."""
+    models: str = ""
+    """Folder that already holds the models of `benchmarks.shapes`; they are made anew where it is not given."""
+    workers: int = 8
+    """Processes that share the tests."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command whose rows are collected.
+
+    Attributes:
+        words: arguments of the interpreter.
+        seconds: its time limit.
+        variables: changes of the process's environment.
+        about: what is added to each of its rows.
+    """
+
+    name: str
+    words: Sequence[str]
+    seconds: float
+    variables: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model that is measured, and the precision and training with which people use its size."""
+
+    name: str
+    options: tuple[str, ...]
+    batches: tuple[int, ...] = (16, 64, 256)
+
+
+SHAPES = (
+    Shape("4x256", ("--dtype", "bfloat16")),
+    Shape("smollm2-135m", ("--dtype", "bfloat16")),
+    Shape("llama-1.5b", ("--dtype", "bfloat16", "--lora-rank", "64")),
+)
+"""Weights are in bfloat16 on both sides, so that products run at one rate, beside which they are shown."""
+
+
+def parts(settings: Settings, models: Path) -> Iterator[Part]:
+    """All parts in their order: what says whether anything works comes first."""
+    tiny, device = settings.rehearse, "cpu" if settings.rehearse else settings.device
+    shapes = (Shape("tiny", ("--lora-rank", "2"), (3,)),) if tiny else SHAPES
+    tests = REHEARSED_TESTS if tiny else TESTS
+    junit = settings.out / "tests.xml"
+    workers = () if tiny else ("-n", str(settings.workers))
+    pytest = ("-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *workers, f"--junitxml={junit}")
+    yield Part("tests", pytest, 150, {"REFLECTRL_DEVICE": device, "CUDA_VISIBLE_DEVICES": "" if tiny else "0"})
+
+    made = ("--names", *(shape.name for shape in shapes), "--device", device)
+    if not settings.models:
+        yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 60)
+
+    common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18")
+    repetitions = ("--repetitions", "1" if tiny else "2")
+    for program, seconds in (("play", 60), ("update", 40), ("sft", 40)):
+        for shape in shapes:
+            cells = ("--batches", *map(str, shape.batches), "--model", str(models / shape.name), *shape.options)
+            words = ("-m", f"benchmarks.{program}", *common, *repetitions, *cells)
+            yield Part(f"{program} {shape.name}", words, seconds)
+
+    for shape in shapes:
+        cells = ("--batches", str(shape.batches[min(1, len(shape.batches) - 1)]), *shape.options)
+        words = ("-m", "benchmarks.profiled", *common, *cells, "--model", str(models / shape.name))
+        yield Part(f"profile {shape.name}", words, 40)
+
+    yield from _memory(tiny, device, shapes, models)
+    yield from _recipes(tiny, device, shapes, models)
+
+
+def _memory(tiny: bool, device: str, shapes: Sequence[Shape], models: Path) -> Iterator[Part]:
+    """Peak memory beside the estimate, for the pretrained shapes."""
+    shape = ("--context", "128", "--batch", "2") if tiny else ("--context", "512", "--batch", "16")
+    for name in ("tiny",) if tiny else ("smollm2-135m", "llama-1.5b"):
+        words = ("-m", "benchmarks.fitting", "--model", str(models / name), "--no-gpt2", "--device", device, *shape)
+        some = ("--trainings", "LoRA", "--dtypes", "bfloat16") if name != "smollm2-135m" else ()
+        yield Part(f"memory {name}", (*words, *some), 60)
+
+
+def _recipes(tiny: bool, device: str, shapes: Sequence[Shape], models: Path) -> Iterator[Part]:
+    """Two shipped recipes, shortened, through the command line: `taxi-smollm`, and `alfworld-hub` with made games."""
+    run = ("-m", "reflectrl", "run")
+    home = models.parent / "runs"
+    cache = {"REFLECTRL_DATA": str(home / "data")}
+    on = ("--model.device", device, "--processes", "1", "--seeds", "0")
+    few = "2" if tiny else "60"
+    source = ("--model.source", str(models / ("tiny" if tiny else "smollm2-135m")))
+    short = (
+        "--arms", "sft,reflect-rl", "--sft.steps", few, "--sft.eval-every", few, "--sft.eval-rows", "8",
+        "--rl.updates", "2", "--rl.eval-every", "2", "--rl.eval-episodes", "4", "--eval.episodes", "4",
+        *(("--rl.episodes", "2", "--model.frozen-layers", "1", "--env.horizon", "4", "--teach.tasks", "2") if tiny
+          else ()),
+    )  # fmt: skip
+    yield Part(
+        "run taxi-smollm", (*run, "taxi-smollm", "--folder", str(home / "taxi"), *source, *on, *short), 90, cache
+    )
+
+    games = ("-m", "reflectrl", "data", "alfworld", "--generate", "10" if tiny else "40")
+    yield Part("games", games, 60, cache)
+    source = ("--model.source", str(models / ("tiny" if tiny else "llama-1.5b")))
+    few = "2" if tiny else "4"
+    short = (
+        "--arms", "reflect-rl", "--sft.steps", few, "--sft.policy-steps", few, "--sft.eval-every", few,
+        "--sft.eval-rows", "8", "--sft.batch-size", "4" if tiny else "16", "--rl.updates", "1", "--rl.eval-every", "1",
+        "--rl.eval-episodes", "2", "--rl.episodes", "2" if tiny else "16", "--rl.group", "2" if tiny else "8",
+        "--rl.curriculum", "none", "--env.horizon", "3" if tiny else "10", "--teach.tasks", "4" if tiny else "16",
+        "--eval.episodes", "2", *(("--model.lora-rank", "2", "--play.reflection-tokens", "8") if tiny else ()),
+    )  # fmt: skip
+    yield Part(
+        "run alfworld-hub", (*run, "alfworld-hub", "--folder", str(home / "alf"), *source, *on, *short), 120, cache
+    )
+
+
+class Results:
+    """The file of rows, one JSON object a line, written as they come."""
+
+    def __init__(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out, self.path = out, out / "gpu.jsonl"
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row and write it through to the disk."""
+        self.rows.append(dict(row))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def run(self, part: Part) -> None:
+        """Run a part within its time limit; rows are lines of its output that hold a JSON object."""
+        log, start = self.out / f"{part.name.replace(' ', '-')}.log", time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *part.words],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that what a part has started ends with it
+        )
+        alarm = threading.Timer(part.seconds, lambda: _kill(process))
+        alarm.start()
+        assert process.stdout is not None
+        last = ""
+        with log.open("w", encoding="utf-8") as file:
+            for line in process.stdout:
+                file.write(line)
+                last = line.strip() or last
+                if line.startswith("{") and (row := _row(line)) is not None:
+                    self.add({"part": part.name, **part.about, **row})
+        code = process.wait()
+        late = not alarm.is_alive()
+        alarm.cancel()
+        seconds = round(time.perf_counter() - start, 1)
+        ended = "time limit" if late else "done" if code == 0 else f"exit code {code}: {last[:300]}"
+        self.add({"part": part.name, "ended": ended, "seconds": seconds})
+        print(f"{part.name:24} {seconds:6.1f} s  {ended}", flush=True)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(process.pid, 9)
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the figures were measured on: card, driver's torch, commit, and the rates that bound everything."""
+    about = {"commit": commit(), "torch": torch.__version__, "python": platform.python_version()}
+    if torch.device(device).type != "cuda":
+        return {"part": "machine", "card": platform.processor() or "CPU", **about}
+    free, total = torch.cuda.mem_get_info()
+    rates = {
+        f"TFLOP/s {name}": gemm_rate(dtype, device) / 1e12
+        for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))
+    }
+    whole = torch.empty(2**30, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(whole)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    copy.copy_(whole)
+    start.record()
+    for _ in range(20):
+        copy.copy_(whole)
+    end.record()
+    torch.cuda.synchronize()
+    about |= {"card": torch.cuda.get_device_name(), "GiB": total / 2**30, "free GiB": free / 2**30, **rates}
+    return {"part": "machine", **about, "copied TB/s": 20 * 2 * 2**30 / start.elapsed_time(end) / 1e9}
+
+
+def test_results(path: Path) -> Iterator[dict[str, Any]]:
+    """A row with the counts of a JUnit file, and one for each test that failed."""
+    if not path.is_file():
+        return
+    [suite] = ElementTree.parse(path).getroot().iter("testsuite")  # noqa: S314  (our own pytest wrote it)
+    counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+    yield {"part": "tests", **counts, "seconds": float(suite.get("time", 0))}
+    for case in suite.iter("testcase"):
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            about = (problem.get("message") or problem.text or "")[:300]
+            yield {"part": "tests", "failed": f"{case.get('classname')}::{case.get('name')}", "about": about}
+
+
+def measure(settings: Settings) -> list[dict[str, Any]]:
+    """Run all parts; their rows are in the order in which they came."""
+    minutes = settings.minutes * (PATIENCE if settings.rehearse else 1)
+    end, results = time.perf_counter() + 60 * minutes, Results(settings.out)
+    results.add(machine("cpu" if settings.rehearse else settings.device))
+    with tempfile.TemporaryDirectory() as place:
+        models = Path(settings.models) if settings.models else Path(place) / "models"
+        for part in parts(settings, models):
+            needed = part.name == "models"  # by whatever else is asked for
+            if settings.only and not needed and not part.name.startswith(settings.only):
+                continue
+            if (left := end - time.perf_counter()) < 5:
+                results.add({"part": part.name, "ended": "skipped: no time was left"})
+                continue
+            seconds = part.seconds * (PATIENCE if settings.rehearse else 1)
+            results.run(replace(part, seconds=min(seconds, left)))
+            if part.name == "tests":
+                for row in test_results(settings.out / "tests.xml"):
+                    results.add(row)
+    return results.rows
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as one table per kind of part, without those that only say how a part has ended."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault("ended" if "ended" in row else str(row["part"]).partition(" ")[0], []).append(row)
+    return "\n".join(f"## {kind}\n\n{report(some, False)}" for kind, some in kinds.items())
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Settings, description=(__doc__ or "").split("\n\n")[0])
+    written = tables(measure(chosen))
+    (chosen.out / "tables.txt").write_text(written, encoding="utf-8")
+    print(written)
