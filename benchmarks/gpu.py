@@ -66,6 +66,10 @@ class Settings:
     """Folder that already holds the models of `benchmarks.shapes`; they are made anew where it is not given."""
     workers: int = 8
     """Processes that share the tests."""
+    batches: tuple[int, ...] = (16, 64, 256)
+    """Episodes at a time in play; steps per pass in an update; rows per step in SFT."""
+    repetitions: int = 2
+    """Interleaved repetitions of each measurement; medians are shown."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,12 @@ class Shape:
 
     name: str
     options: tuple[str, ...]
-    batches: tuple[int, ...] = (16, 64, 256)
 
 
 SHAPES = (
-    Shape("4x256", ("--dtype", "bfloat16")),
-    Shape("smollm2-135m", ("--dtype", "bfloat16")),
     Shape("llama-1.5b", ("--dtype", "bfloat16", "--lora-rank", "64")),
+    Shape("smollm2-135m", ("--dtype", "bfloat16")),
+    Shape("4x256", ("--dtype", "bfloat16")),
 )
 """Weights are in bfloat16 on both sides, so that products run at one rate, beside which they are shown."""
 
@@ -106,11 +109,23 @@ SHAPES = (
 def parts(settings: Settings, models: Path) -> Iterator[Part]:
     """All parts in their order: what says whether anything works comes first."""
     tiny, device = settings.rehearse, "cpu" if settings.rehearse else settings.device
-    shapes = (Shape("tiny", ("--lora-rank", "2"), (3,)),) if tiny else SHAPES
+    shapes = (Shape("tiny", ("--lora-rank", "2")),) if tiny else SHAPES
+    batches = (3,) if tiny else settings.batches
     tests = REHEARSED_TESTS if tiny else TESTS
     junit = settings.out / "tests.xml"
     workers = () if tiny else ("-n", str(settings.workers))
-    pytest = ("-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *workers, f"--junitxml={junit}")
+    pytest = (
+        "-m",
+        "pytest",
+        *tests,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+        *workers,
+        f"--junitxml={junit}",
+    )
     yield Part("tests", pytest, 150, {"REFLECTRL_DEVICE": device, "CUDA_VISIBLE_DEVICES": "" if tiny else "0"})
 
     made = ("--names", *(shape.name for shape in shapes), "--device", device)
@@ -118,23 +133,15 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
         yield Part("models", ("-m", "benchmarks.shapes", str(models), *made), 60)
 
     common = ("--device", device, "--workloads", "taxi", "--shares", "0.5", "--heavy", "1e18")
-    repetitions = ("--repetitions", "1" if tiny else "2")
-    for program, seconds in (("play", 60), ("update", 40), ("sft", 40)):
-        for shape in shapes:
-            cells = ("--batches", *map(str, shape.batches), "--model", str(models / shape.name), *shape.options)
-            words = ("-m", f"benchmarks.{program}", *common, *repetitions, *cells)
-            yield Part(f"{program} {shape.name}", words, seconds)
-
+    repetitions = ("--repetitions", "1" if tiny else str(settings.repetitions))
     for shape in shapes:
-        cells = ("--batches", str(shape.batches[min(1, len(shape.batches) - 1)]), *shape.options)
-        words = ("-m", "benchmarks.profiled", *common, *cells, "--model", str(models / shape.name))
-        yield Part(f"profile {shape.name}", words, 40)
-
-    yield from _memory(tiny, device, shapes, models)
-    yield from _recipes(tiny, device, shapes, models)
+        cells = ("--batches", *map(str, batches), "--model", str(models / shape.name), *shape.options)
+        yield Part(f"speed {shape.name}", ("-m", "benchmarks.side_by_side", *common, *repetitions, *cells), 90)
+    yield from _memory(tiny, device, models)
+    yield from _recipes(tiny, device, models)
 
 
-def _memory(tiny: bool, device: str, shapes: Sequence[Shape], models: Path) -> Iterator[Part]:
+def _memory(tiny: bool, device: str, models: Path) -> Iterator[Part]:
     """Peak memory beside the estimate, for the pretrained shapes."""
     shape = ("--context", "128", "--batch", "2") if tiny else ("--context", "512", "--batch", "16")
     for name in ("tiny",) if tiny else ("smollm2-135m", "llama-1.5b"):
@@ -143,7 +150,7 @@ def _memory(tiny: bool, device: str, shapes: Sequence[Shape], models: Path) -> I
         yield Part(f"memory {name}", (*words, *some), 60)
 
 
-def _recipes(tiny: bool, device: str, shapes: Sequence[Shape], models: Path) -> Iterator[Part]:
+def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
     """Two shipped recipes, shortened, through the command line: `taxi-smollm`, and `alfworld-hub` with made games."""
     run = ("-m", "reflectrl", "run")
     home = models.parent / "runs"
@@ -300,7 +307,8 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as one table per kind of part, without those that only say how a part has ended."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        kinds.setdefault("ended" if "ended" in row else str(row["part"]).partition(" ")[0], []).append(row)
+        kind = "ended" if "ended" in row else str(row.get("program") or row["part"]).partition(" ")[0]
+        kinds.setdefault(kind, []).append(row)
     return "\n".join(f"## {kind}\n\n{report(some, False)}" for kind, some in kinds.items())
 
 

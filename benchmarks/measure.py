@@ -144,6 +144,26 @@ def _attention_backward(
     return round(share * sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape))
 
 
+def _on_gpu(*tensors: Tensor, products: int, skip: int = 0) -> int:
+    """Products of queries with keys, and of as many scores with values; keys may be shared by several queries' heads.
+
+    Args:
+        products: how many the kernel computes.
+        skip: tensors before the queries.
+    """
+    query, key = tensors[skip : skip + 2]
+    rows, heads, queries, width = query.shape
+    return 2 * products * rows * heads * queries * key.shape[-2] * width
+
+
+def _gpu_forward(*tensors: Any, **_: Any) -> int:
+    return _on_gpu(*tensors, products=2)
+
+
+def _gpu_backward(*tensors: Any, **_: Any) -> int:
+    return _on_gpu(*tensors, products=5, skip=1)
+
+
 def _matrix_vector(matrix: Tensor, vector: Tensor, **_: Any) -> int:
     return 2 * matrix.numel()
 
@@ -159,8 +179,14 @@ FORMULAS = {
     aten._scaled_dot_product_flash_attention_for_cpu: _raw(_attention_forward),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _raw(_attention_backward),
     aten.mv: _raw(_matrix_vector),
+    **{
+        getattr(aten, f"_scaled_dot_product_{kernel}_attention{way}"): _raw(formula)
+        for kernel in ("flash", "efficient", "cudnn")
+        for way, formula in (("", _gpu_forward), ("_backward", _gpu_backward))
+    },
 }
-"""What torch's counter leaves out: fused attention on CPUs (it counts 0), and matrix-vector products."""
+"""What torch's counter leaves out or refuses: fused attention on CPUs (it counts 0), matrix-vector products, and
+attention on GPUs in which queries share keys. What causality hides counts in full on GPUs."""
 
 
 def count_flops(function: Callable[[], Any]) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -53,16 +53,43 @@ BEFORE = 16
 
 @dataclass
 class Script:
-    """What a live is to write, in the place of its generator of random numbers, which only is consulted."""
+    """The text that an episode is to write, in the place of its generator of random numbers, which it consults.
+
+    A GPU draws a token for each of a draft's, and takes back those that are not needed (`bit_generator.state`); so the
+    place in the text is a part of the generator's state.
+    """
 
     generator: np.random.Generator
-    tokens: Iterator[int]
+    ids: Ids
+    place: int = 0
+
+    @property
+    def bit_generator(self) -> Script:
+        return self
+
+    @property
+    def state(self) -> tuple[Any, int]:
+        return self.generator.bit_generator.state, self.place
+
+    @state.setter
+    def state(self, state: tuple[Any, int]) -> None:
+        self.generator.bit_generator.state, self.place = state
+
+    def random(self, count: int) -> np.ndarray:
+        """As many numbers as tokens are skipped."""
+        self.place += count
+        return self.generator.random(count)
+
+    def next_token(self) -> int:
+        """The next token of the text; its last one again once it is over, for draws that nobody needs."""
+        self.place += 1
+        return self.ids[min(self.place, len(self.ids)) - 1]
 
 
 def draw_as_written(logits_BV: Tensor, scripts: Sequence[Any], sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Sample as always, then take the scripts' next tokens."""
     _, logprobs_B = draw(logits_BV, [script.generator for script in scripts], sampling)
-    return torch.tensor([next(script.tokens) for script in scripts], device=logits_BV.device), logprobs_B
+    return torch.tensor([script.next_token() for script in scripts], device=logits_BV.device), logprobs_B
 
 
 class ScriptedReflector(Reflector):
@@ -74,7 +101,7 @@ class ScriptedReflector(Reflector):
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Written]:
-        scripts: Any = [Script(live.rng, iter(self.texts[live])) for live in episodes]
+        scripts: Any = [Script(live.rng, self.texts[live]) for live in episodes]
         limits = [self.limits[live] for live in episodes]
         as_written = partial(draw_as_written, sampling=self.sampling)
         return self.backend.write(keys, limits, as_written, scripts, caches, self.draft_model)

@@ -63,7 +63,7 @@ def rows(settings: Settings) -> list[dict[str, Any]]:
     found = []
     for size, name, batch in settings.cells():
         for part, compute in parts(size, name, batch, settings).items():
-            about = {"size": Path(size).name, "batch": batch, "part": part}
+            about = {"size": Path(size).name, "batch": batch, "of": part}
             found += [note(about | row) for row in profiled(compute, settings.device)]
     return found
 

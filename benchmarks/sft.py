@@ -34,7 +34,7 @@ from .plain_learning import trainer_sft
 from .settings import Settings, main, note
 from .workloads import bench_model, records, workload
 
-STEPS = 24
+STEPS = {"cpu": 24, "cuda": 8}
 TOKENS = {"cpu": 6_000, "cuda": 60_000}
 """Useful tokens of a training: as many steps as it takes, up to `STEPS`, lest beginning and end count for much."""
 
@@ -73,7 +73,7 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
     bf16 = precision == "bf16"
     lm = bench_model(size, workload(name), **settings.player | {"mixed_precision": "on" if bf16 else "off"})
     mean = sum(len(one.ids) for one in examples_of(lm, name, batch)) / batch
-    steps = max(1, min(STEPS, int(TOKENS[lm.device.type] / (mean * batch))))
+    steps = max(1, min(STEPS[lm.device.type], int(TOKENS[lm.device.type] / (mean * batch))))
     examples = examples_of(lm, name, batch * steps)
     tokens = sum(len(one.ids) for one in examples)
     logits_bytes = 4 * max(len(one.ids) for one in examples) * lm.core.config.vocab_size

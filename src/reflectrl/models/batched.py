@@ -37,17 +37,23 @@ class BatchedAttention:
         self, blocks: Sequence[Block], caches: Sequence[KVCache] | None, layers: int, device: torch.device
     ) -> None:
         starts = [*accumulate((len(block.ids) for block in blocks), initial=0)]
-        self._batches, self._cells, at_N = list[_Batch](), 0, np.empty(starts[-1], np.int64)
+        self._batches, cells, at_N = list[_Batch](), 0, np.empty(starts[-1], np.int64)
         for group in alike(blocks):
             seen = [spelled(blocks, starts, i) for i in group]
             own = None if caches is None else [caches[i] for i in group]
             batch = _Batch([blocks[i] for i in group], own, seen, layers, device)
             for row, i in enumerate(group):
-                at_N[starts[i] : starts[i + 1]] = self._cells + row * batch.wide + np.arange(len(blocks[i].ids))
-            self._cells += len(group) * batch.wide
+                at_N[starts[i] : starts[i + 1]] = cells + row * batch.wide + np.arange(len(blocks[i].ids))
+            cells += len(group) * batch.wide
             self._batches.append(batch)
-        (self._at_N,) = to_device(device, at_N)
-        """Where each token stands among the queries of all batches, padding included."""
+        token_C, padding_C = np.zeros(cells, np.int64), np.ones(cells, np.int64)
+        token_C[at_N], padding_C[at_N] = np.arange(starts[-1]), 0
+        self._at_N, self._token_C, padding_C = to_device(device, at_N, token_C, padding_C)
+        """Where each token stands among the cells, which are the queries of all batches with their padding, and which
+        token stands in each cell."""
+        self._padding_C = padding_C.bool()
+        self._whole = caches is None and all(not block.start and block.trie is None for block in blocks)
+        """Every block begins its sequence, so its keys are its own tokens: they stand in the cells of its queries."""
 
     def __call__(
         self,
@@ -58,14 +64,65 @@ class BatchedAttention:
         dropout: float = 0.0,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        at = self._at_N if wanted is None else self._at_N[wanted]
-        cells_CHD = query_NHD.new_zeros(self._cells, *query_NHD.shape[1:]).index_put((at,), query_NHD)
+        if wanted is None:
+            cells_CHD = self._to_cells(query_NHD)
+        else:
+            cells_CHD = query_NHD.new_zeros(len(self._token_C), *query_NHD.shape[1:])
+            cells_CHD = cells_CHD.index_put((self._at_N[wanted],), query_NHD)
+        queries = self._by_batch(cells_CHD)
+        if self._whole:
+            keys, values = (self._by_batch(self._to_cells(part)) for part in (key_NGD, value_NGD))
+            outs = [
+                causal(query_RSHD, key_RSGD.transpose(1, 2), value_RSGD.transpose(1, 2), dropout)
+                for query_RSHD, key_RSGD, value_RSGD in zip(queries, keys, values, strict=True)
+            ]
+        else:
+            outs = [
+                batch.attend(layer, query_RSHD, key_NGD, value_NGD, dropout)
+                for batch, query_RSHD in zip(self._batches, queries, strict=True)
+            ]
+        cells = torch.cat([out.flatten(0, 1) for out in outs]) if len(outs) > 1 else outs[0].flatten(0, 1)
+        if wanted is not None:
+            return cells[self._at_N[wanted]]
+        return _Moved.apply(cells, self._at_N, self._token_C, self._padding_C)
+
+    def _to_cells(self, part_NHD: Tensor) -> Tensor:
+        """Queries, keys or values in the cells; those of the padding are another token's, which nobody looks at."""
+        return _Moved.apply(part_NHD, self._token_C, self._at_N, None)
+
+    def _by_batch(self, cells_CHD: Tensor) -> list[Tensor]:
+        """The cells of each batch, (R, S, H, D)."""
         parts = cells_CHD.split([len(batch.blocks) * batch.wide for batch in self._batches])
-        outs = [
-            batch.attend(layer, part.unflatten(0, (-1, batch.wide)), key_NGD, value_NGD, dropout).flatten(0, 1)
-            for batch, part in zip(self._batches, parts, strict=True)
-        ]
-        return torch.cat(outs)[at]
+        return [part.unflatten(0, (-1, batch.wide)) for part, batch in zip(parts, self._batches, strict=True)]
+
+
+class _Moved(torch.autograd.Function):
+    """Rows in other places, `part[index]`; back, the gradient is a selection of rows as well.
+
+    The gradient that torch has for indexing sorts all indices, in case a row was taken several times, and adds up: a
+    dozen launches on a GPU, each of which may take as long as attention itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, index: Tensor, back: Tensor, ignored: Tensor | None) -> Tensor:
+        """Select rows.
+
+        Args:
+            index: rows of `part`; one that is taken several times must have a gradient at `back` only.
+            back: for each row of `part` the row of the result in which it stands.
+            ignored: rows of `part` whose gradient is 0, since they stand nowhere in the result; None for none.
+        """
+        ctx.save_for_backward(back, *([] if ignored is None else [ignored]))
+        return part[index]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Put each row's gradient back in its place."""
+        back, *ignored = ctx.saved_tensors
+        found = gradients[0][back]
+        if ignored:
+            found = found.masked_fill(ignored[0].view(-1, *[1] * (found.ndim - 1)), 0.0)
+        return found, None, None, None
 
 
 def alike(blocks: Sequence[Block]) -> list[list[int]]:
@@ -115,8 +172,14 @@ class _Batch:
         rows = np.repeat(np.arange(len(blocks)), [len(tokens) for tokens in seen])
         places = np.concatenate([np.arange(first, end) for first, end in zip(self._before, ends, strict=True)])
         starts = np.array([block.start for block in blocks])
-        columns = (rows, places, np.concatenate(seen), starts, *related(blocks))
-        self._rows_E, self._places_E, self._tokens_E, self._starts_R, *self._related = to_device(device, *columns)
+        tokens_E, count = np.concatenate(seen), 1 + max(map(int, map(np.max, seen)))
+        token_RT = np.arange(len(blocks) * self.long).reshape(-1, self.long) % count
+        token_RT[rows, places] = tokens_E  # padding is many tokens, lest one collect all its gradients
+        columns = (rows, places, tokens_E, starts, token_RT.ravel(), *related(blocks))
+        self._rows_E, self._places_E, self._tokens_E, self._starts_R, tokens, *self._related = to_device(
+            device, *columns
+        )
+        self._token_RT = tokens.view(-1, self.long)
         self._masks: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query_RSHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float) -> Tensor:
@@ -136,10 +199,7 @@ class _Batch:
 
     def _gather(self, part_NGD: Tensor) -> Tensor:
         """Keys or values of the rows, (R, G, T, D). The padding holds tokens that nobody sees."""
-        cells = torch.arange(len(self.blocks) * self.long, device=part_NGD.device)
-        padding_RT = (cells % len(part_NGD)).view(-1, self.long)  # many tokens, lest one collect all their gradients
-        tokens_RT = padding_RT.index_put((self._rows_E, self._places_E), self._tokens_E)
-        return part_NGD[tokens_RT].transpose(1, 2)
+        return part_NGD[self._token_RT].transpose(1, 2)
 
     def _gathered_again(
         self, wholes: Sequence[Tensor], parts: Sequence[Tensor]
@@ -203,13 +263,14 @@ def related(blocks: Sequence[Block]) -> list[np.ndarray]:
 def causal(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, dropout: float) -> Tensor:
     """Attention (R, S, H · D) of rows that begin their sequences: S = T, and each token sees its own past.
 
-    No mask is made, so that flash attention may do it. Keys are repeated for the queries that share them, since not
-    every kernel does that.
+    No mask is made, so that flash attention may do it. It lets queries share keys, but takes 16 bits only; for the
+    other kernels keys are repeated.
     """
     group = query_RSHD.shape[2] // key_RGTD.shape[1]
-    if group > 1:
+    flash = query_RSHD.is_cuda and query_RSHD.dtype in (torch.bfloat16, torch.float16)
+    if group > 1 and not flash:
         key_RGTD, value_RGTD = (part.repeat_interleave(group, 1) for part in (key_RGTD, value_RGTD))
     out_RHSD = functional.scaled_dot_product_attention(
-        query_RSHD.transpose(1, 2), key_RGTD, value_RGTD, dropout_p=dropout, is_causal=True
+        query_RSHD.transpose(1, 2), key_RGTD, value_RGTD, None, dropout, True, enable_gqa=group > 1 and flash
     )
     return out_RHSD.transpose(1, 2).flatten(2)

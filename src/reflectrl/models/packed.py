@@ -29,6 +29,9 @@ from reflectrl.models.text_scoring import text_logits
 if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
 
+WORTH_SHARING = 0.5
+"""Share of tokens up to which sharing must reduce a batch to be worth it on a GPU."""
+
 
 @dataclass
 class _Row:
@@ -103,6 +106,19 @@ class PackedBackend:
         self.lm.counters.pairs += sum(n * block.start + n * (n + 1) // 2 for block in blocks if (n := len(block.ids)))
         return hidden_WD if wanted is None else hidden_WD[order_M]
 
+    def pack(self, prompts: Sequence[Ids]) -> Packing:
+        """Prompts in blocks that share what they have in common, on a GPU only where that saves half of the tokens.
+
+        There, tokens are cheap beside launches: prompts that share nothing are attended as they stand, while whatever
+        parts on its way needs masks, and copies of the keys that it sees, in every layer.
+        """
+        packing = pack(prompts)
+        if self.lm.shortcuts.batched:
+            apart_tokens = sum(map(len, prompts))
+            if sum(len(block.ids) for block in packing.blocks) > apart_tokens * WORTH_SHARING:
+                return apart(prompts)
+        return packing
+
     def read(
         self,
         prompts: Sequence[Ids],
@@ -111,7 +127,7 @@ class PackedBackend:
     ) -> Tensor:
         """Prompts without caches in one pass; those with caches in passes of about `pass_tokens` new tokens."""
         if caches is None:
-            packing = prompts if isinstance(prompts, Packing) else pack(prompts)
+            packing = prompts if isinstance(prompts, Packing) else self.pack(prompts)
             return self.encode(packing, packing.ends() if at == "ends" else at)
         new = [len(prompt) - cache.match(prompt, REUSE) for prompt, cache in zip(prompts, caches, strict=True)]
         found = []
@@ -133,12 +149,12 @@ class PackedBackend:
         """
         if caches is None and not isinstance(prompts, Packing):
             if not torch.is_inference_mode_enabled():
-                return self.score(pack(prompts) if share else apart(prompts), answers, scoring)
+                return self.score(self.pack(prompts) if share else apart(prompts), answers, scoring)
             order = sorted(range(len(prompts)), key=lambda i: prompts[i])
             rows, ends = [Tensor()] * len(prompts), [Tensor()] * len(prompts)
             for part in portions([len(prompts[i]) for i in order], self.pass_tokens):
                 together = [prompts[i] for i in order[part]]
-                packing = pack(together) if share else apart(together)
+                packing = self.pack(together) if share else apart(together)
                 logits_PA, hidden_PD = self.score(packing, [answers[i] for i in order[part]], scoring)
                 for i, row_A, end_D in zip(order[part], logits_PA, hidden_PD, strict=True):
                     rows[i], ends[i] = row_A, end_D

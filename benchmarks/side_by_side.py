@@ -1,0 +1,54 @@
+"""Play, an update and SFT of one model beside Hugging Face, and what costs most in each, in one process.
+
+    python -m benchmarks.side_by_side --model FOLDER --device cuda --workloads taxi --batches 16 64 256
+
+Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all of a shape together. A row
+that fails (for want of memory, say) is told, and the others are measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import tyro
+
+from . import play, profiled, sft, update
+from .settings import Settings, begin
+
+
+def rows_of(program: str, rows: Callable[[Settings], list[dict[str, Any]]], settings: Settings) -> None:
+    """Print the rows of a program as lines of JSON, or one that says why there are none."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # where rows are noted, without their program's name
+            found = rows(settings)
+        for row in found:
+            print(json.dumps({"program": program, **row}), flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        cell = {"batch": settings.batches[0]}
+        print(json.dumps({"program": program, **cell, "error": f"{type(error).__name__}: {error}"[:300]}), flush=True)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def main(settings: Settings) -> None:
+    """Measure every batch size with each program, then profile the middle one."""
+    begin(settings)
+    for batch in settings.batches:
+        for program, rows in (("update", update.rows), ("sft", sft.rows), ("play", play.rows)):
+            rows_of(program, rows, replace(settings, batches=(batch,)))
+    middle = settings.batches[len(settings.batches) // 2]
+    rows_of("profile", profiled.rows, replace(settings, batches=(middle,)))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=(__doc__ or "").split("\n\n")[0]))
