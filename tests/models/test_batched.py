@@ -22,7 +22,7 @@ from benchmarks.families import Marks, tiny_model
 from reflectrl.models import batched
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention
 from reflectrl.models.backend import Answers, Counters
-from reflectrl.models.batched import BatchedAttention, alike
+from reflectrl.models.batched import BatchedAttention, WholeAttention, alike
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel, Shortcuts
 from reflectrl.models.proof import find_shortcuts
@@ -88,7 +88,7 @@ def test_prompts_that_share_nothing_have_the_gradients_of_block_by_block(
     parts = [torch.randn(length, heads, 8, generator=generator, requires_grad=True) for heads in (4, groups, groups)]
     wanted = torch.tensor(sorted({0, length // 2, length - 1})) if some else None
     found = []
-    ways: list[Attend] = [BlockAttention(blocks), BatchedAttention(blocks, None, 1, CPU)]
+    ways: list[Attend] = [BlockAttention(blocks), WholeAttention(blocks, CPU)]
     for attend in ways:
         out = attend(0, parts[0] if wanted is None else parts[0][wanted], *parts[1:], 0.0, wanted)
         weights = torch.linspace(-1, 1, out.numel()).view_as(out).sin()

@@ -19,11 +19,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.models.attention import Attend, BlockAttention, DecodingAttention, to_device
 from reflectrl.models.backend import Answers, Draw, Scoring, Written
-from reflectrl.models.batched import BatchedAttention
+from reflectrl.models.batched import BatchedAttention, WholeAttention, share_nothing
 from reflectrl.models.forward import head_logits, hidden_states, walk_of
 from reflectrl.models.generation import END, Draft, DraftModel
 from reflectrl.models.plain import own_logits
-from reflectrl.models.sharing import REUSE, Ids, KVCache, Packing, apart, pack, portions, remainders
+from reflectrl.models.sharing import REUSE, Block, Ids, KVCache, Packing, apart, pack, portions, remainders
 from reflectrl.models.text_scoring import text_logits
 
 if TYPE_CHECKING:
@@ -89,11 +89,7 @@ class PackedBackend:
         ]
         asked = ((), ()) if at == "all" else np.unique(np.asarray(at), return_inverse=True)
         ids_N, positions_N, wanted_W, order_M = to_device(self.device, ids, places, *asked)
-        attend: Attend = (
-            BatchedAttention(blocks, caches, self.lm.layers, self.device)
-            if self.lm.shortcuts.batched
-            else BlockAttention(blocks, caches)
-        )
+        attend = self._attention(blocks, caches)
         with torch.set_grad_enabled(torch.is_grad_enabled() and caches is None):
             wanted = None if at == "all" else wanted_W
             hidden_WD = hidden_states(self.core, ids_N, positions_N, attend, wanted, self.walk)
@@ -105,6 +101,14 @@ class PackedBackend:
         self.lm.counters.reused += sum(packing.lengths()) - sum(len(block.ids) for block in runs)
         self.lm.counters.pairs += sum(n * block.start + n * (n + 1) // 2 for block in blocks if (n := len(block.ids)))
         return hidden_WD if wanted is None else hidden_WD[order_M]
+
+    def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
+        """Choose how the blocks of a pass are attended."""
+        if not self.lm.shortcuts.batched:
+            return BlockAttention(blocks, caches)
+        if caches is None and share_nothing(blocks):
+            return WholeAttention(blocks, self.device)
+        return BatchedAttention(blocks, caches, self.lm.layers, self.device)
 
     def pack(self, prompts: Sequence[Ids]) -> Packing:
         """Prompts in blocks that share what they have in common, on a GPU only where that saves half of the tokens.
