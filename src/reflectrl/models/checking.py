@@ -7,11 +7,11 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from reflectrl.config import ModelConfig
-from reflectrl.digests import require_undamaged
 from reflectrl.models.labels import find_labels
-from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device
+from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device, require_names_fit
 from reflectrl.models.quantised import quantisation
 from reflectrl.models.sources import files_of, find_model
+from reflectrl.models.strangers import require_sound
 from reflectrl.models.weights import shapes_of
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -41,7 +41,7 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
     source = find_model(source)
     base = backbone_of(source)
     for folder in {files_of(source), files_of(base)}:
-        require_undamaged(folder)
+        require_sound(folder, config.trust_remote_code)
         if folder.is_dir():
             shapes_of(folder)
             if not any(path for kind in WEIGHTS for path in folder.glob(kind)):
@@ -51,6 +51,8 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
         AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code, local_files_only=True)
     except Exception as error:  # of any kind: it may be code of the model's own
         raise UserError(f"model {name!r}: its config.json cannot be used: {one_line(error)[:200]}") from error
+    if any(files_of(base).glob("*.safetensors")):
+        require_names_fit(base, config)
     chat = chat_in(Path(source), tokenizer, name, config.chat, system)
     if labelled:
         try:
