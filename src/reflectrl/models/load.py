@@ -275,7 +275,8 @@ def _read_weights(source: str, config: ModelConfig, **options: Any) -> Any:
     """A model as its files have it; UserError names tensors that are missing or unexpected."""
     options |= {"trust_remote_code": config.trust_remote_code, "local_files_only": True, "output_loading_info": True}
     with within_weights(files_of(source)):
-        model, info = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+    model, info = loaded
     require_all_loaded(f"model {source!r}", info["missing_keys"], info["unexpected_keys"])
     return model
 

@@ -107,8 +107,8 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     }
     try:
         with hushed(), _within_file(file):
-            read: Any
-            read, info = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, output_loading_info=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, output_loading_info=True)
+        read, info = loaded
         require_all_loaded(f"model {str(file)!r}", info["missing_keys"], info["unexpected_keys"])
         about = {
             key: value
