@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
-import stat
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from reflectrl.cli import main
 from reflectrl.config import ModelConfig, Recipe, from_dict, to_toml
-from reflectrl.exporting.agents import export_agent
-from reflectrl.models.load import load_model, second_player
+from reflectrl.models.load import load_model
 from reflectrl.pipeline.card import Card, PlaySettings, write_card
-from reflectrl.types import UserError
 from tests.command_line import refused
 
 SECONDS = 30

@@ -1,4 +1,4 @@
-"""Weights whose names do not fit their model are refused however it is loaded; what belongs to it all the same loads."""
+"""Weights whose names do not fit are refused however a model is loaded; what belongs to it all the same loads."""
 
 import json
 import re

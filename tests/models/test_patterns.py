@@ -1,12 +1,16 @@
 """Patterns of tokenizers: those in use pass, and those that are tried for ever are recognised."""
 
+import json
+from math import prod
+
 import pytest
 
 from reflectrl.models.patterns import growth, is_runaway
 from reflectrl.models.scratch import train_tokenizer
 
 QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 GPT4O = (
@@ -57,4 +61,4 @@ def test_what_replacements_add_is_counted() -> None:
     double = {"type": "Replace", "pattern": {"String": " "}, "content": "  "}
     assert list(growth({"normalizer": {"normalizers": [double, double]}})) == [2.0, 2.0]
     assert list(growth({"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}})) == [1.0]
-    assert not list(growth(train_tokenizer(["a b"], 300).backend_tokenizer.to_str()))
+    assert prod(growth(json.loads(train_tokenizer(["a b"], 300).backend_tokenizer.to_str()))) == 1.0

@@ -242,11 +242,14 @@ def hushed() -> Iterator[None]:
     """Keep libraries from writing warnings while they load: what is wrong becomes an error of ours, on one line."""
     from transformers.utils import logging as library
 
-    before = library.get_verbosity()
+    before, bars = library.get_verbosity(), library.is_progress_bar_enabled()
     library.set_verbosity(logging.CRITICAL + 1)
+    library.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         library.set_verbosity(before)
+        if bars:
+            library.enable_progress_bar()
