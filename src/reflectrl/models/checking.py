@@ -34,8 +34,8 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
 
     Raises:
         UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, tensors are
-            missing or unexpected, the tokenizer has no labels or no end-of-text token, or the chat template cannot be used. The message names the model and
-            what would be right.
+            missing or unexpected, the tokenizer has no labels or no end-of-text token, or the chat template cannot be
+            used. The message names the model and what would be right.
     """
     name = source
     quantisation(config, pick_device(config.device))
