@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def adapted(agent: Path) -> Path:
 
 def say(path: Path, **keys: Any) -> None:
     """Set keys of a file of JSON."""
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **keys}), encoding="utf-8")
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    path.write_text(json.dumps({**before, **keys}), encoding="utf-8")
 
 
 def rename(path: Path, names: Mapping[str, str], extra: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -175,6 +177,16 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: ((d / WEIGHTS).unlink(), (d / "policy/pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")),
         "cannot be loaded",
     ),
+    "heads that lie about their size": (
+        lambda d: (d / "policy/heads.safetensors").write_bytes(
+            struct.pack("<Q", 65) + b'{"x": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}   '
+        ),
+        "heads.safetensors cannot be read",
+    ),
+    "a chat of other types": (
+        lambda d: say(d / "policy/reflectrl.json", chat={"before": 5, "after": [], "end": "x"}),
+        "'chat' must have 'before', 'after'",
+    ),
     "a tokenizer that tries for ever": (
         lambda d: tokenizer(d, pre_tokenizer=split(r"(.|.|.|[^x])*(.|\n)*y$")),
         "may take for ever to match",
@@ -215,6 +227,10 @@ ADAPTERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an adapter on weights of one foreign tensor": (
         lambda d: save_file({"x": torch.zeros(1)}, d / "base/model.safetensors", {"format": "pt"}),
         "x is unexpected",
+    ),
+    "an adapter without weights": (
+        lambda d: (d / "policy/adapter_model.safetensors").unlink(),
+        "has no weights",
     ),
     "an adapter of a huge rank": (
         lambda d: say(d / "policy/adapter_config.json", r=10**7),

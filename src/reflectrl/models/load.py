@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
@@ -46,6 +47,9 @@ from reflectrl.types import UserError
 
 ADAPTER = "adapter_config.json"
 """What a saved adapter says of itself."""
+
+CHAT = {"before": str, "after": str, "end": int}
+"""What a card says of the chat with its players."""
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What families call the most tokens that a sequence may have."""
@@ -91,7 +95,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     source = find_model(str(source))
     folder = Path(source)
     require_sound(files_of(source), config.trust_remote_code)
-    heads = load_file(folder / HEADS) if (folder / HEADS).is_file() else {}
+    heads = _heads_in(folder)
     if is_adapter(folder):
         base = backbone_of(folder)
         owner, player = _load_backbone(base, config), adapter or "policy"
@@ -120,6 +124,15 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     )
     with adapter_seed(adapter, seed):
         return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
+
+
+def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of the heads that lie beside a model, none where there is no such file."""
+    path = folder / HEADS
+    try:
+        return load_file(path) if path.is_file() else {}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 def is_adapter(source: str | Path) -> bool:
@@ -167,10 +180,10 @@ def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "")
     if how == "off":
         return None
     if card is not None and "chat" in card:
-        try:
-            return Chat(**card["chat"])
-        except TypeError as error:
-            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' and 'end'") from error
+        told = card["chat"]
+        if not isinstance(told, dict) or {name: type(value) for name, value in told.items()} != CHAT:
+            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' (texts) and 'end' (a number)")
+        return Chat(**told)
     if how == "auto" and (card is not None or not has_template(tokenizer)):
         return None  # trained without a template, or none is there
     if not has_template(tokenizer):
@@ -318,6 +331,8 @@ def _fitting(folder: Path, owner: LanguageModel) -> Iterator[None]:
     """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
     if is_adapter(folder):
         require_quick_patterns(folder / ADAPTER, _adapter_settings(folder), owner.core)
+        if not any(folder.glob("adapter_model.*")):  # PEFT would look for them at the hub, by the folder's name
+            raise UserError(f"adapter {folder} has no weights (adapter_model.safetensors)")
     try:
         with hushed(), within_weights(folder):
             yield
