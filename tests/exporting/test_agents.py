@@ -16,7 +16,7 @@ from reflectrl.api import Agent
 from reflectrl.cli import main
 from reflectrl.config import Recipe
 from reflectrl.exporting.agents import export_agent
-from reflectrl.exporting.card import read_card
+from reflectrl.pipeline.card import read_card
 from reflectrl.types import UserError
 
 

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from reflectrl.cli import main
 from reflectrl.config import Recipe, from_dict
-from reflectrl.exporting.card import Card, read_card
 from reflectrl.exporting.publishing import model_card
 from reflectrl.models.load import load_model
+from reflectrl.pipeline.card import Card, read_card
 from reflectrl.pipeline.players import load_players
 from reflectrl.pipeline.runner import run_recipe
 from tests.pretrained.test_arms import SMALL

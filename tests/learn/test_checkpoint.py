@@ -154,7 +154,7 @@ def test_a_state_that_the_disk_does_not_take_leaves_the_one_before(tmp_path: Pat
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limit[1]))
     try:
-        with pytest.raises(OSError, match="state: .*os error"):
+        with pytest.raises(OSError, match="File too large: .*state"):
             save_state(tmp_path / "state", large, {"step": 2})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

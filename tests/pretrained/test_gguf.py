@@ -1,6 +1,7 @@
 """GGUF files: a tiny one, written here, becomes a folder that loads; others are refused in one line."""
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,56 @@ def test_what_an_interrupted_conversion_left_is_no_model(tmp_path: Path) -> None
     (folder / "config.json").unlink()  # as if it had been killed half-way
     lm = load_model(tmp_path / "tiny.gguf", ModelConfig(context=256))
     assert (folder / "config.json").is_file() and lm.model.dtype == torch.float32
+
+
+def text(word: str) -> bytes:
+    """A text as a GGUF file holds it."""
+    return struct.pack("<Q", len(word)) + word.encode()
+
+
+def header(tensors: int, pairs: int, *content: bytes) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, tensors, pairs) + b"".join(content)
+
+
+ARCHITECTURE = text("general.architecture")
+LLAMA = ARCHITECTURE + struct.pack("<I", 8) + text("llama")
+
+
+@pytest.mark.parametrize(
+    ("content", "about"),
+    [
+        (header(0, 1, LLAMA), "describes a far larger model than its weights are"),
+        (header(0, 2, LLAMA, text("llama.block_count"), struct.pack("<II", 4, 2**31)), "no model has so many"),
+        (header(0, 1, ARCHITECTURE, struct.pack("<IIQ", 9, 4, 2**60)), "the file ends within its header"),
+        (header(0, 1, ARCHITECTURE, struct.pack("<IIQ", 9, 9, 2**60)), "the file ends within its header"),
+        (header(2**62, 2**62), "the file ends within its header"),
+        (
+            header(1, 1, LLAMA, text("output.weight"), struct.pack("<IQQIQ", 2, 2**31, 2**20, 0, 0)),
+            "its tensors are larger than the file",
+        ),
+    ],
+    ids=["7B by default", "layers", "numbers", "arrays", "pairs", "tensors"],
+)
+def test_a_few_bytes_never_become_a_large_model(tmp_path: Path, content: bytes, about: str) -> None:
+    (tmp_path / "few.gguf").write_bytes(content)
+    with pytest.raises(UserError, match=f"few.gguf'.*{about}"):
+        load_model(tmp_path / "few.gguf", ModelConfig())
+    assert not list(data_folder("models").glob("*"))
+
+
+def test_a_file_without_one_of_its_tensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = weights
+    monkeypatch.setitem(globals(), "weights", lambda rng: {k: v for k, v in whole(rng).items() if "1.ffn_up" not in k})
+    write(tmp_path / "lacking.gguf")
+    with pytest.raises(UserError, match=r"lacking.gguf'.*layers\.1\.mlp\.up_proj\.weight is missing"):
+        load_model(tmp_path / "lacking.gguf", ModelConfig())
+
+
+def test_what_is_made_of_a_file_has_the_modes_of_new_files(tmp_path: Path) -> None:
+    write(tmp_path / "tiny.gguf")
+    folder = Path(find_model(str(tmp_path / "tiny.gguf")))
+    (tmp_path / "new").touch()
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "new").stat().st_mode}
 
 
 def test_other_files_are_refused_in_one_line(tmp_path: Path, command: Command) -> None:

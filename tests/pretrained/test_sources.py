@@ -1,6 +1,7 @@
 """What is wrong with a model is said before anything is made: one line, exit code 2, by the command line itself."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -8,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from reflectrl.cli import main
 from tests.pretrained.conftest import Maker
@@ -33,8 +36,8 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         settings = ("--arms", "sft", "--teach.tasks", "2", "--name", "r", "--model.source", str(source), *more)
         assert main(["run", "taxi", *settings]) == 2
         said = capsys.readouterr().err.strip()
-        assert "Traceback" not in said and not list(tmp_path.rglob("teach-*.jsonl"))
-        return said.splitlines()[-1]
+        assert re.fullmatch("reflectrl: .*", said) and not list(tmp_path.rglob("teach-*.jsonl")), said
+        return said
 
     return run
 
@@ -76,6 +79,20 @@ def test_damaged_weights_are_named(refused: Refused, instruct: Path, tmp_path: P
     shutil.copytree(instruct, tmp_path / "broken")
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"\xff" * 40)
     assert "broken/model.safetensors is no safetensors file" in refused("broken")
+
+
+def test_weights_that_do_not_fit_are_named_before_teaching(refused: Refused, instruct: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(instruct, tmp_path / "foreign"))
+    save_file({"x": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    line = refused("foreign", "--model.context", "128")
+    assert re.search(r"model 'foreign': .* and \d+ more are missing; x is unexpected$", line)
+
+
+def test_a_model_with_a_pipe_is_refused_before_teaching(refused: Refused, instruct: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(instruct, tmp_path / "piped"))
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    assert refused("piped").endswith("piped/model.safetensors is no regular file")
 
 
 @pytest.mark.parametrize(("template", "about"), TEMPLATES.items())

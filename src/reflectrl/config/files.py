@@ -9,10 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reflectrl.config.folders import read_regular
 from reflectrl.config.recipe import Recipe
 from reflectrl.config.trust import code_in, require
 from reflectrl.config.values import Word, from_dict
 from reflectrl.types import UserError
+
+LONGEST = 2**20
+"""The most characters of a recipe."""
+PARTS = 100
+"""The most parts of a key such as `rl.curriculum.name`."""
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Recipe:
@@ -44,7 +52,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
     """The recipe, and the plain values it was made from."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise UserError(f"recipe {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -53,6 +61,21 @@ def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
     for key, value in parse_overrides(overrides):
         _assign(data, key, value)
     return from_dict(Recipe, data, where=str(path)), data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a text of TOML that may come from a stranger.
+
+    Raises:
+        ValueError: it is not valid, too long, or one of its keys has so many parts that the parser, whose time grows
+            with their square, would not end.
+        RecursionError: it is nested too deeply.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"it has more than {LONGEST:,} characters")
+    if LONG_KEY.search(text):
+        raise ValueError(f"a key has more than {PARTS} parts")
+    return tomllib.loads(text)
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from reflectrl.types import UserError
@@ -32,6 +34,28 @@ def require_writable(folder: Path, complaint: str) -> None:
         probe.unlink()
     except (OSError, ValueError) as error:
         raise UserError(f"{complaint}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file that may come from a stranger.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, whose end might never come.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.read_bytes()
+
+
+def apply_umask(folder: Path) -> None:
+    """Give all files below a folder the mode of new files, since some libraries write theirs for their owner only."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 def no_link(path: str, flags: int) -> int:

@@ -18,13 +18,13 @@ import torch
 
 from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.envs import make
-from reflectrl.exporting.card import Card, PlaySettings, write_card
 from reflectrl.exporting.publishing import Publication, check_publication, push
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.backend import Counters
 from reflectrl.models.lm import LanguageModel
 from reflectrl.pipeline.arms import all_arms, chosen
 from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
+from reflectrl.pipeline.card import Card, PlaySettings, write_card
 from reflectrl.pipeline.demonstrations import finished_lines
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import load_players
@@ -85,7 +85,7 @@ def export_agent(
     try:
         write_folder(out, fill)
     except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     if publication is not None:
         log = RunFolder(run).teach(seed, "train")
         push(out, recipe, finished_lines(log) if log.is_file() else 0, publication)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, to_toml
-from reflectrl.exporting.card import Card, read_card
+from reflectrl.pipeline.card import Card, read_card
 from reflectrl.plugins import one_line
 from reflectrl.pretrained.catalogue import CATALOGUE
 from reflectrl.types import UserError

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import ModelConfig, Recipe
+from reflectrl.config.folders import read_regular
 from reflectrl.models.sources import files_of, find_model
 from reflectrl.models.weights import BITS, GIB, is_linear, shapes_of, weight_bytes
 from reflectrl.types import UserError
@@ -257,6 +258,6 @@ def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        return dict(json.loads(read_regular(path)))
+    except (OSError, ValueError, RecursionError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

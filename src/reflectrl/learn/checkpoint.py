@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reflectrl import distributed
-from reflectrl.config.folders import no_link
+from reflectrl.config.folders import apply_umask, no_link
 from reflectrl.digests import damage, write_digests
 from reflectrl.models.lm import read_json
 from reflectrl.models.pieces import piece
@@ -51,12 +52,14 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
-        fill(fresh)
-    except SafetensorError as error:  # safetensors has an exception of its own for a full disk
+        with system_errors(folder):
+            fill(fresh)
+        write_digests(fresh)
+        apply_umask(fresh)
+        _sync(fresh)
+    except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise OSError(f"{folder}: {error}") from error
-    write_digests(fresh)
-    _sync(fresh)
+        raise
     there, aside = [path for path in (folder, *_older(folder)) if path.exists()], max(1, keep - 1)
     for path in there[aside:]:
         shutil.rmtree(path, ignore_errors=True)
@@ -65,6 +68,24 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
     fresh.rename(folder)
     if keep == 1:
         shutil.rmtree(_old(folder, 1), ignore_errors=True)
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Raise what libraries make of an error of the system, such as a full disk, as the OSError that it is.
+
+    safetensors has an exception of its own, and tokenizers raises a bare `Exception`; both quote the number.
+
+    Args:
+        path: what is being written, for the message.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if type(error) not in (SafetensorError, Exception) or number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def recover(folder: Path, keep: int = 1) -> None:

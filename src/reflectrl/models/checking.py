@@ -7,12 +7,13 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from reflectrl.config import ModelConfig
-from reflectrl.digests import require_undamaged
 from reflectrl.models.labels import find_labels
-from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device
+from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device, require_names_fit
+from reflectrl.models.memory import available
 from reflectrl.models.quantised import quantisation
 from reflectrl.models.sources import files_of, find_model
-from reflectrl.models.weights import shapes_of
+from reflectrl.models.strangers import require_sound
+from reflectrl.models.weights import shapes_of, weight_bytes
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -32,16 +33,16 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
         system: a system prompt with which the chat template is tried.
 
     Raises:
-        UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, the tokenizer
-            has no labels or no end-of-text token, or the chat template cannot be used. The message names the model and
-            what would be right.
+        UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, tensors are
+            missing or unexpected, the tokenizer has no labels or no end-of-text token, or the chat template cannot be
+            used. The message names the model and what would be right.
     """
     name = source
     quantisation(config, pick_device(config.device))
     source = find_model(source)
     base = backbone_of(source)
     for folder in {files_of(source), files_of(base)}:
-        require_undamaged(folder)
+        require_sound(folder, config.trust_remote_code)
         if folder.is_dir():
             shapes_of(folder)
             if not any(path for kind in WEIGHTS for path in folder.glob(kind)):
@@ -51,6 +52,9 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
         AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code, local_files_only=True)
     except Exception as error:  # of any kind: it may be code of the model's own
         raise UserError(f"model {name!r}: its config.json cannot be used: {one_line(error)[:200]}") from error
+    # Weights that do not fit into memory are refused elsewhere, with advice; pickles would have to be loaded.
+    if 0 < weight_bytes(shapes_of(files_of(base)), config) <= available():
+        require_names_fit(base, config)
     chat = chat_in(Path(source), tokenizer, name, config.chat, system)
     if labelled:
         try:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from reflectrl.config.folders import read_regular
 from reflectrl.models.backend import Backend, Counters
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
@@ -48,8 +49,8 @@ def check_card(folder: Path, tokenizer: Any) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A file that holds a JSON object; UserError where it does not."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
     if not isinstance(found, dict):
         raise UserError(f"{path} must hold a JSON object")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
-from reflectrl.digests import require_undamaged
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -33,10 +33,23 @@ from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
-from reflectrl.models.sources import find_model
+from reflectrl.models.sources import files_of, find_model
+from reflectrl.models.strangers import (
+    hushed,
+    require_all_loaded,
+    require_quick_patterns,
+    require_sound,
+    within_weights,
+)
 from reflectrl.plugins import names, one_line, suggestion
 from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError
+
+ADAPTER = "adapter_config.json"
+"""What a saved adapter says of itself."""
+
+CHAT = {"before": str, "after": str, "end": int}
+"""What a card says of the chat with its players."""
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What families call the most tokens that a sequence may have."""
@@ -81,17 +94,17 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     """
     source = find_model(str(source))
     folder = Path(source)
-    require_undamaged(folder)
-    heads = load_file(folder / HEADS) if (folder / HEADS).is_file() else {}
+    require_sound(files_of(source), config.trust_remote_code)
+    heads = _heads_in(folder)
     if is_adapter(folder):
         base = backbone_of(folder)
-        require_undamaged(Path(base))
         owner, player = _load_backbone(base, config), adapter or "policy"
         check_card(folder, owner.tokenizer)
         from peft import PeftModel
 
-        with _fitting(folder, owner.base):
+        with _fitting(folder, owner):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
+            load_adapter(peft, folder, player)  # once more, since the call before does not tell what was missing
         adapted = prove(as_player(owner, peft, player), str(folder))
         return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
     owner = _load_backbone(source, config)
@@ -113,9 +126,18 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
 
 
+def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of the heads that lie beside a model, none where there is no such file."""
+    path = folder / HEADS
+    try:
+        return load_file(path) if path.is_file() else {}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
+
 def is_adapter(source: str | Path) -> bool:
     """Whether a folder holds a saved adapter."""
-    return (Path(source) / "adapter_config.json").is_file()
+    return (Path(source) / ADAPTER).is_file()
 
 
 def backbone_of(source: str | Path) -> str:
@@ -136,12 +158,10 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         raise ValueError("only adapters share a backbone")
     if folder is None:
         return fresh_adapter(first, adapter)
-    require_undamaged(folder)
+    require_sound(folder, trusted=True)  # its tokenizer is not used
     check_card(folder, first.tokenizer)
-    if (folder / "adapter_config.json").is_file():
-        _adapter_settings(folder)
-    with _fitting(folder, first.base):
-        first.model.load_adapter(str(folder), adapter, is_trainable=True)
+    with _fitting(folder, first):
+        load_adapter(first.model, folder, adapter)
     player = prove(as_player(first, first.model, adapter), str(folder))
     return replace(player, chat=chat_in(folder, player.tokenizer, player.base, chat))
 
@@ -160,10 +180,10 @@ def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "")
     if how == "off":
         return None
     if card is not None and "chat" in card:
-        try:
-            return Chat(**card["chat"])
-        except TypeError as error:
-            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' and 'end'") from error
+        told = card["chat"]
+        if not isinstance(told, dict) or {name: type(value) for name, value in told.items()} != CHAT:
+            raise UserError(f"{folder / CARD}: 'chat' must have 'before', 'after' (texts) and 'end' (a number)")
+        return Chat(**told)
     if how == "auto" and (card is not None or not has_template(tokenizer)):
         return None  # trained without a template, or none is there
     if not has_template(tokenizer):
@@ -178,6 +198,7 @@ def load_tokenizer(source: str, config: ModelConfig) -> Any:
         UserError: there is no such model, its files cannot be read, it would run foreign code, or texts cannot end.
     """
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
+    require_sound(files_of(source), config.trust_remote_code)
     with _loading(source):
         if not config.trust_remote_code:
             refuse_kernels(source, local_files_only=True)
@@ -193,7 +214,10 @@ def load_tokenizer(source: str, config: ModelConfig) -> Any:
 def _loading(source: str) -> Iterator[None]:
     """Whatever the loaders raise within the block, of many kinds, means that this is not a model to be loaded."""
     try:
-        yield
+        with hushed():
+            yield
+    except UserError:
+        raise
     except Exception as error:
         if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
@@ -208,12 +232,9 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     device, ranks = pick_device(config.device), distributed.launched()[1] if config.shard else 1
     if device.type in ("cpu", "cuda"):
         refuse_unless_fitting(source, config, free_bytes(device) * (ranks if device.type == "cuda" else 1))
-    options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     quantised, tokenizer = quantisation(config, device), load_tokenizer(source, config)
     with _loading(source):
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, config.dtype), **options, **quantised
-        )
+        model = _read_weights(source, config, **quantised)
         if quantised:
             let_gradients_flow(model)
         elif ranks == 1:
@@ -257,6 +278,22 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
     return lm
 
 
+def require_names_fit(source: str, config: ModelConfig) -> None:
+    """Raise UserError if tensors of a model are missing or unexpected; the weights themselves are not loaded."""
+    with _loading(source):
+        _read_weights(source, config, device_map="meta")
+
+
+def _read_weights(source: str, config: ModelConfig, **options: Any) -> Any:
+    """A model as its files have it; UserError names tensors that are missing or unexpected."""
+    options |= {"trust_remote_code": config.trust_remote_code, "local_files_only": True, "output_loading_info": True}
+    with within_weights(files_of(source)):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
+    model, info = loaded
+    require_all_loaded(f"model {source!r}", info["missing_keys"], info["unexpected_keys"])
+    return model
+
+
 def refuse_kernels(source: str, **options: Any) -> None:
     """Raise ValueError if a model's `config.json` wants a kernel of the hub to attend with ("owner/name").
 
@@ -282,7 +319,7 @@ def refuse_kernels(source: str, **options: Any) -> None:
 
 def _adapter_settings(folder: Path) -> dict[str, Any]:
     """What a saved adapter says of itself; UserError where it would have PEFT import a module that it names."""
-    path = folder / "adapter_config.json"
+    path = folder / ADAPTER
     found = read_json(path)
     if found.get("megatron_config") is not None:
         raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
@@ -290,12 +327,29 @@ def _adapter_settings(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _fitting(folder: Path, base: str) -> Iterator[None]:
+def _fitting(folder: Path, owner: LanguageModel) -> Iterator[None]:
     """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
+    if is_adapter(folder):
+        require_quick_patterns(folder / ADAPTER, _adapter_settings(folder), owner.core)
+        if not any(folder.glob("adapter_model.*")):  # PEFT would look for them at the hub, by the folder's name
+            raise UserError(f"adapter {folder} has no weights (adapter_model.safetensors)")
     try:
-        yield
+        with hushed(), within_weights(folder):
+            yield
+    except UserError:
+        raise
     except Exception as error:
-        raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
+        raise UserError(f"adapter {folder} does not fit the model {owner.base!r}: {one_line(error)[:200]}") from error
+
+
+def load_adapter(peft: Any, folder: Path, name: str) -> None:
+    """Load a saved adapter under a name.
+
+    Raises:
+        UserError: some of its weights are missing, or have no place.
+    """
+    found = peft.load_adapter(str(folder), name, is_trainable=True)
+    require_all_loaded(f"adapter {folder}", found.missing_keys, found.unexpected_keys)
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:

@@ -20,18 +20,20 @@ TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
 """What the names of embedding tables and heads contain: never quantised, and given no adapter."""
 
 
-def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
+def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tuple[int, ...]]:
     """Name → shape of every tensor in a folder's safetensors files; UserError where a header cannot be read."""
     found: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in sorted(folder.glob(files)):
         try:
+            if not path.is_file():
+                raise ValueError("it is no regular file")
             with path.open("rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > path.stat().st_size:
                     raise ValueError("the header is longer than the file")
                 header = json.loads(file.read(length))
             found |= {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
-        except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no safetensors file: {error}") from error
     return found
 

@@ -13,6 +13,7 @@ from reflectrl.models.load import backbone_of, is_adapter, load_model, second_pl
 from reflectrl.models.sources import find_model
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
+from reflectrl.pipeline.card import Card, read_card
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
@@ -47,13 +48,26 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     needed = {key: name for key, name in code_in(recipe.plain()).items() if key in wanted}
     require(path, needed, trust, typed=False)
     run = RunFolder(folder)
-    if (folder / CARD).is_file():
+    if (folder / CARD).exists():
+        recipe = as_described(recipe, read_card(folder))
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
         return players_of(recipe, row, exported_models(recipe, folder), 0.0)
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
     return seated(Context(recipe, run), arm, trained_seed, models, 0.0)
+
+
+def as_described(recipe: Recipe, card: Card) -> Recipe:
+    """The recipe of an exported agent, with the arm and the settings of play that its card gives."""
+    play = replace(
+        recipe.play,
+        scoring=card.play.scoring,
+        reflection_tokens=card.play.reflection_tokens,
+        shuffle_labels=card.play.shuffle_labels,
+    )
+    arms = (card.arm,) if card.arm else recipe.arms
+    return replace(recipe, arms=arms, play=play, model=replace(recipe.model, context=card.play.context))
 
 
 def seated(

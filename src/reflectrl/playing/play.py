@@ -10,6 +10,7 @@ from typing import Any
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.pipeline.artifacts import CARD
+from reflectrl.pipeline.card import read_card
 from reflectrl.players.base import Player
 from reflectrl.players.simple import UNLEARNED, AnalystPlayer
 from reflectrl.playing.human import HELP, Watched
@@ -49,6 +50,8 @@ def play(
     """
     env = make(section)
     player, reflector = _seated(who, env, trust, seed)
+    if (where := _trained_in(who)) not in ("", section["name"]):
+        print(f"note: this agent was trained in {printable_line(where)}")
     with Recorder(record) if record else nullcontext() as recorder:
         if recorder is not None:
             tasks = _left(recorder, tasks)
@@ -152,6 +155,12 @@ def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | No
     transformers.utils.logging.disable_progress_bar()
     agent = load_agent(folder, arm, seed, trust=trust)
     return agent.player, agent.reflector
+
+
+def _trained_in(who: str) -> str:
+    """The environment that an exported agent's card names; "" for other players."""
+    folder = Path(who if Path(who).exists() else who.rpartition(":")[0])
+    return read_card(folder).environment if (folder / CARD).is_file() else ""
 
 
 def _count(number: int, what: str) -> str:

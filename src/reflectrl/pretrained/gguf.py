@@ -11,16 +11,21 @@ import io
 import os
 import shutil
 import tempfile
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from reflectrl.config.folders import data_folder, require_writable
+from reflectrl.config.folders import apply_umask, data_folder, require_writable
 from reflectrl.digests import digest_of, require_undamaged, write_digests
+from reflectrl.learn.checkpoint import system_errors
+from reflectrl.models.strangers import bounded, hushed, require_all_loaded, require_possible
 from reflectrl.plugins import one_line
 from reflectrl.pretrained.catalogue import clear_parts
+from reflectrl.pretrained.gguf_header import read_header
 from reflectrl.types import UserError
 
 MAGIC = b"GGUF"
@@ -59,10 +64,11 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
     require_writable(folder.parent, f"folder of models {folder.parent}")
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
     try:
-        with quiet:
+        with quiet, system_errors(folder):
             model.save_pretrained(part)
-        tokenizer.save_pretrained(part)
+            tokenizer.save_pretrained(part)
         write_digests(part)
+        apply_umask(part)
         for path in part.rglob("*"):
             with path.open("rb") as written:
                 os.fsync(written.fileno())
@@ -100,7 +106,10 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         "local_files_only": True,
     }
     try:
-        read: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype)
+        with hushed(), _within_file(file):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, output_loading_info=True)
+        read, info = loaded
+        require_all_loaded(f"model {str(file)!r}", info["missing_keys"], info["unexpected_keys"])
         about = {
             key: value
             for key, value in read.config.to_dict().items()
@@ -110,6 +119,25 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         model.load_state_dict(read.state_dict())  # the library does not save a model that it calls quantised
         if not all(weight.isfinite().all() for weight in model.parameters()):
             raise ValueError("some of its weights are not finite numbers")
-        return model, AutoTokenizer.from_pretrained(**where)
+        with hushed():
+            return model, AutoTokenizer.from_pretrained(**where)
+    except UserError:
+        raise
     except Exception as error:  # the loader raises many kinds; all mean "this is not a file that I can read"
         raise UserError(f"model {str(file)!r}: this GGUF file cannot be read: {one_line(error)[:200]}") from error
+
+
+@contextmanager
+def _within_file(file: Path) -> Iterator[None]:
+    """Stop the library from building a model that is far larger than the tensors of a GGUF file.
+
+    What a file does not say of its model's size has defaults, by which a few bytes would become a model of 7B.
+
+    Raises:
+        ValueError: the file says that its model has far too many layers; within the block, the model is too large.
+    """
+    header = read_header(file)
+    for name, value in header.settings.items():
+        require_possible(name, value)
+    with bounded(len(header.shapes), sum(map(prod, header.shapes.values()))):
+        yield

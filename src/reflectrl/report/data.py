@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reflectrl.config.files import parse_toml
+from reflectrl.config.folders import read_regular
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -115,9 +116,9 @@ def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
     if not path.exists():
         return {}, ""
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = read_regular(path).decode("utf-8")
+        return parse_toml(text), text
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid TOML: {one_line(error)}") from error
 
 

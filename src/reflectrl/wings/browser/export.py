@@ -134,7 +134,7 @@ def write_page(
     try:
         write_folder(out, fill)
     except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
 
 

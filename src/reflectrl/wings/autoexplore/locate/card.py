@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from reflectrl.exporting import card as cards
+from reflectrl.pipeline import card as cards
 from reflectrl.pipeline.artifacts import CARD
 from reflectrl.types import UserError
 

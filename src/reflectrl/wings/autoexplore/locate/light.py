@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from reflectrl.digests import require_undamaged
 from reflectrl.models.lm import LanguageModel, check_card
+from reflectrl.models.strangers import require_sound, within_weights
 
 ORDINARY: dict[str, Any] = {
     "model_type": "llama",
@@ -41,7 +41,7 @@ def load_light(folder: Path, context: int) -> LanguageModel | None:
     Raises:
         UserError: the weights were trained with another tokenizer, or a file is not what was written there.
     """
-    require_undamaged(folder)
+    require_sound(folder)
     try:
         config, about = (
             json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
@@ -49,7 +49,8 @@ def load_light(folder: Path, context: int) -> LanguageModel | None:
         if not _ordinary(config, about):
             return None
         tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
-        model = LightLlama(config)
+        with within_weights(folder):
+            model = LightLlama(config)
         saved = load_file(folder / "model.safetensors")  # without the head, which is the embedding
         model.load_state_dict({"lm_head.weight": saved["model.embed_tokens.weight"], **saved})
     except Exception:  # many kinds; whatever is wrong with it, `load_model` says it better
@@ -81,6 +82,8 @@ class LightTokenizer:
 
     def __init__(self, path: Path, end: str) -> None:
         self.backend_tokenizer = Tokenizer.from_file(str(path))
+        self.backend_tokenizer.no_padding()
+        self.backend_tokenizer.no_truncation()
         self.eos_token_id: int = self.get_vocab()[end]
 
     def get_vocab(self) -> dict[str, int]:

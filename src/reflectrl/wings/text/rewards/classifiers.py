@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 
 from reflectrl.models.load import pick_device, refuse_kernels
+from reflectrl.models.strangers import hushed, require_sound, within_weights
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -93,12 +95,15 @@ class Classifier:
 
 def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]:
     options: dict[str, Any] = {"local_files_only": not download, "trust_remote_code": False}  # unsaid, it would ask
+    require_sound(Path(source))
     try:
         refuse_kernels(source, local_files_only=not download)
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            source, dtype=getattr(torch, dtype), output_loading_info=True, **options
-        )
+        weights = within_weights(Path(source)) if Path(source).is_dir() else nullcontext()
+        with hushed(), weights:
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                source, dtype=getattr(torch, dtype), output_loading_info=True, **options
+            )
     except Exception as error:  # the loaders raise many kinds; all mean "this is not a model I can load"
         if not Path(source).exists() and not download:
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"

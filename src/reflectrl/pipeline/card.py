@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from reflectrl.config import from_dict
+from reflectrl.config.folders import read_regular
+from reflectrl.config.rules import Count, Natural
 from reflectrl.pipeline.artifacts import CARD
 from reflectrl.types import UserError
 
@@ -23,9 +25,9 @@ class PlaySettings:
     """Settings of the prompts and of scoring, as they were in training."""
 
     scoring: Literal["enumeration", "sum", "token", "word", "trie"] = "enumeration"
-    reflection_tokens: int = 100
+    reflection_tokens: Count = 100
     shuffle_labels: bool = False
-    context: int = 512
+    context: Natural = 512
     """Longest sequence in tokens."""
 
 
@@ -71,12 +73,12 @@ def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignme
     """
     path = folder / CARD
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(path))
     except FileNotFoundError:
         raise UserError(
             f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")

@@ -1,0 +1,119 @@
+"""Patterns in a tokenizer's file: which of them may take for ever, and how much longer they can make a text.
+
+The library matches them by trying (Oniguruma), so a part that can match in many ways, repeated, takes time that grows
+exponentially with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MANY = 10
+"""A part that may be repeated so often counts as repeated for ever."""
+SPLIT = 4
+"""The most repetitions in one alternative of a pattern; each may multiply the time by the text's length."""
+QUANTIFIER = re.compile(r"([*+?]|\{\d*(?:,\d*)?\})([+?]?)")
+
+
+@dataclass
+class Part:
+    """A group of a pattern, or all of it.
+
+    Attributes:
+        varies: it can match in more than one way.
+        repeated: repetitions in its present alternative.
+        atomic: what it has matched is never tried anew.
+    """
+
+    varies: bool = False
+    repeated: int = 0
+    atomic: bool = False
+
+
+def is_runaway(pattern: str) -> bool:
+    """Tell whether matching a pattern may take exponential time: a group that varies is itself repeated.
+
+    Errs on the side of refusing. Patterns of the usual tokenizers repeat single characters and classes only.
+    """
+    open_parts, place = [Part()], 0
+    closed: Part | None = None  # the group that ends here
+    while place < len(pattern):
+        letter = pattern[place]
+        if (found := QUANTIFIER.match(pattern, place)) and place > 0:
+            if _repeats(open_parts[-1], closed, *found.groups()):
+                return True
+            place = found.end()
+            if QUANTIFIER.match(pattern, place):
+                return True  # a quantifier of a quantifier
+            closed = None
+            continue
+        closed = None
+        if pattern.startswith("\\g", place):
+            return True  # calls a group again
+        if letter == "\\":
+            place += 1
+        elif letter == "[":
+            place = _end_of_class(pattern, place)
+        elif letter == "(":
+            open_parts.append(Part(atomic=pattern.startswith("(?>", place)))
+            place += 1 if pattern.startswith("(?", place) else 0
+        elif letter == ")" and len(open_parts) > 1:
+            closed = open_parts.pop()
+            open_parts[-1].varies |= closed.varies
+            open_parts[-1].repeated += closed.repeated
+        elif letter == "|":
+            open_parts[-1].varies = True
+            open_parts[-1].repeated = 0
+        if open_parts[-1].repeated > SPLIT:
+            return True
+        place += 1
+    return open_parts[-1].repeated > SPLIT
+
+
+def _repeats(around: Part, closed: Part | None, quantifier: str, mode: str) -> bool:
+    """Note a quantifier in the group around it; tell whether it repeats a group that varies."""
+    numbers = [int(number) for number in re.findall(r"\d+", quantifier)]
+    ends = quantifier == "?" or (bool(numbers) and not quantifier.endswith(",}"))
+    many = not ends or max(numbers, default=1) >= MANY
+    possessive = mode == "+" and quantifier in ("*", "+", "?")
+    if many and closed is not None and closed.varies and not possessive and not closed.atomic:
+        return True
+    exact = quantifier.startswith("{") and "," not in quantifier
+    around.varies |= not exact
+    around.repeated += many and not exact and not possessive
+    return False
+
+
+def _end_of_class(pattern: str, place: int) -> int:
+    """Find the bracket that closes a class; classes may lie in one another."""
+    depth = 0
+    while place < len(pattern):
+        if pattern[place] == "\\":
+            place += 1
+        elif pattern[place] == "[":
+            depth += 1
+            opened = re.compile(r"\[\^?\]").match(pattern, place)  # a bracket that stands for itself comes first
+            place = opened.end() - 1 if opened else place
+        elif pattern[place] == "]":
+            depth -= 1
+            if depth == 0:
+                return place
+        place += 1
+    return place
+
+
+def growth(tokenizer: Any) -> Iterator[float]:
+    """How many times as long each replacement in a tokenizer's file can make a text."""
+    if isinstance(tokenizer, Mapping):
+        content, pattern = tokenizer.get("content"), tokenizer.get("pattern")
+        if tokenizer.get("type") == "Replace" and isinstance(content, str) and isinstance(pattern, Mapping):
+            text = pattern.get("String")
+            yield max(1.0, len(content) / max(1, len(text) if isinstance(text, str) else 1))
+        for item in tokenizer.values():
+            yield from growth(item)
+    elif isinstance(tokenizer, list):
+        for item in tokenizer:
+            yield from growth(item)

@@ -1,0 +1,255 @@
+"""Checks of a model's folder before a library reads it: the folder may come from a stranger.
+
+A hostile file must end in one line, within seconds. So pipes and devices are refused, and so are names of files outside
+the folder, sizes for which the weights are too small, and patterns that a library would try for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as registrations
+
+from reflectrl.digests import require_undamaged
+from reflectrl.models.lm import read_json
+from reflectrl.models.patterns import growth, is_runaway
+from reflectrl.models.weights import shapes_of
+from reflectrl.types import UserError
+
+MOST_LAYERS = 100_000
+"""The largest number that `config.json` may give for anything that is counted in layers."""
+COUNTED = re.compile(r"layer|block|depth|stage|expert")
+"""Keys of `config.json` whose whole numbers are counts of modules."""
+MOST_GROWTH = 1000
+"""The most characters that a tokenizer may make of one."""
+SECONDS = 3
+"""The longest time for matching the patterns of an adapter with the names of a model's modules."""
+PICKLES = "*.bin"
+"""File names of weights without a header that could be read safely."""
+BUFFERS = re.compile(r"(^|\.)(inv_freq|position_ids|masked_bias|causal_mask|attn\.bias|attention\.bias)$")
+"""Names of what old checkpoints hold beside weights: masks and angles, which the model computes itself."""
+NAMED = 3
+"""How many tensors an error names."""
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def require_sound(folder: Path, trusted: bool = False) -> None:
+    """Refuse a folder with files that are damaged, that never end, or that would keep a library busy for ever.
+
+    Args:
+        folder: a path at which no folder is passes.
+        trusted: allow patterns of the tokenizer that may take for ever; the user trusts this model's code.
+
+    Raises:
+        UserError: names the file and what is wrong with it.
+    """
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is no regular file")
+    require_undamaged(folder)
+    for path in sorted(folder.glob("*.index.json")):
+        _require_inside(path)
+    if (folder / "config.json").is_file():
+        _require_readable(folder / "config.json")
+    if (folder / "tokenizer.json").is_file() and not trusted:
+        _require_quick(folder / "tokenizer.json")
+
+
+def _require_inside(index: Path) -> None:
+    """Refuse an index whose shards lie anywhere but beside it."""
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise UserError(f"{index} must map names of tensors to files ('weight_map')")
+    for name in shards.values():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UserError(f"{index} names a file outside its folder: {str(name)[:100]!r}")
+
+
+def _require_readable(path: Path) -> None:
+    """Refuse a configuration with so many layers that reading it alone would take for ever."""
+    try:
+        for key, value in _leaves(read_json(path)):
+            require_possible(key, value)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def require_possible(key: str, value: Any) -> None:
+    """Raise ValueError where a setting gives a model more layers than any has."""
+    if isinstance(value, int) and value > MOST_LAYERS and COUNTED.search(key):
+        raise ValueError(f"{key[:100]!r} is {str(value)[:30]}; no model has so many")
+
+
+def _require_quick(path: Path) -> None:
+    """Refuse a tokenizer whose patterns may take for ever, or that makes too long a text of a short one."""
+    found = read_json(path)
+    advice = "set model.trust_remote_code = true if you know where this model comes from"
+    for key, value in _leaves(found):
+        if key == "Regex" and isinstance(value, str) and is_runaway(value):
+            raise UserError(f"{path}: the pattern {value[:100]!r} may take for ever to match; {advice}")
+    if prod(growth(found)) > MOST_GROWTH:
+        raise UserError(f"{path}: its replacements would make a text more than {MOST_GROWTH} times as long; {advice}")
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in a JSON value that holds nothing else, with the key under which it is found."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _leaves(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item, key)
+    else:
+        yield key, value
+
+
+# ---- adapters --------------------------------------------------------------------------------------------------------
+
+MATCH = r"""
+import json, re, sys
+patterns, names = json.load(sys.stdin)
+forms = "({})", r"(.*\.)?({})$", r"(^|.*\.){}($|\..*)", r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
+for pattern in patterns:
+    for form in forms:
+        form = re.compile(form.replace("{}", pattern))
+        for name in names:
+            form.fullmatch(name)
+            form.match(name)
+"""
+"""Matches as PEFT does, in the forms into which it puts patterns."""
+
+
+def require_quick_patterns(path: Path, settings: Mapping[str, Any], model: nn.Module) -> None:
+    """Refuse an adapter whose patterns would be matched with the names of a model's modules for ever.
+
+    They are tried in a process of their own, since a match cannot be interrupted.
+
+    Args:
+        settings: what `adapter_config.json` says.
+
+    Raises:
+        UserError: one of them is no pattern, or matching takes longer than `SECONDS`.
+    """
+    patterns = sorted({text for text in _texts(settings) if re.search(r"[*+{]", text)})
+    if not patterns:
+        return
+    given = json.dumps([patterns, [name for name, _ in model.named_modules()]])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", MATCH], input=given, text=True, capture_output=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{path}: its patterns take for ever to match, such as {patterns[0][:100]!r}") from None
+    if done.returncode:
+        raise UserError(f"{path}: a pattern cannot be used, such as {patterns[0][:100]!r}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys included."""
+    if isinstance(value, Mapping):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
+
+
+# ---- sizes and names -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def within_weights(folder: Path) -> Iterator[None]:
+    """Stop a library from building a model that is far larger than the weights in a folder."""
+    shapes = shapes_of(folder, "*.safetensors")
+    pickled = sum(path.stat().st_size for path in folder.glob(PICKLES))  # has no header that could be read safely
+    with bounded(len(shapes) + pickled // 100, sum(map(prod, shapes.values())) + pickled):
+        yield
+
+
+@contextmanager
+def bounded(tensors: int, numbers: int) -> Iterator[None]:
+    """Stop a library from building a model that is far larger than its weights.
+
+    There is room for tensors that are shared or packed (quantised models), and parameters are registered twice while a
+    model is loaded.
+
+    Args:
+        tensors: how many the weights consist of.
+        numbers: how many numbers they hold.
+
+    Raises:
+        ValueError: within the block, as soon as what is built exceeds this.
+    """
+    left = {"tensors": 8 * tensors + 1000, "numbers": 16 * numbers + 2**20}
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None:
+            left["tensors"] -= 1
+            left["numbers"] -= parameter.numel()
+        if min(left.values()) < 0:
+            raise ValueError(f"its configuration describes a far larger model than its weights are ({numbers} numbers)")
+
+    handle = registrations.register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def require_all_loaded(about: str, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Refuse weights of which some are missing, since they would be drawn at random, or some have no place.
+
+    Args:
+        about: what was loaded, for the message.
+
+    Raises:
+        UserError: names them.
+    """
+    wrong = {
+        "missing": sorted(missing),
+        "unexpected": sorted(name for name in unexpected if not BUFFERS.search(name)),
+    }
+    told = [f"{_listed(names)} {what}" for what, names in wrong.items() if names]
+    if told:
+        raise UserError(f"{about}: the names of its weights do not fit its configuration: {'; '.join(told)}")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:100] for name in names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep libraries from writing warnings while they load: what is wrong becomes an error of ours, on one line."""
+    from transformers.utils import logging as library
+
+    before, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity(logging.CRITICAL + 1)
+    library.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        library.set_verbosity(before)
+        if bars:
+            library.enable_progress_bar()
