@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,9 @@ from reflectrl.endpoints.answers import without_thinking
 from reflectrl.endpoints.client import Endpoint
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.endpoints.journal import Journal
+from reflectrl.remote.client import Servers
+from reflectrl.remote.config import RolloutsConfig
+from reflectrl.types import UserError
 from tests.endpoints.scripted import serving
 
 MOST = 300
@@ -172,10 +176,8 @@ def test_an_odd_server_is_paid_what_it_has_computed(kind: Kind) -> None:
         folds = "fold_system" in kind.query
         config = EndpointConfig(server.url, "big", retries=1, price_out=10.0, fold_system=folds)
         talk = [{"role": "system", "content": "You steer a taxi."}, {"role": "user", "content": "Which way do we go?"}]
-        try:
+        with suppress(UserError):  # what it says is checked above
             Endpoint(config, journal).complete(talk, MOST, 0.0)
-        except Exception as error:  # what it says is checked above
-            assert type(error).__name__ == "UserError"
     assert journal.spent.requests == len(server.requests) == kind.requests
     assert journal.spent.tokens_out == kind.written
     assert journal.spent.money == pytest.approx(kind.written * 10e-6)
@@ -228,3 +230,23 @@ def test_many_marks_take_no_time() -> None:
     """A server may answer megabytes."""
     for piece in ("<think>", "<|channel|>a", "<|channel|>a<|message|>", "</think>", "\n"):
         assert without_thinking(piece * 300_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("reply", "says", "requests"),
+    [
+        (failed(429), "error 429 from /completions: Provider returned error: quota", 2),
+        (failed(404, "no such model"), "error 404 from /completions: no such model", 1),
+        ((422, json.dumps(DETAIL).encode()), "error 422 from /completions: body.max_tokens: field not supported", 1),
+        (DEEP, "the answer cannot be read (it is nested too deep)", 1),
+    ],
+)
+def test_servers_of_rollouts_may_be_as_odd(reply: Any, says: str, requests: int) -> None:
+    pytest.importorskip("openai")
+    with serving() as server:
+        server.reply = lambda request: reply
+        servers = Servers(RolloutsConfig((server.url,), retries=1))
+        with pytest.raises(UserError) as caught:
+            servers.complete([{"prompt": [[1, 2]], "max_tokens": 1}])
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert len(server.requests) == requests
