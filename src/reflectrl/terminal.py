@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -89,6 +90,13 @@ def _handle_errors(streams: Sequence[TextIO], how: Sequence[str | None]) -> None
 def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of a bug, made printable, since it may quote an environment. For `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
+
+
+@cache
+def note_once(line: str) -> None:
+    """Print a remark on stderr, the first time that it is made in this process."""
+    sys.stderr.write(f"note: {printable_line(line)}\n")
+    sys.stderr.flush()
 
 
 def raw_stdout() -> TextIO:

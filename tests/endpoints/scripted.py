@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append(request)
         self.server.keys.append(self.headers["Authorization"])
         self.server.headers.append(self.headers)
-        known = self.path.partition("?")[0].endswith("/chat/completions") and "/v1/" in self.path
+        known = self.path.partition("?")[0].endswith("/completions") and "/v1/" in self.path
         reply = self.server.reply(request) if known else (404, b'{"error": "no such path"}')
         if callable(reply):
             reply(self)

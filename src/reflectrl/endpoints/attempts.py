@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reflectrl.endpoints.answers import ServerError, error_in
 from reflectrl.endpoints.journal import Cost
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNKNOWN = (408, 502, 504)
 """Statuses of those between us and the model, who do not know whether it computes on: such an attempt may cost."""
+UNNUMBERED = 400
+"""Status of an error that came as a success and names none: it is not tried again."""
 ENCODING = ("content-encoding", "content-length", "transfer-encoding")
 """Headers that speak of how a body came, which is not how it is handed on."""
 
@@ -38,11 +41,13 @@ class Attempts:
         most: what one may cost.
         made: how many there were.
         number: the journal's, of the last one.
+        unnumbered: whether the last one brought an error that names no status.
     """
 
     most: Cost
     made: int = 0
     number: str = ""
+    unnumbered: bool = False
     over_budget: bool = False
     too_large: bool = False
 
@@ -77,13 +82,52 @@ class Gate:
             self._settled.notify_all()
 
 
-@cache
-def bounded_client() -> type[Any]:
-    """The class of HTTP clients that bound every attempt, once `openai` (and its HTTP library) is imported."""
+def _http() -> tuple[Any, Any]:
+    """The class of HTTP clients of the `openai` package, and the library that it comes from."""
     import openai
 
     base: Any = openai.DefaultAsyncHttpxClient
-    http: Any = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])
+    return base, importlib.import_module(base.__mro__[1].__module__.partition(".")[0])
+
+
+@cache
+def honest_client() -> type[Any]:
+    """The class of HTTP clients that give an error which came as a success the status that it speaks of.
+
+    The `openai` package then tries it again or not, as it does with every other error.
+    """
+    base: Any
+    base, http = _http()
+
+    class Honest(base):
+        """Looks into the bodies of answers."""
+
+        async def send(self, request: Any, **settings: Any) -> Any:
+            response = await super().send(request, **settings)
+            await response.aread()
+            error = error_in(response.content) if response.is_success else None
+            return response if error is None else http.Response(**_with_status(response, error))
+
+    return Honest
+
+
+def _with_status(response: Any, error: ServerError) -> dict[str, Any]:
+    """The parts of a response that is the error of another one."""
+    body = {"error": {"message": error.complaint}}
+    status = error.status or UNNUMBERED
+    return {"status_code": status, "headers": _kept(response), "json": body, "request": response.request}
+
+
+def _kept(response: Any) -> list[tuple[str, str]]:
+    """The headers of a response that hold for its body however that is handed on."""
+    return [(name, value) for name, value in response.headers.multi_items() if name not in ENCODING]
+
+
+@cache
+def bounded_client() -> type[Any]:
+    """The class of HTTP clients that bound every attempt, once `openai` (and its HTTP library) is imported."""
+    base: Any
+    base, http = _http()
 
     class Bounded(base):
         """Counts each attempt, and ends one that takes too long or brings too much."""
@@ -104,13 +148,17 @@ def bounded_client() -> type[Any]:
             try:
                 async with asyncio.timeout(self.seconds):
                     response, data = await self._read(request, **{**settings, "stream": True})
-                if response.status_code not in (200, *UNKNOWN):  # of what is refused, nothing is computed
+                status, done = response.status_code, response.is_success
+                error = error_in(data) if done and data is not None else None
+                if error is not None or not (done or status in UNKNOWN):  # of what is refused, nothing is computed
                     journal.settle(attempts.number, Cost())
                 if data is None:
                     attempts.too_large = True
                     return refused(413, **{"x-should-retry": "false"})
-                kept = [(name, value) for name, value in response.headers.multi_items() if name not in ENCODING]
-                return http.Response(response.status_code, headers=kept, content=data, request=request)
+                attempts.unnumbered = error is not None and error.status is None
+                if error is not None:
+                    return http.Response(**_with_status(response, error))
+                return http.Response(status, headers=_kept(response), content=data, request=request)
             except (http.ConnectError, http.ConnectTimeout):
                 journal.settle(attempts.number, Cost())  # nothing was sent
                 raise

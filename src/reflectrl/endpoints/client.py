@@ -11,17 +11,24 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from reflectrl.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of
+from reflectrl.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of, why_silent
 from reflectrl.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop, is_loopback
 from reflectrl.endpoints.config import EndpointConfig, require_address
 from reflectrl.endpoints.journal import Cost, Journal
 from reflectrl.plugins import one_line
+from reflectrl.prompts.messages import folded
+from reflectrl.terminal import note_once
 from reflectrl.types import UserError
 
+UNREADABLE = (ValueError, RecursionError)
+"""What is raised where an answer is no JSON, or one that is nested without end."""
+NO_SYSTEM = re.compile(r"(?i)\bsystem\b.*\broles?\b|\broles?\b.*\bsystem\b")
+"""How servers word that they know no system role."""
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
@@ -114,7 +121,8 @@ class Endpoint:
     def _request(self, ask: Ask) -> dict[str, Any]:
         limit = "max_completion_tokens" if self.config.newer_parameters else "max_tokens"
         settings = {} if self.config.newer_parameters else {"temperature": ask.temperature}
-        return {"model": self.config.model, "messages": list(ask.messages), limit: ask.max_tokens, **settings}
+        messages = folded(ask.messages) if self.config.fold_system else list(ask.messages)
+        return {"model": self.config.model, "messages": messages, limit: ask.max_tokens, **settings}
 
     def _cost(self, tokens_in: int, tokens_out: int, requests: int = 1) -> Cost:
         money = (tokens_in * self.config.price_in + tokens_out * self.config.price_out) / 1e6
@@ -181,11 +189,14 @@ class Endpoint:
                 answer = await client.chat.completions.create(**self._request(ask))
                 text = text_of(answer)
                 break
-            except (self._errors.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
+            except (self._errors.OpenAIError, *UNREADABLE) as error:
                 made = max(made + 1, attempts.made)
-                if made > most or not isinstance(error, ValueError | self._errors.APIResponseValidationError):
+                unreadable = isinstance(error, (*UNREADABLE, self._errors.APIResponseValidationError))
+                if made > most or not unreadable:
                     raise self._failure(self._explain(error, attempts, ask)) from None
-        tokens = tokens_of(answer)
+        if silent := why_silent(answer, text, ask.max_tokens):
+            note_once(f"{self._about}: {silent}")
+        tokens = tokens_of(answer, text)
         self.journal.settle(attempts.number, self._cost(*tokens) if tokens else attempts.most, key, text)
         return text
 
@@ -222,10 +233,18 @@ class Endpoint:
             return f"{went} ({one_line(cause)})"
         if isinstance(error, self._errors.APIStatusError):
             complaint = shown_complaint(getattr(error, "body", None), [one["content"] for one in ask.messages])
-            return f"error {status}{f': {complaint}' if complaint else ''}"
-        return f"the answer cannot be read ({type(error).__name__})"
+            named = "the server answers with an error" if attempts.unnumbered else f"error {status}"
+            refuses_system = NO_SYSTEM.search(complaint) and not self.config.fold_system
+            hint = "; fold_system = true does without that role" if refuses_system else ""
+            return f"{named}{f': {complaint}' if complaint else ''}{hint}"
+        why = "it is nested too deep" if isinstance(error, RecursionError) else type(error).__name__
+        return f"the answer cannot be read ({why})"
+
+    @property
+    def _about(self) -> str:
+        return f"endpoint {self.config.base_url} (model {self.config.model})"
 
     def _failure(self, why: str) -> UserError:
         if self._key:  # some servers repeat it when they refuse it
             why = why.replace(self._key, "***")
-        return UserError(f"endpoint {self.config.base_url} (model {self.config.model}): {why}")
+        return UserError(f"{self._about}: {why}")

@@ -41,6 +41,8 @@ class EndpointConfig:
     """Of Azure: the version of the API, such as "2024-10-21"."""
     newer_parameters: bool = False
     """Send `max_completion_tokens` for `max_tokens`, and no temperature, as OpenAI's reasoning models want it."""
+    fold_system: bool = False
+    """Put the instructions at the beginning of the user's first message, for servers that know no system role."""
     timeout: Positive = 120.0
     """Seconds that one attempt may take in all, from connecting to the last byte."""
     retries: Natural = 4
@@ -183,7 +185,7 @@ class JudgeConfig:
         return ("judge", *(f"endpoint.{key}" for key in ASKED))
 
 
-ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters")
+ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters", "fold_system")
 """Keys that decide who answers."""
 
 
@@ -227,7 +229,7 @@ class Players(FreeSection):
             from_dict(PlayerConfig, table, "recipe", f"players.{name}.")
 
 
-WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "price_in", "price_out")
+WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "fold_system", "price_in", "price_out")
 """What belongs to an address: a player that has another one takes none of this from [endpoint]."""
 
 

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from reflectrl.config import Recipe
 from reflectrl.config.values import Word, from_dict
+from reflectrl.endpoints.answers import without_thinking
 from reflectrl.endpoints.client import Ask, Endpoint, Message
 from reflectrl.endpoints.config import EndpointConfig, PlayerConfig, endpoint_settings, player_settings
 from reflectrl.endpoints.journal import Budget, Journal
@@ -20,7 +21,7 @@ from reflectrl.pipeline.players import Models, make_policy, make_reflector
 from reflectrl.players import Player
 from reflectrl.players.base import LiveEpisode
 from reflectrl.players.policy import Policy
-from reflectrl.prompts.messages import conversation, follow_up, said
+from reflectrl.prompts.messages import continued, conversation, follow_up
 from reflectrl.types import Sampling, Turn, UserError, named_seed
 
 ILLEGAL = "illegal"
@@ -107,14 +108,16 @@ class EndpointPlayer:
         """The actions, one per episode, all asked for side by side."""
         talks = [self._begun(episode) for episode in episodes]
         if self.config.style == "react":
-            for episode, talk, answer in zip(episodes, talks, self._asked(episodes, talks), strict=True):
+            reflections = self._asked(episodes, talks)
+            for i, (episode, answer) in enumerate(zip(episodes, reflections, strict=True)):
                 episode.turns.append(Turn(self.name, read_reflection(answer)))
-                talk += [said("assistant", answer), follow_up("now_act")]
+                talks[i] = continued(talks[i], without_thinking(answer), follow_up("now_act"))
         answers = self._asked(episodes, talks)
         choices = [read_action(answer, e.observation.actions) for e, answer in zip(episodes, answers, strict=True)]
         unclear = [i for i, choice in enumerate(choices) if choice is None]
         for i in unclear:
-            talks[i] += [said("assistant", answers[i]), follow_up("repair", episodes[i].observation.actions)]
+            question = follow_up("repair", episodes[i].observation.actions)
+            talks[i] = continued(talks[i], without_thinking(answers[i]), question)
         repaired = self._asked([episodes[i] for i in unclear], [talks[i] for i in unclear])
         for i, answer in zip(unclear, repaired, strict=True):
             choices[i] = read_action(answer, episodes[i].observation.actions)

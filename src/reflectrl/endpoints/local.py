@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from reflectrl.config import ModelConfig
-from reflectrl.endpoints.answers import without_thinking
+from reflectrl.endpoints.answers import cut_off, without_thinking
 from reflectrl.endpoints.client import Ask
 from reflectrl.endpoints.journal import Cost, Journal
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.players.policy import sampler
 from reflectrl.plugins import one_line
+from reflectrl.prompts.messages import folded
+from reflectrl.terminal import note_once
 from reflectrl.types import Sampling, UserError, named_seed
 
 LONGEST = 8192
@@ -93,7 +95,9 @@ class LocalModel:
                 break
             numbers.append(number)
         found = self._written([ask for _, ask in part[: len(numbers)]], prompts[: len(numbers)]) if numbers else []
-        for number, (key, _), ids, (text, count) in zip(numbers, part, prompts, found, strict=False):
+        for number, (key, ask), ids, (text, count) in zip(numbers, part, prompts, found, strict=False):
+            if not text and count == ask.max_tokens:
+                note_once(f"model {self.source!r}: {cut_off(count)}")
             self.journal.settle(number, Cost(len(ids), count), key, text)
         if len(numbers) < len(part):
             raise UserError(
@@ -114,10 +118,8 @@ class LocalModel:
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """The conversation as the model's chat template has it; instructions join the first question if they must."""
-        first, *rest = ask.messages
-        folded = [{**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]] if rest else [first]
         problem: Exception | None = None
-        for messages in (list(ask.messages), folded):
+        for messages in (list(ask.messages), folded(ask.messages)):
             try:
                 text: Any = self.lm.tokenizer.apply_chat_template(
                     messages, tokenize=False, add_generation_prompt=True, enable_thinking=False

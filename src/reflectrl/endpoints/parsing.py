@@ -8,7 +8,9 @@ from typing import Literal
 
 from reflectrl.endpoints.answers import without_thinking
 
-MARKED = re.compile(r"(?im)^\W*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
+LONGEST = 20_000
+"""Characters of an answer that are read: patterns take too long on megabytes, which no model was asked for."""
+MARKED = re.compile(r"(?im)^[^\w\n]*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
 REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
 TOLD = re.compile(
     r"(?i)\bhint(s|ed)?\b|\b(was|were|am|been|being) (told|given|informed|instructed)\b|\byou (told|gave|said)\b"
@@ -33,7 +35,7 @@ def read_action(answer: str, actions: Sequence[str]) -> int | None:
     Understood are, in this order: what follows the last "Action:", or the whole answer, or its last line, being an
     action; the one action that is mentioned there. What a model thought between <think> tags does not count.
     """
-    said = without_thinking(answer)
+    said = without_thinking(answer)[-LONGEST:]
     lines = [line for line in said.splitlines() if line.strip()]
     places = [*[found[1] for found in MARKED.finditer(said)][-1:], said, *lines[-1:]]
     for place in places:
@@ -66,7 +68,7 @@ def _occurs(words: str, text: str) -> bool:
 
 def read_reflection(answer: str) -> str:
     """The reflection of an answer on one line: what follows "Reflection:", or all but the action; "" if none."""
-    said = without_thinking(answer)
+    said = without_thinking(answer)[:LONGEST]
     found = REFLECTED.search(said)
     text = found[1] if found else MARKED.sub("", said)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

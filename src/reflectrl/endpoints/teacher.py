@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reflectrl.endpoints.answers import without_thinking
 from reflectrl.endpoints.client import Ask, Endpoint, Message
 from reflectrl.endpoints.config import TeacherConfig
 from reflectrl.endpoints.contestants import ILLEGAL
 from reflectrl.endpoints.local import LocalModel
 from reflectrl.endpoints.parsing import problem_of, read_action, read_reflection
 from reflectrl.players.base import LiveEpisode
-from reflectrl.prompts.messages import conversation, follow_up, said
+from reflectrl.prompts.messages import continued, conversation, follow_up
 from reflectrl.types import Episode, Observation, Step, Turn, named_seed
 
 NAME = "teacher"
@@ -72,7 +73,7 @@ class EndpointTeacher:
             for i, answer in zip(open_, answers, strict=True):
                 found[i], problem = self._read(answer, questions[i])
                 last[i] = problem, answer
-                talks[i] += [said("assistant", answer), follow_up("again", problem)]
+                talks[i] = continued(talks[i], without_thinking(answer), follow_up("again", problem))
             open_ = [i for i in open_ if last[i][0]]
         self._set_aside([(questions[i], *last[i]) for i in open_])
         return found

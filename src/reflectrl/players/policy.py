@@ -40,13 +40,17 @@ def sampler(sampling: Sampling) -> Draw:
     return partial(draw, sampling=sampling)
 
 
+COLDEST = 1e-30
+"""Lowest temperature by which logits are divided: below, the quotients are no longer finite in 32 bits."""
+
+
 def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
     """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
     if sampling.temperature == 0:
         logp_BV = logits_BV.log_softmax(-1)
         tokens = logp_BV.argmax(-1)
         return tokens, logp_BV.gather(-1, tokens[:, None])[:, 0]
-    logp_BV = nucleus(logits_BV / sampling.temperature, sampling.top_p).log_softmax(-1)
+    logp_BV = nucleus(logits_BV / max(sampling.temperature, COLDEST), sampling.top_p).log_softmax(-1)
     precise = torch.float32 if logits_BV.device.type == "mps" else torch.float64  # Apple's GPUs know no float64
     uniform = torch.tensor([g.random() for g in generators], dtype=precise).to(logits_BV.device, non_blocking=True)
     cumulative_BV = logp_BV.to(precise).exp().cumsum(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -39,6 +40,27 @@ def conversation(role: str, kind: str, observation: Observation, history: int, *
         past = past[past.find("\n") + 1 :]
     asked = getattr(_words(), kind)(past, observation.state, observation.actions, *values)
     return [said("system", str(getattr(_words(), role)())), said("user", str(asked))]
+
+
+def continued(talk: Sequence[Message], answer: str, question: Message) -> list[Message]:
+    """The conversation after an answer, with the next question.
+
+    Where nothing was answered, the question joins the one before it: many servers refuse a message without text, and
+    others two of the user's in a row.
+    """
+    if answer.strip():
+        return [*talk, said("assistant", answer), question]
+    *before, last = talk
+    return [*before, said(last["role"], f"{last['content']}\n\n{question['content']}")]
+
+
+def folded(talk: Sequence[Message]) -> list[Message]:
+    """The conversation with the system's text at the beginning of the user's first message, for models without it."""
+    first, *rest = talk
+    if first["role"] != "system" or not rest:
+        return list(talk)
+    asked, *later = rest
+    return [said(asked["role"], f"{first['content']}\n\n{asked['content']}"), *later]
 
 
 def comparison(first: str, second: str) -> list[Message]:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from reflectrl.endpoints.answers import complaint_of
-from reflectrl.endpoints.attempts import in_loop, is_loopback
+from reflectrl.endpoints.attempts import honest_client, in_loop, is_loopback
+from reflectrl.endpoints.client import UNREADABLE
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.plugins import one_line
 from reflectrl.remote.config import RolloutsConfig
@@ -118,14 +119,12 @@ class Servers:
                 if method == "GET":
                     return await client.get(path, cast_to=kind)
                 return await client.post(path, body=body, cast_to=kind)
-        except (TimeoutError, ValueError, self._openai.OpenAIError) as error:
+        except (TimeoutError, *UNREADABLE, self._openai.OpenAIError) as error:
             raise self._failure(place, self._explain(error, path)) from None
 
     def _opened(self, address: str) -> Any:
         here = is_loopback(urlsplit(address).hostname)  # never through a proxy, which might be elsewhere
-        http = self._openai.DefaultAsyncHttpxClient(
-            timeout=self.settings.timeout, follow_redirects=False, trust_env=not here
-        )
+        http = honest_client()(timeout=self.settings.timeout, follow_redirects=False, trust_env=not here)
         return self._openai.AsyncOpenAI(
             base_url=address, api_key=self._key or "none", timeout=self.settings.timeout,
             max_retries=self.settings.retries, http_client=http,
@@ -154,7 +153,8 @@ class Servers:
         if isinstance(error, self._openai.APIConnectionError):
             return f"cannot connect ({one_line(error.__cause__ or error)})"
         if not isinstance(error, self._openai.APIStatusError):
-            return f"the answer cannot be read ({type(error).__name__})"
+            why = "it is nested too deep" if isinstance(error, RecursionError) else type(error).__name__
+            return f"the answer cannot be read ({why})"
         hint = "; of vLLM: --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if error.status_code == 404 else ""
         complaint = " ".join(complaint_of(error.body).split())[:300]
         return f"error {error.status_code} from {path}{f': {complaint}' if complaint else ''}" + (

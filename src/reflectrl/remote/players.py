@@ -181,8 +181,11 @@ class ServedReflector(Reflector):
             named = [str(token).partition("token_id:")[2] for token in tokens]
             ids = [int(name) for name in named] if all(named) else self.lm.encode(str(text))
             known = tuple(float(value) for value in logprobs)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise self.serving.unusable("texts without log-probabilities of their tokens") from None
+        vocabulary = self.lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+        if not all(0 <= token < vocabulary for token in ids):
+            raise self.serving.unusable("tokens that this run's model does not have: it serves another one")
         end = next((i for i, token in enumerate(ids) if token in self.lm.ends), len(ids))
         return tuple(ids[:end]), known[:end]
 

@@ -206,7 +206,7 @@ def test_stdout_holds_the_protocol_and_nothing_else(repo: Path) -> None:
     words = [sys.executable, "-m", "reflectrl", "mcp", "--repo", str(repo)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(b'garbage\n{"jsonrpc": "2.0"}\n\n[]\n\xff\xfe\n')
+        server.stdin.write(b'garbage\n{"jsonrpc": "2.0"}\n\n[]\n\xff\xfe\n' + b"[" * 200_000 + b"\n")
         for message in MESSAGES:
             server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         server.stdin.flush()
@@ -226,6 +226,18 @@ def test_an_interrupt_ends_it_at_once(repo: Path) -> None:
         server.stdout.readline()
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == -signal.SIGINT
+
+
+@needs_mcp
+def test_a_reader_that_has_left_is_not_worth_a_line(repo: Path) -> None:
+    words = [sys.executable, "-m", "reflectrl", "mcp", "--repo", str(repo)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+        server.stdout.close()
+        server.stdin.write(b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in MESSAGES))
+        server.stdin.close()
+        [line] = server.stderr.read().splitlines()
+        assert line.startswith(b"reflectrl: serving") and server.wait(60) == 141
 
 
 @needs_mcp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -360,7 +361,11 @@ def test_texts_are_drawn_again_with_the_same_seed_and_keep_to_what_is_allowed(lo
         ("/completions", {"echo": True}, 400, "echo"),
         ("/completions", {"guided_choice": ["1"]}, 400, "guided_choice"),
         ("/completions", b"nothing", 400, "JSON"),
+        ("/completions", {"prompt": "a" * 100_000}, 400, "does not fit the context of 128"),
+        ("/completions", b"[" * 200_000, 400, "recursion limit"),
         ("/load_lora_adapter", {"lora_name": "new", "lora_path": "/etc"}, 400, "weights are loaded from below"),
+        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a\0b"}, 400, "that is no path"),
+        ("/load_lora_adapter", {"lora_name": "new", "lora_path": "a" * 999}, 400, "that is no path"),
         ("/unload_lora_adapter", {"lora_name": "other"}, 404, "not loaded"),
         ("/chat/completions", {}, 404, "Not Found"),
     ],
@@ -399,6 +404,54 @@ def test_names_are_used_once_and_dropping_one_leaves_the_others(
     body = {"prompt": [5, 6], "max_tokens": 1}
     assert running.ask("/completions", {**body, "model": second["lora_name"]})[0] == 200
     assert running.ask("/completions", {**body, "model": first["lora_name"]})[0] == 404
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_smallest_temperature_takes_the_likeliest(loaded: str, running: Running, tokens: int) -> None:
+    body = {"model": loaded, "prompt": [5, 6, 7], "max_tokens": tokens, "return_tokens_as_token_ids": True}
+    coldest = {**body, "logprobs": 1, "temperature": 1e-320, "seed": 1}
+    greedy = {**body, "logprobs": 1, "temperature": 0}
+    found = [running.ask("/completions", asked) for asked in (coldest, greedy)]
+    assert [status for status, _ in found] == [200, 200]
+    (cold, likeliest) = (answer["choices"][0]["logprobs"]["tokens"] for _, answer in found)
+    assert cold == likeliest
+
+
+def test_any_name_will_do_for_an_adapter(adapters: tuple[Recipe, RunFolder], running: Running) -> None:
+    """Also those that torch has for itself, and two that differ in a dot."""
+    where = str(adapters[1].checkpoint(0, "policy"))
+    for name in ("keys", "training", "a.b", "a-b", "../x", "ü"):
+        loading = running.ask("/load_lora_adapter", {"lora_name": name, "lora_path": where})
+        assert loading == (200, {"loaded": name})
+    for name in ("keys", "training", "a.b", "../x", "ü"):
+        assert running.ask("/unload_lora_adapter", {"lora_name": name})[0] == 200
+    assert running.ask("/completions", {"model": "a-b", "prompt": [5, 6], "max_tokens": 1})[0] == 200
+    assert running.ask("/unload_lora_adapter", {"lora_name": "a-b"})[0] == 200
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_nobody_waits_for_is_not_computed_to_its_end(
+    root: Path, pair: tuple[Recipe, RunFolder], leaves: bool
+) -> None:
+    """Texts that take minutes, which the client or the server gives up; soon the next request has the model."""
+    server = Running(root, 0, "--timeout", "60" if leaves else "4")
+    try:
+        where = str(pair[1].checkpoint(0, "policy"))
+        while "p" not in server.models():  # the first request waits for torch to be imported
+            server.ask("/load_lora_adapter", {"lora_name": "p", "lora_path": where})
+        endless = {"model": "p", "prompt": [[5, 6, i % 50] for i in range(20_000)], "max_tokens": 120}
+        if leaves:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.request("POST", "/v1/completions", json.dumps(endless), {"Content-Type": "application/json"})
+            time.sleep(1)
+            connection.close()
+        else:
+            assert server.ask("/completions", endless)[0] == 503
+        small = {"model": "p", "prompt": [5, 6], "max_tokens": 1}
+        assert 200 in (server.ask("/completions", small)[0] for _ in range(4))
+    finally:
+        server.process.terminate()
+        assert server.process.communicate(timeout=60) == ("stopped\n", "")
 
 
 def test_a_token_is_asked_for_where_one_is_set(

@@ -22,10 +22,7 @@ from reflectrl.wings.serve.batching import Batcher
 from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits
 from reflectrl.wings.serve.observations import observation_of
 from reflectrl.wings.serve.openapi import document
-from reflectrl.wings.serve.protocol import Refusal, read_request
-
-WIDEST = 64
-"""Characters per token of the context that a text may have before it is even tokenised."""
+from reflectrl.wings.serve.protocol import WIDEST, Refusal, read_request
 
 
 class Server(Guard):
@@ -85,7 +82,7 @@ class Server(Guard):
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         self.admit(request)
-        deadline = asyncio.get_running_loop().time() + self.limits.seconds
+        deadline = self.deadline(request)
         with ExitStack() as held:
             held.enter_context(self.place())
             asked = read_request(await self.body(request, deadline))

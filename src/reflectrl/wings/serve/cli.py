@@ -44,6 +44,8 @@ class Serve:
     """Largest request, in KiB."""
     concurrent: Annotated[int, tyro.conf.arg(metavar="N")] = 64
     """Requests at the same time, waiting ones included; further ones are told to come again (429)."""
+    connections: Annotated[int, tyro.conf.arg(metavar="N")] = 512
+    """Most connections that may be open; further ones are refused (503)."""
     batch: Annotated[int, tyro.conf.arg(metavar="N")] = 32
     """Most requests that the model computes together."""
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 60.0
@@ -63,12 +65,12 @@ class Serve:
             limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
             name, about, agent = self._loaded()
             app = Server(agent, name, about, limits, token).app()
-            serve_until_told(app, f"serving {name}", listening, self.timeout)
+            serve_until_told(app, f"serving {name}", listening, self.connections, self.timeout)
 
     def _check(self, settings: Sequence[str]) -> None:
         refuse_settings(type(self), settings)
-        if min(self.body_kib, self.concurrent, self.batch) < 1 or not 0 < self.timeout < float("inf"):
-            raise UserError("--body-kib, --concurrent and --batch are at least 1, --timeout is above 0")
+        if min(self.body_kib, self.concurrent, self.connections, self.batch) < 1 or not 0 < self.timeout < math.inf:
+            raise UserError("--body-kib, --concurrent, --connections and --batch are at least 1, --timeout is above 0")
 
     def _loaded(self) -> tuple[str, dict[str, Any], Agent]:
         """The agent, its name for clients, and what they may know of it."""
@@ -107,6 +109,8 @@ class ServeRollouts:
     """Environment variable with the token that the trainings have to send (their rollouts.key_env)."""
     body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 16 * 1024
     """Largest request, in KiB."""
+    connections: Annotated[int, tyro.conf.arg(metavar="N")] = 512
+    """Most connections that may be open; further ones are refused (503)."""
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 600.0
     """Longest time for a request, from its first byte to the end of its answer."""
     threads: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -117,8 +121,8 @@ class ServeRollouts:
     def __call__(self, settings: Sequence[str]) -> None:
         """Listen, load what is asked for, and serve until told to end."""
         refuse_settings(type(self), settings)
-        if self.body_kib < 1 or self.threads < 0 or not 0 < self.timeout < float("inf"):
-            raise UserError("--body-kib is at least 1, --threads at least 0, --timeout above 0")
+        if min(self.body_kib, self.connections) < 1 or self.threads < 0 or not 0 < self.timeout < math.inf:
+            raise UserError("--body-kib and --connections are at least 1, --threads at least 0, --timeout above 0")
         token = token_in(self.token_env)
         try:
             from reflectrl.wings.serve.guard import Limits
@@ -128,7 +132,9 @@ class ServeRollouts:
         with bound(self.host, self.port, token is not None) as listening:
             limits = Limits(self.body_kib * 1024, concurrent=1024, seconds=self.timeout)
             server = WeightsServer(self.folder, limits, token, self.threads, self.trust)
-            serve_until_told(server.app(), f"serving rollouts of {self.folder}", listening, self.timeout)
+            serve_until_told(
+                server.app(), f"serving rollouts of {self.folder}", listening, self.connections, self.timeout
+            )
 
 
 def refuse_settings(verb: type, settings: Sequence[str]) -> None:
@@ -150,13 +156,20 @@ def token_in(variable: str) -> str | None:
     return token
 
 
-def serve_until_told(app: Any, about: str, listening: socket.socket, timeout: float) -> None:
-    """Run an ASGI application at a socket until Ctrl-C or SIGTERM, and say so."""
+def serve_until_told(app: Any, about: str, listening: socket.socket, connections: int, timeout: float) -> None:
+    """Run an ASGI application at a socket until Ctrl-C or SIGTERM, and say so.
+
+    Args:
+        connections, timeout: see `Serve`.
+    """
     import uvicorn
 
+    from reflectrl.wings.serve.connections import bounded_connection
+
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, ws="none", lifespan="on",
-        timeout_graceful_shutdown=math.ceil(timeout),
+        app, http=bounded_connection(connections, timeout), log_config=None, access_log=False, server_header=False,
+        log_level="error",  # below, it tells of what clients send that is no HTTP
+        ws="none", lifespan="on", timeout_graceful_shutdown=math.ceil(timeout),
     )  # fmt: skip
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them, and raises them again in the end
         signal.signal(number, lambda *_: None)

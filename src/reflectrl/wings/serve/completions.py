@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -13,13 +13,19 @@ from scipy.special import log_softmax, softmax
 from reflectrl.models.backend import Answers
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
-from reflectrl.players.policy import draw
+from reflectrl.players.policy import COLDEST, draw
 from reflectrl.types import Sampling, named_seed
-from reflectrl.wings.serve.protocol import Refusal
+from reflectrl.wings.serve.protocol import WIDEST, Refusal
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Asked = TypeVar("Asked", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
+AT_ONCE = 64
+"""Prompts that are computed together; between such parts, the server looks whether anybody still waits."""
+
+
+class UnwantedError(Exception):
+    """Nobody waits for a result any more, so it is not computed to its end."""
 
 
 class _Strict(BaseModel):
@@ -68,18 +74,31 @@ def read_body(kind: type[Asked], body: bytes) -> Asked:
         raise Refusal(400, f"{place or 'the body'}: {first['msg']}", "invalid_value", place or None) from None
 
 
-def completions(lm: LanguageModel, drafts: DraftModel, request: CompletionRequest) -> dict[str, Any]:
+def completions(
+    lm: LanguageModel, drafts: DraftModel, request: CompletionRequest, unwanted: Callable[[], bool]
+) -> dict[str, Any]:
     """The choices and the usage of an answer. Log-probabilities are those among the allowed tokens; of one token at
     temperature 1, as its alternatives' are, of several those that they were drawn by.
 
     Args:
         drafts: has learned from what the model wrote before.
+        unwanted: whether nobody waits for the answer any more.
+
+    Raises:
+        UnwantedError: nobody does.
     """
     prompts = _prompts(lm, request)
     rngs = [_generator(request.seed, i) for i in range(len(prompts))]
     with lm.playing():
-        one = request.max_tokens == 1 and request.top_p == 1
-        found = _scored(lm, request, prompts, rngs) if one else _written(lm, drafts, request, prompts, rngs)
+        found = []
+        for start in range(0, len(prompts), AT_ONCE):
+            if unwanted():
+                raise UnwantedError
+            part = slice(start, start + AT_ONCE)
+            if request.max_tokens == 1 and request.top_p == 1:
+                found += _scored(lm, request, prompts[part], rngs[part])
+            else:
+                found += _written(lm, drafts, request, prompts[part], rngs[part], unwanted)
     read, written = sum(map(len, prompts)), sum(len(choice.pop("ids")) for choice in found)
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return {"choices": [{"index": i, **choice} for i, choice in enumerate(found)], "usage": usage}
@@ -89,6 +108,9 @@ def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, .
     """The prompts as token ids that the model has, and room for what is to be written."""
     given = request.prompt
     if isinstance(given, str):
+        if len(given) > WIDEST * lm.context:
+            about = f"a prompt of {len(given):,} characters does not fit the context of {lm.context}"
+            raise Refusal(400, about, "context_length_exceeded", "prompt")
         given = lm.encode(given)
     nested: Sequence[Any] = given if given and isinstance(given[0], list) else [given]
     prompts = [tuple(one) for one in nested]
@@ -124,7 +146,7 @@ def _scored(
             raise Refusal(500, "the model's logits are not finite: its weights are broken", "broken_weights")
         logp_A, place = log_softmax(logits_A), int(np.argmax(logits_A))
         if request.temperature:
-            place = int(rng.choice(len(tokens_A), p=softmax(logits_A / request.temperature)))
+            place = int(rng.choice(len(tokens_A), p=softmax(logits_A / max(request.temperature, COLDEST))))
         shown = np.argsort(-logp_A, kind="stable")[: request.logprobs or 0]
         if request.logprob_token_ids is not None:
             shown = np.flatnonzero(np.isin(tokens_A, request.logprob_token_ids))
@@ -139,11 +161,14 @@ def _written(
     request: CompletionRequest,
     prompts: Sequence[tuple[int, ...]],
     rngs: Sequence[np.random.Generator],
+    unwanted: Callable[[], bool],
 ) -> list[dict[str, Any]]:
     """A text after each prompt; of its tokens, the log-probabilities of those that were written."""
     sampling = Sampling(request.temperature, request.top_p)
 
     def one(logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]) -> tuple[torch.Tensor, torch.Tensor]:
+        if unwanted():  # a text may have thousands of tokens
+            raise UnwantedError
         if request.allowed_token_ids is not None:
             kept = torch.full_like(logits_BV, -torch.inf)
             allowed = torch.tensor(request.allowed_token_ids, device=logits_BV.device)

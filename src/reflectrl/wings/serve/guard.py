@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from reflectrl.types import UserError
@@ -63,6 +63,11 @@ class Guard:
                 401, "wrong token, or none: send Authorization: Bearer TOKEN", "invalid_api_key", None, wanted
             )
 
+    def deadline(self, request: Request) -> float:
+        """When a request has to be answered, by the loop's clock: counted from its first byte."""
+        began: float = getattr(request.state, "began", asyncio.get_running_loop().time())
+        return began + self.limits.seconds
+
     @contextmanager
     def place(self) -> Any:
         """Room for a request within the block; a Refusal where there is none."""
@@ -111,10 +116,21 @@ async def not_found(_: Request, error: HTTPException) -> Response:
     return JSONResponse(told.body(), error.status_code, headers=dict(error.headers or {}))
 
 
+async def gone(_: Request, error: Exception) -> Response:
+    """The answer to a client that has left, which nobody sends."""
+    return Response(status_code=400)
+
+
 async def failed(_: Request, error: Exception) -> Response:
     """The answer to a bug of ours, whose traceback goes to stderr."""
     return JSONResponse(Refusal(500, "the server failed; its stderr says why", "internal_error").body(), 500)
 
 
-HANDLERS: dict[Any, Any] = {Refusal: refused, UserError: refused, HTTPException: not_found, Exception: failed}
+HANDLERS: dict[Any, Any] = {
+    Refusal: refused,
+    UserError: refused,
+    HTTPException: not_found,
+    ClientDisconnect: gone,
+    Exception: failed,
+}
 """What answers where something was raised."""

@@ -18,11 +18,11 @@ REFUSED = {
     401: "The token is missing or wrong.",
     403: "The request was meant for another host.",
     404: "There is no such model.",
-    408: "The body did not arrive in time.",
+    408: "The headers or the body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not `application/json`.",
     429: "Too many requests at the same time; `Retry-After` says when to come again.",
-    503: "No answer in time, or the server is ending; `Retry-After` says when to come again.",
+    503: "No answer in time, too many connections, or the server is ending; `Retry-After` says when to come again.",
 }
 
 

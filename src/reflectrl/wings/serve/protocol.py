@@ -14,6 +14,8 @@ from reflectrl.terminal import printable_line
 
 MOST = 1000
 """Most messages of a request, and most actions of an observation."""
+WIDEST = 64
+"""Characters per token of the context that a text may have before it is even tokenised."""
 IGNORED = "Accepted without effect: an answer is one listed action."
 
 Action = Annotated[str, Field(min_length=1, max_length=1000, description="One line of printable text.")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -21,11 +23,14 @@ from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
+from reflectrl.plugins import one_line
 from reflectrl.wings.serve.completions import CompletionRequest, LoadRequest, UnloadRequest, completions, read_body
 from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits
 from reflectrl.wings.serve.protocol import Refusal
 
 T = TypeVar("T")
+Unwanted = Callable[[], bool]
+"""Whether nobody waits for a result any more."""
 
 
 class Weights:
@@ -50,12 +55,16 @@ class Weights:
         """
         if name in self.loaded:
             raise Refusal(400, f"{name[:100]!r} has already been loaded", "already_loaded", "lora_name")
-        folder = Path(path).resolve()
+        try:
+            folder = Path(path).resolve()
+            is_folder = folder.is_dir()
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL, a name that is too long, links in a circle
+            raise Refusal(400, f"that is no path ({one_line(error)[:200]})", "invalid_value", "lora_path") from None
         if not folder.is_relative_to(self.root):
             raise Refusal(400, f"weights are loaded from below {self.root} only", "outside", "lora_path")
-        if not folder.is_dir():
+        if not is_folder:
             raise Refusal(404, f"there is no folder {str(folder)[:300]!r} on the server", "not_found", "lora_path")
-        config, adapter = self._settings(folder), name.replace(".", "-")
+        config, adapter = self._settings(folder), _adapter_name(name)
         base = backbone_of(folder)
         others = [lm for lm in self.loaded.values() if lm.adapter is not None and lm.base == base]
         if is_adapter(folder) and others:
@@ -87,6 +96,11 @@ class Weights:
         if name not in self.loaded:
             raise Refusal(404, f"the model {name[:100]!r} is not loaded", "model_not_found", "model")
         return self.loaded[name]
+
+
+def _adapter_name(name: str) -> str:
+    """What PEFT is told to call an adapter: not every name of a client can be that of a torch module."""
+    return f"served-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 class WeightsServer(Guard):
@@ -144,38 +158,53 @@ class WeightsServer(Guard):
         body, deadline = await self._asked(request)
         with self.place():
             asked = read_body(CompletionRequest, body)
-            found = await self._in_thread(lambda: self._completed(asked), deadline)
+            found = await self._in_thread(lambda unwanted: self._completed(asked, unwanted), request, deadline)
         about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
         return JSONResponse({**about, "model": asked.model, **found})
 
-    def _completed(self, asked: CompletionRequest) -> dict[str, Any]:
+    def _completed(self, asked: CompletionRequest, unwanted: Unwanted) -> dict[str, Any]:
         lm = self.weights.find(asked.model)
-        return completions(lm, self.weights.drafts[asked.model], asked)
+        return completions(lm, self.weights.drafts[asked.model], asked, unwanted)
 
     async def load(self, request: Request) -> Response:
         """POST /v1/load_lora_adapter."""
         body, deadline = await self._asked(request)
         asked = read_body(LoadRequest, body)
-        await self._in_thread(lambda: self.weights.load(asked.lora_name, asked.lora_path), deadline)
+        await self._in_thread(lambda _: self.weights.load(asked.lora_name, asked.lora_path), request, deadline)
         return JSONResponse({"loaded": asked.lora_name})
 
     async def unload(self, request: Request) -> Response:
         """POST /v1/unload_lora_adapter."""
         body, deadline = await self._asked(request)
         asked = read_body(UnloadRequest, body)
-        await self._in_thread(lambda: self.weights.unload(asked.lora_name), deadline)
+        await self._in_thread(lambda _: self.weights.unload(asked.lora_name), request, deadline)
         return JSONResponse({"unloaded": asked.lora_name})
 
     async def _asked(self, request: Request) -> tuple[bytes, float]:
         """The body of a request that may ask, and when its answer has to be there."""
         self.admit(request)
-        deadline = asyncio.get_running_loop().time() + self.limits.seconds
+        deadline = self.deadline(request)
         return await self.body(request, deadline), deadline
 
-    async def _in_thread(self, work: Callable[[], T], deadline: float) -> T:
-        """What some work returns that the thread of the models does; a Refusal where it is not done in time."""
+    async def _in_thread(self, work: Callable[[Unwanted], T], request: Request, deadline: float) -> T:
+        """What some work returns that the thread of the models does, which it may ask whether it is still wanted.
+
+        Raises:
+            Refusal: it is not done in time.
+            ClientDisconnect: the client has left before.
+        """
+        loop, given_up = asyncio.get_running_loop(), threading.Event()
+        computing = loop.run_in_executor(self.thread, work, given_up.is_set)
+        leaving = asyncio.ensure_future(request.receive())  # after the body, nothing but the end can come
         try:
-            async with asyncio.timeout_at(deadline):
-                return await asyncio.get_running_loop().run_in_executor(self.thread, work)
-        except TimeoutError:
-            raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"}) from None
+            awaited: set[asyncio.Future[Any]] = {computing, leaving}
+            await asyncio.wait(awaited, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            if computing.done():
+                return computing.result()
+            if leaving.done():
+                raise ClientDisconnect
+            raise Refusal(503, "the model did not answer in time", "timeout", None, {"Retry-After": "1"})
+        finally:
+            given_up.set()
+            computing.cancel()
+            leaving.cancel()

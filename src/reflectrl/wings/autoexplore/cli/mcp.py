@@ -48,4 +48,10 @@ class Mcp:
             flush=True,
         )
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # else a thread that waits for stdin holds the process up
-        make_server(locator).run("stdio")
+        has_left = False
+        try:
+            make_server(locator).run("stdio")
+        except* BrokenPipeError:
+            has_left = True
+        if has_left:  # an assistant that ends closes its pipes in any order
+            raise BrokenPipeError
