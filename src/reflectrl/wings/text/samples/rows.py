@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Skipped
 
@@ -81,7 +82,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(IO[bytes], file)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"{path}: {reason(error)}") from error
 
 
 def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
