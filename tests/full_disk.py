@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from reflectrl.cli import main
 
 
 @dataclass
@@ -22,10 +27,12 @@ class FullDisk:
 
     Attributes:
         after: how many files are opened for writing before the disk is full.
+        room: bytes that a file may have then.
         opened: the files that were opened for writing, in order.
     """
 
     after: int
+    room: int = 0
     opened: list[str] = field(default_factory=list)
 
     @property
@@ -37,7 +44,7 @@ class FullDisk:
         """Count a file that is opened for writing."""
         self.opened.append(os.fsdecode(path))
         if self.is_full:
-            _limit(0)
+            _limit(self.room)
 
 
 _watched: list[FullDisk] = []
@@ -60,10 +67,10 @@ def _limit(size: int) -> None:
 
 
 @contextmanager
-def full_disk(after: int) -> Iterator[FullDisk]:
-    """Within the block, no file takes another byte once so many files were opened for writing."""
+def full_disk(after: int, room: int = 0) -> Iterator[FullDisk]:
+    """Within the block, no file grows beyond so many bytes once so many files were opened for writing."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    disk = FullDisk(after)
+    disk = FullDisk(after, room)
     _watched.append(disk)
     try:
         yield disk
@@ -75,3 +82,48 @@ def full_disk(after: int) -> Iterator[FullDisk]:
 def files_in(folder: Path) -> dict[str, bytes]:
     """Every file in a folder and the folders in it, with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def walked(words: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Carry out a command with a disk that is full from the first file on, from the second on, and so on to the end.
+
+    Each time it has to end with one line and exit code 2, leave the files that were there as they were, and leave no
+    others but some that are empty or that the undisturbed command leaves as well; at last it has to succeed.
+
+    Args:
+        folder: where it is carried out, and what is there before. It is put back each time.
+
+    Returns:
+        The lines that were said.
+    """
+    before, lines, partial = files_in(folder), list[str](), list[dict[str, bytes]]()
+    while True:
+        with full_disk(len(lines)) as disk:
+            code = main(words)
+        err = capsys.readouterr().err
+        now = files_in(folder)
+        if not disk.is_full:
+            break
+        if code == 0:  # what was opened then did not want to grow
+            assert partial and not err
+            lines.append("")
+            _put_back(folder, before)
+            continue
+        assert code == 2 and err.startswith("reflectrl: ") and err.count("\n") == 1, (disk.opened, code, err)
+        assert "cannot be written" in err and "None" not in err and "Error" not in err, err
+        assert {name: now.get(name) for name in before} == before, f"changed when {disk.opened[-1]} had no room"
+        partial.append({name: content for name, content in now.items() if name not in before and content})
+        lines.append(err)
+        _put_back(folder, before)
+    assert code == 0 and lines, err
+    for found in partial:
+        assert not set(found) - set(now), "files that are not whole were left"
+    return lines
+
+
+def _put_back(folder: Path, before: dict[str, bytes]) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name, content in before.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)

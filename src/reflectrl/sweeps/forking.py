@@ -78,7 +78,9 @@ def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file, or a folder with its files, whole or not at all."""
+    """Copy a file, or a folder with its files, whole or not at all; what is there already stays."""
+    if to.exists():
+        return
     part = to.with_name(f"{to.name}.{os.getpid()}.part")
     with writing(to, part):
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -86,5 +88,4 @@ def _copy(path: Path, to: Path) -> None:
             shutil.copytree(path, part, dirs_exist_ok=True)
         else:
             shutil.copy2(path, part)
-        if not to.exists():
-            part.replace(to)
+        part.replace(to)
