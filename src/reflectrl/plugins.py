@@ -120,6 +120,15 @@ def _near(word: str, module: ModuleType) -> str:
     return suggestion(word, own)
 
 
+def reason(error: BaseException) -> str:
+    """What went wrong, in a few words: those of the system if it gave any, else the message, else the error's type.
+
+    Errors of the system that a library raises itself (of safetensors, of archives) bring none of the system's words.
+    """
+    words = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(words).split()) or type(error).__name__
+
+
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

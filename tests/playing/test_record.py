@@ -161,6 +161,24 @@ def test_mistakes_are_one_line_and_lose_nothing(typed: Typed, capsys: Any, words
     assert Path("d.jsonl").read_bytes() == before and Path("notes.txt").read_text(encoding="utf-8") == "notes"
 
 
+def test_one_recorder_at_a_time(tmp_path: Path, capsys: Any) -> None:
+    """A person records, and meanwhile a program into the same file: each task is there once."""
+    words = [sys.executable, "-m", "reflectrl", "play", "corridor", "--record", "d.jsonl"]
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdin is not None and first.stdout is not None
+        assert "type a number" in first.stdout.readline()  # it has opened the log
+        assert main(["play", "corridor", "--record", "d.jsonl", "--player", "expert"]) == 2
+        err = capsys.readouterr().err
+        assert (
+            err.startswith("reflectrl: another recorder is at work on d.jsonl; wait until it ends")
+            and err.count("\n") == 1
+        )
+        first.communicate("".join(f"{line}\n" for line in [*expert(0), "", "q"]))
+    assert first.returncode == 0
+    assert main(["play", "corridor", "--record", "d.jsonl", "--player", "expert"]) == 0
+    assert [episode.task.payload["map"] for episode in recorded()] == [0, 1]
+
+
 def test_ctrl_c_loses_no_finished_episode(tmp_path: Path) -> None:
     """At a real terminal: one episode is over, the next is begun."""
     ours, theirs = pty.openpty()

@@ -12,6 +12,7 @@ from reflectrl.cli import main
 from reflectrl.config import load_recipe
 from reflectrl.report.data import read_run
 from reflectrl.sweeps.compare import differing
+from tests.full_disk import full_disk, walked
 from tests.pipeline.conftest import contents
 
 
@@ -131,3 +132,23 @@ class TestCompare:
 def test_a_range_of_seeds_can_be_named(recipe_file: Path) -> None:
     assert load_recipe(recipe_file, ["--seeds", "0..3"]).seeds == (0, 1, 2, 3)
     assert load_recipe(recipe_file, ["--seeds", "7,1..2"]).seeds == (7, 1, 2)
+
+
+def test_a_full_disk_at_the_page_of_a_comparison_is_one_line_and_leaves_nothing(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = walked(["compare", str(finished), str(finished)], tmp_path, capsys)
+    assert set(lines) == {"reflectrl: compare.html cannot be written: File too large\n"}
+
+
+def test_a_full_disk_at_a_fork_is_one_line_and_leaves_no_part(
+    finished: Path, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(recipe_file), "--folder", str(tmp_path / "new"), "--fork", str(finished), "--rl.lr", "1e-3"]
+    for after in range(1, 8, 2):
+        with full_disk(after):
+            assert main(words) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("reflectrl: ") and err.count("\n") == 1 and "Traceback" not in err
+        assert not list((tmp_path / "new").rglob("*.part"))

@@ -107,6 +107,25 @@ class TestRecorder:
             Recorder(path)
         assert path.read_text(encoding="utf-8") == content
 
+    def test_one_recorder_at_a_time_writes(self, tmp_path: Path) -> None:
+        path = tmp_path / "d.jsonl"
+        with Recorder(path) as recorder:
+            recorder.append(recording("human").finished(success=True))
+            with pytest.raises(UserError, match=r"another recorder is at work on .*d\.jsonl"):
+                Recorder(path)
+            recorder.append(recording("human").finished(success=False))
+        with Recorder(path) as recorder:
+            assert recorder.count == 2
+
+    def test_one_that_refuses_a_file_lets_go_of_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "d.jsonl"
+        path.write_text("notes\n", encoding="utf-8")
+        with pytest.raises(UserError, match="no episode of a log"):
+            Recorder(path)
+        path.write_text("", encoding="utf-8")
+        with Recorder(path) as recorder:
+            assert recorder.count == 0
+
     def test_one_log_has_one_environment(self, tmp_path: Path) -> None:
         with Recorder(tmp_path / "d.jsonl") as recorder:
             recorder.append(recording("human").finished(success=True))

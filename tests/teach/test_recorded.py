@@ -94,6 +94,21 @@ class TestRecorded:
         assert parts == recorded(env, [path], seed=0)
         assert any(parts != recorded(env, [path], seed=seed) for seed in range(1, 5))
 
+    def test_an_episode_that_is_there_twice_counts_once_and_is_told(
+        self, env: TextEnv, write: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        once = played(count=4)
+        parts = recorded(env, [write(once, "once.jsonl")], seed=0)
+        assert not caplog.messages
+        elsewhere = [replace(episode, provenance={"player": "another"}) for episode in once[:1]]
+        twice = write(once + once[:2] + elsewhere, "twice.jsonl")
+        assert recorded(env, [twice], seed=0) == parts
+        assert caplog.messages == [f"reflectrl: {twice}: 3 episodes are there before, step for step; each counts once"]
+
+    def test_another_play_of_a_task_counts(self, env: TextEnv, write: Any) -> None:
+        path = write(played(count=4) + played(count=4, player=RandomPlayer()))
+        assert sum(map(len, recorded(env, [path], seed=0).values())) == 8
+
     def test_validation_tasks_of_the_environment_stay_so(self, env: TextEnv, write: Any) -> None:
         parts = recorded(env, [write(played(count=3)), write(played("validation", 2), "v.jsonl")], seed=0)
         assert [one.task.split for one in parts["train"]] == ["train"] * 3

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 a mistake in the input, 130 interrupted, 143 ended by SIGT
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import reflectrl
 from reflectrl.distributed import launched, spoken_for
+from reflectrl.plugins import reason
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
 
@@ -22,11 +24,15 @@ DESCRIPTION = (
     "Teach a small, local language model to act in a multi-step text environment. Begin with: reflectrl run taxi"
 )
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, a quota is used up, or a file may not grow any more."""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Carry out one command; returns the exit code.
 
-    A user's mistake is answered with one line on stderr. Any other exception is a bug and keeps its traceback.
+    A user's mistake, or a full disk, is answered with one line on stderr. Any other exception is a bug and keeps its
+    traceback.
     """
     sys.excepthook = print_traceback
     words = sys.argv[1:] if words is None else list(words)
@@ -55,7 +61,26 @@ def main(words: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _finish_output()
+            print(f"reflectrl: {printable_line(' '.join(no_room(error).split()))}", file=sys.stderr)
+            return 2
     return 0
+
+
+def no_room(error: OSError) -> str:
+    """The line for a disk that is full, where nothing nearer to the file has said it: the file, if it is known."""
+    return f"{error.filename or 'a file (or what is printed)'} cannot be written: {reason(error)}"
+
+
+def _finish_output() -> None:
+    """Print what is left to print; drop it where that has no room, so that the interpreter does not fail at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

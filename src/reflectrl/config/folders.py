@@ -1,12 +1,20 @@
-"""Folders that a user names: where data goes, whether it can be written, and no links that lead elsewhere."""
+"""Folders and files that a user names: where data goes, how it is written whole or not at all, and by one alone.
+
+Nothing is written through links that lead elsewhere.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 
 
@@ -33,7 +41,71 @@ def require_writable(folder: Path, complaint: str) -> None:
         probe.touch(exist_ok=False)
         probe.unlink()
     except (OSError, ValueError) as error:
-        raise UserError(f"{complaint}: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"{complaint}: {reason(error)}") from error
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *begun: Path) -> Iterator[None]:
+    """Write within the block; where the system refuses (the disk is full, say), one line says so.
+
+    Args:
+        path: what the line names.
+        begun: files and folders that are removed then, because they are not whole.
+
+    Raises:
+        UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        for place in begun:
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):
+                place.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {reason(error)}") from error
+
+
+@contextmanager
+def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> Iterator[IO[str]]:
+    """Open a file beside `path` for text; it takes the place of `path` when the block ends well, and goes if not.
+
+    Args:
+        beside: what is added to the name until then.
+        errors: what becomes of characters that UTF-8 cannot hold, as `open` takes it.
+
+    Raises:
+        OSError: it cannot be written; `path` is as it was.
+    """
+    fresh = path.with_name(path.name + beside)
+    file = open(fresh, "w", encoding="utf-8", errors=errors, opener=no_link)  # noqa: SIM115  (closed below)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def locked(file: IO[Any]) -> bool:
+    """Try to lock an open file until it is closed, however the process ends; False if another process holds the lock.
+
+    If the system has no such locks (Windows, some network disks), it counts as locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def read_regular(path: Path) -> bytes:

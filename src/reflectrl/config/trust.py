@@ -105,8 +105,12 @@ def remember(file: Path, code: Mapping[str, str]) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        fresh.replace(path)
+        try:
+            fresh.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
 
 
 def _key(file: Path) -> str:

@@ -19,6 +19,7 @@ from threading import RLock
 from typing import Any, BinaryIO
 
 from reflectrl.digests import seal, unseal
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 
 
@@ -159,7 +160,7 @@ class Journal:
                     _lock(file)
                     yield file
             except OSError as error:
-                raise UserError(f"{self.path}: {error.strerror}") from error
+                raise UserError(f"{self.path}: {reason(error)}") from error
 
 
 def _plain(cost: Cost) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+from reflectrl.config.folders import writing
 from reflectrl.episodes.schema import from_line, to_line
-from reflectrl.plugins import one_line
+from reflectrl.plugins import one_line, reason
 from reflectrl.types import Episode, Task, UserError
 
 
@@ -24,7 +26,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
             for number, line in enumerate(file, start=1):
                 yield _read_line(path, number, line)
     except OSError as error:
-        raise UserError(f"episodes {path}: {error.strerror}") from error
+        raise UserError(f"episodes {path}: {reason(error)}") from error
 
 
 def _read_line(path: Path, number: int, line: bytes) -> Episode:
@@ -60,31 +62,38 @@ class EpisodeLog:
         self.path = path
         try:
             drop_half_line(path)
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
-            raise UserError(f"episodes {path}: {error.strerror}") from error
+            raise UserError(f"episodes {path}: {reason(error)}") from error
 
     def append(self, episode: Episode) -> None:
         """Write an episode.
 
         Raises:
-            UserError: it contains something that JSON or UTF-8 cannot express; nothing is written then.
+            UserError: it contains something that JSON or UTF-8 cannot express, or the file cannot grow (the disk is
+                full, say); the log is as it was then.
         """
         try:
             line = f"{to_line(episode)}\n".encode()
         except (ValueError, TypeError) as error:
             about = f"the episode of task {episode.task.id!r} cannot be written"
             raise UserError(f"episodes {self.path}: {about}: {one_line(error)}") from error
-        self._file.write(line)
-        self._file.flush()
+        end = self._file.tell()
+        with writing(f"episodes {self.path}"):
+            try:
+                while line:  # a system may take a part of what it is given
+                    line = line[self._file.write(line) :]
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(end)
+                raise
 
     def __enter__(self) -> EpisodeLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with writing(f"episodes {self.path}"), self._file:
+            os.fsync(self._file.fileno())
 
 
 def drop_half_line(path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from reflectrl.config import Recipe, load_recipe, to_toml
+from reflectrl.config.folders import writing
 from reflectrl.envs import make
 from reflectrl.exporting.publishing import Publication, check_publication, push
 from reflectrl.learn.checkpoint import write_folder
@@ -82,10 +83,8 @@ def export_agent(
         (folder / "recipe.toml").write_text(to_toml(_travelling(recipe, arm, seed, merge)), encoding="utf-8")
         write_card(folder, card)
 
-    try:
+    with writing(out):
         write_folder(out, fill)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     if publication is not None:
         log = RunFolder(run).teach(seed, "train")
         push(out, recipe, finished_lines(log) if log.is_file() else 0, publication)

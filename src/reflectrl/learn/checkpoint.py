@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reflectrl import distributed
-from reflectrl.config.folders import apply_umask, no_link
+from reflectrl.config.folders import apply_umask, replacing
 from reflectrl.digests import damage, write_digests
 from reflectrl.models.lm import read_json
 from reflectrl.models.pieces import piece
@@ -123,13 +123,9 @@ def _older(folder: Path) -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, flush it to the disk, then rename it."""
-    fresh = path.with_name(path.name + ".writing")
-    with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
+    """Write a file, whole or not at all."""
+    with replacing(path) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def _sync(folder: Path) -> None:

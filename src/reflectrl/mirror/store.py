@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from reflectrl.config.folders import writing
 from reflectrl.digests import DIGESTS, seal, unseal
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -198,7 +199,8 @@ def _note(folder: Path, address: str, snapshot: Snapshot) -> None:
     noted = {"address": address, "number": snapshot.number, "writer": snapshot.writer}
     from reflectrl.learn.checkpoint import write_text  # imports torch, which a dry run does without
 
-    write_text(folder / OWN, json.dumps(noted) + "\n")
+    with writing(folder / OWN):
+        write_text(folder / OWN, json.dumps(noted) + "\n")
 
 
 def at(folder: Path) -> tuple[str, int, str]:

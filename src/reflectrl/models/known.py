@@ -86,6 +86,10 @@ def _write(place: Path, found: dict[str, Any]) -> None:
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        Path(name).replace(place)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(found, file)
+            Path(name).replace(place)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

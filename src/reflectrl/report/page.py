@@ -14,6 +14,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from reflectrl.config.folders import replacing, writing
 from reflectrl.plugins import names
 from reflectrl.report.data import Run, read_run
 from reflectrl.report.learned import learned_plots
@@ -45,13 +46,9 @@ def write_report(run_folder: Path) -> Path:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, completely or not at all."""
-    temporary = path.with_suffix(f".html.{os.getpid()}.new")
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+    """Write a page, completely or not at all; UserError if it cannot be written."""
+    with writing(path), replacing(path, f".{os.getpid()}.writing", "backslashreplace") as file:
         file.write(page)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
     return path
 
 

@@ -13,6 +13,7 @@ import tyro
 
 from reflectrl.cli.run import RunOption
 from reflectrl.config import Recipe
+from reflectrl.config.folders import writing
 from reflectrl.pipeline.artifacts import Artifact, State, fingerprint
 from reflectrl.pipeline.graph import pipeline_of
 from reflectrl.terminal import console
@@ -77,12 +78,14 @@ def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file, or a folder with its files, whole or not at all."""
-    to.parent.mkdir(parents=True, exist_ok=True)
+    """Copy a file, or a folder with its files, whole or not at all; what is there already stays."""
+    if to.exists():
+        return
     part = to.with_name(f"{to.name}.{os.getpid()}.part")
-    if path.is_dir():
-        shutil.copytree(path, part, dirs_exist_ok=True)
-    else:
-        shutil.copy2(path, part)
-    if not to.exists():
+    with writing(to, part):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            shutil.copytree(path, part, dirs_exist_ok=True)
+        else:
+            shutil.copy2(path, part)
         part.replace(to)

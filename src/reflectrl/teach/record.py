@@ -12,9 +12,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from reflectrl.config.folders import locked, writing
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, task_key, to_line
+from reflectrl.plugins import reason
 from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
@@ -107,14 +109,20 @@ class Recorder:
         count: how many episodes the log holds.
 
     Raises:
-        UserError: the file cannot be written, or holds something else than episodes; it is left as it was.
+        UserError: the file cannot be written, another recorder is at work on it, or it holds something else than
+            episodes; it is left as it was.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        _mend_end(self.path, _refuse_other_content(self.path))
-        self._log = EpisodeLog(self.path)
-        episodes = list(read_episodes(self.path))
+        self._lock = _alone(self.path)  # before anything is read, so that nobody appends meanwhile
+        try:
+            _mend_end(self.path, _refuse_other_content(self.path))
+            self._log = EpisodeLog(self.path)
+            episodes = list(read_episodes(self.path))
+        except UserError:
+            self._lock.close()
+            raise
         self.count = len(episodes)
         self._tasks = {task_key(episode.task) for episode in episodes}
         self._envs = {episode.task.env for episode in episodes}
@@ -140,7 +148,7 @@ class Recorder:
             )
 
     def append(self, episode: Episode) -> None:
-        """Write an episode; UserError if it holds what a log cannot."""
+        """Write an episode; UserError if it holds what a log cannot, or the disk is full: the log is as it was then."""
         self.require_env(episode.task)
         self._log.append(episode)
         self.count += 1
@@ -149,13 +157,26 @@ class Recorder:
 
     def close(self) -> None:
         """Bring everything to the disk, and close the file."""
-        self._log.__exit__()
+        with self._lock:
+            self._log.__exit__()
 
     def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _alone(path: Path) -> IO[bytes]:
+    """Open a log, made if it is not there, and lock it until it is closed, so that one recorder at a time writes."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise UserError(f"{path}: {reason(error)}") from error
+    if not locked(file):
+        file.close()
+        raise UserError(f"another recorder is at work on {path}; wait until it ends, or record into another file")
+    return file
 
 
 def _refuse_other_content(path: Path) -> bytes:
@@ -167,7 +188,7 @@ def _refuse_other_content(path: Path) -> bytes:
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+        raise UserError(f"{path}: {reason(error)}") from error
     *whole, rest = lines
     for number, line in enumerate(whole, start=1):
         try:
@@ -189,5 +210,5 @@ def _mend_end(path: Path, rest: bytes) -> None:
     except ValueError:
         LOG.warning("reflectrl: %s: the last line is half-written, and cut off", path)
         return
-    with path.open("ab") as file:
+    with writing(path), path.open("ab") as file:
         file.write(b"\n")

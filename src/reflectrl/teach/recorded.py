@@ -8,7 +8,9 @@ step would be a negative example if somebody said what to do instead; nobody has
 
 from __future__ import annotations
 
+import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from reflectrl.envs.base import SPLITS, TextEnv
-from reflectrl.episodes import ToldEpisode, ToldStep, read_episodes, task_key, told
+from reflectrl.episodes import ToldEpisode, ToldStep, read_episodes, task_key, to_line, told
 from reflectrl.rollout import TimeStep, advance
 from reflectrl.teach.record import Recording
 from reflectrl.types import Episode, Observation, Task, Turn, UserError, named_seed
+
+LOG = logging.getLogger(__name__)
 
 # ---- played again ----------------------------------------------------------------------------------------------------
 
@@ -177,10 +181,13 @@ def recorded(
         share: of the tasks, how many serve for validation; at least one does.
         check: play every episode again, and refuse one that goes differently here.
 
+    Returns:
+        An episode that the logs hold twice (the same task, and the same in every step) counts once; a warning says so.
+
     Raises:
         UserError: a file is missing, empty, or damaged, or an episode is none of this environment; names file and line.
     """
-    episodes = [labelled(episode) for path in paths for episode in _read(env, path, check)]
+    episodes = _each_once((path, labelled(episode)) for path in paths for episode in _read(env, path, check))
     held = sorted({task_key(one.task) for one in episodes if one.task.split == "validation"})
     keys = sorted({task_key(one.task) for one in episodes} - set(held))
     if len(keys) + bool(held) < 2:
@@ -194,6 +201,20 @@ def recorded(
         "train": [one for one in episodes if task_key(one.task) not in held],
         "validation": [one for one in episodes if task_key(one.task) in held],
     }
+
+
+def _each_once(found: Iterable[tuple[Path, Episode]]) -> list[Episode]:
+    """The episodes without repetitions, which would count a demonstration twice: two programs wrote the same log."""
+    first, repeated = dict[str, Episode](), Counter[Path]()
+    for path, episode in found:
+        # Who played, and from which seed, does not matter: a learner sees the steps.
+        same = to_line(replace(episode, task=replace(episode.task, id=task_key(episode.task)), seed=0, provenance={}))
+        if same in first:
+            repeated[path] += 1
+        first.setdefault(same, episode)
+    for path, count in repeated.items():
+        LOG.warning("reflectrl: %s: %d episodes are there before, step for step; each counts once", path, count)
+    return list(first.values())
 
 
 def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path]) -> None:

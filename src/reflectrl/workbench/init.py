@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +14,7 @@ from typing import Annotated
 import tyro
 
 from reflectrl.cli.projects import recipes
+from reflectrl.config.folders import writing
 from reflectrl.plugins import announced
 from reflectrl.types import UserError
 
@@ -46,16 +46,13 @@ class Init:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
         folder = Path(refuse_name(self.name))
         fresh = Path(f"{folder}.{os.getpid()}.new")
-        try:
+        with writing(folder, fresh):
             fresh.mkdir()
             for template, name in FILES.items():
                 text = files("reflectrl.workbench").joinpath("templates", template).read_text(encoding="utf-8")
                 text = text.replace("MyEnv", class_name(folder.name)).replace("my_env", folder.name)
                 (fresh / name.replace("my_env", folder.name)).write_text(text, encoding="utf-8")
             fresh.rename(folder)
-        except OSError as error:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise UserError(f"{folder}: {error.strerror}") from error
         print(f"{folder}/ holds an environment that works. Edit {folder}/__init__.py, then:")
         for verb, words in (("check-env", ""), ("run", " --arms random,rl-only"), ("play", "")):
             print(f"  reflectrl {verb} {folder}{words}")

@@ -104,6 +104,32 @@ def compare(root: Path, **rules: str) -> set[str]:
         "[",
         "trailing\\",
         "",
+        "[[:lower:]]",
+        "[[:lower:]]/",
+        "[[:upper:]]*",
+        "[![:lower:]]*",
+        "[^[:punct:]]*",
+        "docs/[[:punct:]]?",
+        "docs/[[:punct:]b]a",
+        "docs/[[:punct:][:alpha:]]*",
+        "docs/[![:graph:]]*",
+        "src/a[[:blank:]]b.txt",
+        "src/a[[:space:][:digit:]]b.txt",
+        "src[[:punct:]]a",
+        "[[:alnum:]-z]",
+        "[[:alpha:]",
+        "[[:alpha]]",
+        "[[:nothing:]]",
+        "\\[[:alpha:]]",
+        "[]a]",
+        "a\t",
+        "a\t ",
+        " a",
+        "\ta",
+        "\t",
+        "a\\\\ ",
+        "a\0b\nb.py",
+        "\0",
     ],
 )
 def test_what_git_ignores_is_left_out(checkout: Path, rules: str) -> None:
@@ -139,6 +165,8 @@ def test_a_rule_cannot_take_for_ever() -> None:
     began = time.process_time()
     Rules("", "*a" * 100 + "b").verdict("a" * 255)
     Rules("", "/".join(["**", "a"] * 50) + "/b").verdict("a/" * 64 + "c")
+    Rules("", "[[:" * 20_000).verdict("a" * 255)
+    Rules("", "[" * 60_000 + "\n" + "[[:alpha:]" * 6000 + "\n" + " " * 60_000 + "a").verdict("a" * 255)
     Rules("", "**/*a*/**/*a*/b").verdict(("a" * 100 + "/") * 40 + "c")
     assert time.process_time() - began < 2
 

@@ -148,6 +148,21 @@ class TestConvert:
             }
         ]
 
+    def test_a_pair_whose_scores_disagree_is_not_turned_round_and_is_told(self, command: Any, tmp_path: Path) -> None:
+        row = {"prompt": "p?", "chosen": " a", "rejected": " b", "score_chosen": 1, "score_rejected": 3}
+        (tmp_path / "p.jsonl").write_text(json.dumps(row), encoding="utf-8")
+        done = command("data", "convert", "--from", "p.jsonl", "--to", "o.jsonl", "--as", "preference")
+        assert done.returncode == 0
+        assert done.stderr.startswith("reflectrl: p.jsonl: 1 rows: score_chosen is below score_rejected; the columns")
+        assert done.stderr.count("\n") == 1 and done.stderr.endswith("(first: p.jsonl:1)\n")
+        again = json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))
+        assert again == {**row, "score_chosen": 3.0, "score_rejected": 1.0}
+
+    def test_a_json_list_is_read(self, capsys: Any, tmp_path: Path) -> None:
+        rows = [{"prompt": "p?", "completion": f" {word}", "reward": 0.5} for word in ("one", "x")]
+        (tmp_path / "list.json").write_text(json.dumps(rows, indent=2), encoding="utf-8")
+        assert "2 samples of 1 prompts" in said(capsys, "convert", "--from", tmp_path / "list.json")
+
     def test_labels_for_trl(self, capsys: Any, rows: Path, tmp_path: Path) -> None:
         said(capsys, "convert", "--from", rows, "--as", "unpaired", "--threshold", "0.6", "--to", tmp_path / "u.jsonl")
         lines = (tmp_path / "u.jsonl").read_text(encoding="utf-8").splitlines()

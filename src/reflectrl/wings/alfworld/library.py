@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reflectrl.config.folders import data_folder, no_link, require_writable
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 from reflectrl.wings.alfworld.game import Game, GameError, from_json
 
@@ -107,7 +108,7 @@ def open_shelf(store: str | Path, split: str) -> Shelf:
     except FileNotFoundError:
         raise UserError(_absence(store, folder, split)) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
 
 
 @lru_cache(maxsize=8)
@@ -159,15 +160,19 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
         old = [store / f"{split}{_SUFFIX}" for split in splits_in(store)] if replace else []
         marker = store / _MARKER
         fresh = [_write_aside(store / f"{split}{_SUFFIX}", lines, replace) for split, lines in games.items()]
-        for path in old:
+        if generated:
+            fresh.append(store / f"{_MARKER}{_FRESH}")
+            fresh[-1].write_text(f"{generated}\n", encoding="utf-8")
+        for path in old:  # from here on nothing is written that needs room
             path.unlink()
-        marker.write_text(f"{generated}\n", encoding="utf-8") if generated else marker.unlink(missing_ok=True)
+        if not generated:
+            marker.unlink(missing_ok=True)
         for path in fresh:
             path.replace(path.with_suffix(""))
     except OSError as error:
-        for path in store.glob(f"*{_SUFFIX}{_FRESH}"):
+        for path in store.glob(f"*{_FRESH}"):
             path.unlink(missing_ok=True)
-        raise UserError(f"games cannot be written to {store}: {error.strerror}") from error
+        raise UserError(f"games cannot be written to {store}: {reason(error)}") from error
 
 
 def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 from reflectrl.wings.alfworld.library import SETS
 
@@ -69,7 +70,7 @@ def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
             try:
                 here = list(_placed(path.expanduser(), stack))
             except OSError as error:
-                raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+                raise UserError(f"{path} cannot be read: {reason(error)}") from error
             if not here:
                 raise UserError(f"{path}: no ALFWorld games there; expected {LAYOUT}, in a folder or in archives")
             for place, name, read in here:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from reflectrl.wings.autoexplore.finder import Profiles
+from reflectrl.wings.autoexplore.legible import CONTENT_BYTES
 from reflectrl.wings.autoexplore.repository import Repository
-from reflectrl.wings.autoexplore.search import CONTENT_BYTES
 from reflectrl.wings.autoexplore.texts import Unreadable
 from reflectrl.wings.autoexplore.view import View, cut
 

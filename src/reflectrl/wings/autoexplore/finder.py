@@ -8,10 +8,10 @@ from functools import lru_cache
 from operator import mul
 from typing import Any
 
+from reflectrl.wings.autoexplore.legible import legible
 from reflectrl.wings.autoexplore.outline import Definition, about, outline
 from reflectrl.wings.autoexplore.repository import Repository
-from reflectrl.wings.autoexplore.search import CONTENT_BYTES, Search
-from reflectrl.wings.autoexplore.texts import Text
+from reflectrl.wings.autoexplore.search import Search
 from reflectrl.wings.autoexplore.view import View
 from reflectrl.wings.autoexplore.words import count_words, distinct_words, spoken
 
@@ -97,8 +97,7 @@ class Profiles:
         return self._of(path)
 
     def _make(self, path: str) -> Profile:
-        read = self._repository.read(path, CONTENT_BYTES)
-        return profile(path, read.text if isinstance(read, Text) else "")
+        return profile(path, legible(self._repository, path).text)
 
 
 DEEPEST = 50

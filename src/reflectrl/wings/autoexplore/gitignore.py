@@ -22,6 +22,8 @@ MOST_BYTES = 64 * 1024
 """So much of a .gitignore is read."""
 MOST_RULES = 1000
 MOST_DOUBLE_STARS = 3
+LONGEST_NAME = 255
+"""Characters of a file's name, at most, on nearly all systems."""
 
 _ANY_DEPTH = {"(?:.+/)?": "(?:[^/]+/)*?", "(?:/.+)?": "(?:/[^/]+)*?"}
 """How pathspec writes `**`, and the same with fewer ways to match."""
@@ -31,6 +33,24 @@ _STAR = re.escape("[^/]*")
 _BRACKET = r"\[\^?\]?[^\]]*\]"
 _PIECE = rf"\\.|{_BRACKET}|[^\\\[/(]"
 _BETWEEN_STARS = re.compile(rf"{_STAR}((?:{_PIECE})*?)(?={_STAR})", re.DOTALL)
+_POSIX = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": " \t",
+    "cntrl": "\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": '"-~!',
+    "lower": "a-z",
+    "print": " -~",
+    "punct": ":-@!-.[-`{-~",
+    "space": " \t\n\r",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
+"""The classes that git knows within brackets, as ranges that pathspec reads so.
+
+None begins with "!", which would negate, and none holds "]", or "/", which a bracket never matches."""
+_POSIX_CLASS = re.compile(r"\[:([^\[\]:]{0,20}):\]")
 _CLASS = re.compile(rf"(\\.)|(?!\[\^/\]){_BRACKET}", re.DOTALL)
 
 
@@ -64,16 +84,77 @@ def is_ignored(path: str, rules: tuple[Rules, ...]) -> bool:
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:
     """An expression for whole paths of entries, and whether it ignores them or takes them back."""
-    line = line.removesuffix("\r")
-    line = line if line.endswith("\\ ") else line.rstrip(" ")
+    line = _trimmed(line.removesuffix("\r").partition("\0")[0])  # to git, a NUL ends a text
     folders_only = line.endswith("/")
     try:
-        regex, ignored = GitIgnoreSpecPattern.pattern_to_regex(line.removesuffix("/"))
+        regex, ignored = GitIgnoreSpecPattern.pattern_to_regex(_plain(line.removesuffix("/")))
         if regex is None or ignored is None:
             return None
         return _compiled(_whole(regex) + ("/" if folders_only else "/?")), ignored
     except (ValueError, re.error):
         return None
+
+
+def _trimmed(line: str) -> str:
+    """The line without the spaces at its end, but for one that a backslash keeps."""
+    text = line.rstrip(" ")
+    backslashes = len(text) - len(text.rstrip("\\"))
+    return line[: len(text) + 1] if backslashes % 2 else text
+
+
+def _plain(line: str) -> str:
+    """What git means by a line, in the part of its language that pathspec knows.
+
+    Classes such as `[:upper:]` become ranges. Other white space than `_trimmed` takes away, which pathspec would take
+    away as well, stands in brackets. Each character is looked at once, since a line may be long and hostile.
+
+    Raises:
+        ValueError: a class that git does not know either, or a bracket without an end; such a rule matches nothing.
+    """
+    found, i = list[str](), 0
+    while i < len(line):
+        if line[i] == "[":
+            end = _bracket_end(line, i)
+            found.append(_POSIX_CLASS.sub(_ranges, line[i:end]))
+            i = end
+        elif line[i] == "\\":
+            found.append(line[i : i + 2])
+            i += 2
+        else:
+            found.append(line[i])
+            i += 1
+    outer = _outer_space(found)
+    if len(outer) > LONGEST_NAME:
+        raise ValueError("longer than any name")
+    for place in outer:
+        found[place] = f"[{found[place]}]"
+    return "".join(found)
+
+
+def _bracket_end(line: str, start: int) -> int:
+    """Where a bracket ends: behind its "]"; ValueError if there is none."""
+    i = start + 1
+    i += line[i : i + 1] in ("!", "^")
+    i += line[i : i + 1] == "]"  # as the first one, it is a member
+    while i < len(line) and line[i] != "]":
+        named = _POSIX_CLASS.match(line, i)
+        i = named.end() if named else i + 1 + (line[i] == "\\")
+    if i >= len(line):
+        raise ValueError("a bracket without an end")
+    return i + 1
+
+
+def _ranges(named: re.Match[str]) -> str:
+    if named[1] not in _POSIX:
+        raise ValueError(f"no class {named[1]!r}")
+    return _POSIX[named[1]]
+
+
+def _outer_space(pieces: list[str]) -> list[int]:
+    """The places of white space at both ends."""
+    text = [i for i, piece in enumerate(pieces) if not piece.isspace()]
+    first, last = (text[0], text[-1]) if text else (len(pieces), len(pieces))
+    return [*range(first), *range(last + 1, len(pieces))]
 
 
 def _compiled(regex: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.folders import no_link
+from reflectrl.config.folders import replacing, writing
 from reflectrl.types import UserError
 
 
@@ -78,13 +78,5 @@ def write_questions(path: str | os.PathLike[str], questions: Iterable[Question])
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write JSON lines beside `path`, and put them in its place."""
-    fresh = path.with_name(path.name + ".writing")
-    try:
-        with open(fresh, "w", encoding="utf-8", opener=no_link) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    with writing(path), replacing(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

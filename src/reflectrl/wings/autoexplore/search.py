@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.types import UserError
+from reflectrl.wings.autoexplore.legible import legible
 from reflectrl.wings.autoexplore.repository import Repository
-from reflectrl.wings.autoexplore.texts import Text, printable
+from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import count_runs, count_words, spoken, words_of
 
-CONTENT_BYTES = 256 * 1024
-"""So much of a file is searched, from its beginning."""
 LINE_CHARACTERS = 200
 """Longer lines are taken in pieces of so many characters."""
 K1, B = 1.2, 0.75
@@ -66,6 +65,8 @@ class Search:
     def __init__(self, repository: Repository, over: Over = "both") -> None:
         self.repository = repository
         self.over = over
+        self.cut: set[str] = set()
+        """Files of which only the beginning is searched, once the index is built."""
 
     def search(self, question: str, k: int) -> list[Hit]:
         """The best `k` files, best first; fewer where fewer share a word with the question.
@@ -125,8 +126,10 @@ class Search:
     def _text(self, path: str) -> str:
         if self.over == "names":
             return ""
-        found = self.repository.read(path, CONTENT_BYTES)
-        return found.text if isinstance(found, Text) else ""
+        found = legible(self.repository, path)
+        if not found.complete:
+            self.cut.add(path)
+        return found.text
 
     def _hit(self, path: str, score: float, asked: _Question) -> Hit:
         text = self._text(path)

@@ -14,6 +14,7 @@ from typing import Any
 
 from reflectrl.api import load_agent
 from reflectrl.config import load_recipe
+from reflectrl.config.folders import writing
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.lm import LanguageModel, fingerprint
@@ -131,10 +132,8 @@ def write_page(
         licences = f"{_notice()}\n\n{runtime['LICENSE'].decode()}"
         (folder / "LICENCES.txt").write_text(licences, encoding="utf-8")
 
-    try:
+    with writing(out):
         write_folder(out, fill)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
 
 

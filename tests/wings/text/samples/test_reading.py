@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectrl.types import UserError
-from reflectrl.wings.text.samples import Reading, Sample, Samples, group_of, read_samples, to_unit, write_samples
+from reflectrl.episodes import to_line as episode_line
+from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError
+from reflectrl.wings.text.samples import (
+    Reading,
+    Sample,
+    Samples,
+    group_of,
+    read_samples,
+    to_trl,
+    to_unit,
+    write_samples,
+)
 from reflectrl.wings.text.samples.reading import form_of
 from reflectrl.wings.text.samples.rows import BadRowError
 from reflectrl.wings.text.samples.sample import summary, through_sigmoid
@@ -173,6 +185,13 @@ class TestForms:
         completed = write(tmp_path / "c.jsonl", {"prompt": [ask], "completion": [yes], "reward": 1})
         assert read_samples(completed)[0].completion == " Yes."
 
+    def test_content_in_parts_of_text_is_joined(self, tmp_path: Path) -> None:
+        said = [{"type": "text", "text": text} for text in ("Yes", ", you may.", "")]
+        row = {"prompt": [{"role": "user", "content": [{"type": "text", "text": "May I?"}]}], "reward": 1}
+        row["completion"] = [{"role": "assistant", "content": said, "tool_calls": None}]
+        (found,) = read_samples(write(tmp_path / "s.jsonl", row))
+        assert (found.prompt, found.completion) == ("\n\nHuman: May I?\n\nAssistant:", " Yes, you may.")
+
     def test_a_folder_is_read_file_by_file(self, tmp_path: Path) -> None:
         with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
             file.write(json.dumps({"prompt": "p", "completion": "c", "reward": 1}) + "\n")
@@ -185,6 +204,109 @@ class TestForms:
         row = json.dumps({"prompt": "p", "completion": "c", "reward": 1})
         path.write_bytes(b"\xef\xbb\xbf" + row.encode() + b"\r\n\r\n" + row.encode())
         assert [one.id for one in read_samples(path)] == ["s:1", "s:3"]
+
+
+class TestScoresThatDisagree:
+    """Scores and columns of a preference pair contradict each other: the columns count, as in TRL."""
+
+    ROW = {"prompt": "p", "chosen": " y", "rejected": " n", "score_chosen": 1, "score_rejected": 3}  # noqa: RUF012
+
+    def test_the_columns_count_and_the_pairs_are_counted(self, tmp_path: Path, caplog: Any) -> None:
+        agreeing = {**self.ROW, "prompt": "q", "score_chosen": 4}
+        found = read_samples(write(tmp_path / "s.jsonl", self.ROW, agreeing, {**self.ROW, "prompt": "r"}))
+        assert [(one.completion, one.reward) for one in found] == [
+            (" y", 3.0), (" n", 1.0), (" y", 4.0), (" n", 3.0), (" y", 3.0), (" n", 1.0)
+        ]  # fmt: skip
+        assert [one.components for one in found][:4] == [{"score": 1.0}, {"score": 3.0}, {}, {}]
+        (said,) = caplog.messages
+        assert "2 rows: score_chosen is below score_rejected; the columns count" in said
+        assert said.endswith(f"(first: {tmp_path / 's.jsonl'}:1, {tmp_path / 's.jsonl'}:3)")
+
+    def test_other_pairs_of_the_prompt_stay_on_the_same_scale(self, tmp_path: Path) -> None:
+        other = {**self.ROW, "rejected": " m", "score_chosen": 3, "score_rejected": 2.5}
+        samples = read_samples(write(tmp_path / "s.jsonl", self.ROW, other))
+        assert [(row["chosen"], row["rejected"]) for row in to_trl(samples, "preference")] == [
+            (" y", " n"), (" y", " m")
+        ]  # fmt: skip
+
+    def test_pairs_that_agree_or_have_no_scores_are_not_talked_about(self, tmp_path: Path, caplog: Any) -> None:
+        plain = {key: self.ROW[key] for key in ("prompt", "chosen", "rejected")}
+        read_samples(write(tmp_path / "s.jsonl", plain, {**self.ROW, "score_chosen": 3}))
+        assert not caplog.messages
+
+
+class TestLists:
+    """A file that is one JSON list is read element by element."""
+
+    @pytest.mark.parametrize("indent", [None, 2])
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_it_is_read_as_lines_are(self, tmp_path: Path, indent: int | None, packed: bool) -> None:
+        rows = [{"prompt": f"p{i}", "completion": " c", "reward": i} for i in range(3)]
+        path = tmp_path / ("s.json.gz" if packed else "s.json")
+        text = ("\ufeff" + json.dumps(rows, indent=indent) + "\n\n").encode()
+        path.write_bytes(gzip.compress(text) if packed else text)
+        found = read_samples(path)
+        assert [(one.id, one.prompt, one.reward) for one in found] == [
+            ("s:1", "p0", 0), ("s:2", "p1", 1), ("s:3", "p2", 2)
+        ]  # fmt: skip
+
+    def test_lists_of_every_form(self, tmp_path: Path) -> None:
+        turn = Turn("policy", "left", choice=0)
+        step = Step(Observation("", "Here.", ("left", "right")), (turn,), 0, 1.0)
+        episode = json.loads(episode_line(Episode(Task("t", "e"), (step,), True, False, 0)))
+        for row in (hha(), {"prompt": "p", "chosen": " y", "rejected": " n"}, episode):
+            lines, path = read_samples(write(tmp_path / "s.jsonl", row)), tmp_path / "s.json"
+            path.write_text(json.dumps([row]), encoding="utf-8")
+            assert list(read_samples(path)) == list(lines)
+
+    def test_an_element_larger_than_what_is_read_at_a_time(self, tmp_path: Path, monkeypatch: Any) -> None:
+        monkeypatch.setattr("reflectrl.wings.text.samples.rows.CHUNK", 7)
+        path = tmp_path / "s.json"
+        path.write_text(
+            json.dumps([{"prompt": f"p{i}", "completion": "c" * 50, "reward": i} for i in range(4)], indent=1)
+        )
+        assert [one.prompt for one in read_samples(path)] == ["p0", "p1", "p2", "p3"]
+
+    def test_a_pipe_is_read_as_a_file_is(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        text = json.dumps([{"prompt": "p", "completion": "c" * 100_000, "reward": 1}])
+        writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+        writer.start()
+        assert len(read_samples(tmp_path / "pipe")) == 1
+        writer.join()
+
+    @pytest.mark.parametrize(
+        ("text", "fragment"),
+        [
+            (
+                '[\n{"prompt": "p", "completion": "c", "reward": 1},\n{"prompt": "p", "reward": 1}]',
+                ":3, element 2: missing",
+            ),
+            ('[{"prompt": "p", "completion": "c", "reward": 1}, 7]', ":1, element 2: not a JSON object: 7"),
+            (
+                '[{"prompt": "p", "completion": "c", "reward": 1},\n{"prompt": ',
+                ":2, element 2: broken JSON begins here",
+            ),
+            ('[{"prompt": "p", "completion": "c", "reward": 1}', ":1, element 2: broken JSON begins here"),
+            ('[{"prompt": "p", "completion": "c", "reward": 1}]\n\n[{}]', ":3: broken JSON: the list has ended"),
+            ("[" * 100_000, ":1, element 1: broken JSON: too deeply nested"),
+            ("[\udcff]", "broken JSON: 'utf-8' codec can't decode"),
+            ("[]", "not one sample"),
+        ],
+    )
+    def test_what_is_wrong_is_named_by_its_element(self, tmp_path: Path, text: str, fragment: str) -> None:
+        path = tmp_path / "s.json"
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        with pytest.raises(UserError) as raised:
+            read_samples(path)
+        assert str(raised.value).startswith(str(path)) and fragment in str(raised.value)
+
+    def test_bad_elements_are_skipped_and_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "s.json"
+        path.write_text(json.dumps([OWN, {**OWN, "id": "b", "reward": None}, {**OWN, "id": "c"}], indent=1))
+        found = read_samples(path, skip_bad=True)
+        assert [one.id for one in found] == ["a", "c"]
+        assert found.skipped["missing reward"].first == [f"{path}:8, element 2"]
 
 
 OWN = {"id": "a", "prompt": "p", "completion": "c", "reward": 1}
@@ -220,6 +342,20 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
         OWN,
         "unknown role: 'wizard'",
     ),
+    "a picture": (
+        OWN,
+        {**OWN, "prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        """a content part cannot be read: 'image_url'; a message has a role and a content, which is text or parts""",
+    ),
+    "a part in one piece": (
+        OWN, {**OWN, "prompt": [{"role": "user", "content": ["x"]}]}, "a content part cannot be read: 'x'; a message"
+    ),
+    "a tool's call": (
+        OWN,
+        {**OWN, "completion": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+        "tool_calls cannot be read: a message has a role and a content",
+    ),
+    "a tool's answer": (OWN, {**OWN, "prompt": [{"role": "tool", "content": "x"}]}, "unknown role: 'tool' (known: "),
     "dialogues in one piece": ({"chosen": "\n\nHuman: x", "rejected": "\n\nHuman: x"}, OWN, "`reflectrl data hha`"),
 }  # fmt: skip
 

@@ -54,6 +54,8 @@ def agent_of(model: str, search: bool) -> Agent | None:
 
 WORDS_SHOWN = 6
 """So many of the words that a file shares with the question are printed; JSON holds all of them."""
+CUT_SHOWN = 3
+"""So many files are named of those that were not searched to their ends."""
 OPTIONS = ("--repo", "--top", "--json", "--names-only", "--search", "--model", "--trace")
 
 
@@ -98,6 +100,8 @@ class Locate:
         from reflectrl.wings.autoexplore.locate.answers import Locator
 
         answer = Locator(repository, self.names_only, agent).locate(question, self.top)
+        if answer.cut:
+            _note(_about_cut(answer.cut))
         if self.json:
             print(json.dumps(_as_json(answer), indent=1))
             return
@@ -129,6 +133,16 @@ def _as_json(answer: Answer) -> dict[str, Any]:
             "walk": [{key: getattr(stride, key) for key in keys} for stride in answer.walked.strides],
         }
     return found
+
+
+def _about_cut(paths: Sequence[str]) -> str:
+    """Say which files were not searched to their ends."""
+    from reflectrl.wings.autoexplore.legible import CONTENT_BYTES
+    from reflectrl.wings.autoexplore.names import shown
+
+    named = ", ".join(map(shown, paths[:CUT_SHOWN]))
+    more = f" and {len(paths) - CUT_SHOWN} more" if len(paths) > CUT_SHOWN else ""
+    return f"only the first {CONTENT_BYTES // 1024} KiB were searched of {named}{more}"
 
 
 def _trace(walked: Walked) -> str:

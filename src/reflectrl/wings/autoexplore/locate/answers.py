@@ -40,6 +40,8 @@ class Answer:
     0 for those that only its search has found."""
     walked: Walked | None = None
     """How an agent came to it."""
+    cut: tuple[str, ...] = ()
+    """Files so large that only their beginnings were searched, sorted."""
 
 
 class Locator:
@@ -64,13 +66,15 @@ class Locator:
         """
         if self._names is not None:
             return Answer("names", tuple(self._names.search(question, k)))
+        search = self._finder.search
         if self._agent is not None:
             walked = self._agent.walk(self._finder, question)
-            return Answer("agent", tuple(self._finder.search.explain(question, walked.ranking[:k])), walked)
+            hits = search.explain(question, walked.ranking[:k])
+            return Answer("agent", tuple(hits), walked, tuple(sorted(search.cut)))
         asked = printable(question)
         found = self._finder.ranked(asked, "", View(self.repository))[:k]
         scored = [(path, self._finder.promise(path, asked)) for path in found]
-        return Answer("search", tuple(self._finder.search.explain(question, scored)))
+        return Answer("search", tuple(search.explain(question, scored)), cut=tuple(sorted(search.cut)))
 
 
 class LiveLocator:

@@ -32,7 +32,8 @@ class Offline:
     """Train a model on completions with rewards. Keys of [offline] and [model] are options: --offline.lr 1e-4"""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """JSON lines of samples, HHA or normalised rows, TRL's columns, or an episode log; or a folder of such files."""
+    """Samples, HHA or normalised rows, TRL's columns, or an episode log, as JSON lines or a JSON list; or a folder of
+    files of JSON lines."""
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
     """Name or folder of the model; as it is, it is also the reference."""
     algo: Choice = "a_lol"

@@ -25,7 +25,7 @@ from reflectrl.pipeline.artifacts import Artifact, Graph, State, graph_of, refus
 from reflectrl.pipeline.folder import alone
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.workers import function
-from reflectrl.plugins import one_line
+from reflectrl.plugins import reason
 from reflectrl.types import UserError, named_seed
 from reflectrl.wings.text.learn.text_dataset import shortened, text_dataset
 from reflectrl.wings.text.samples.sample import Sample
@@ -76,7 +76,7 @@ def train_on_samples(
                 state.finish(artifact, context.settings)
             state.write()
     except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or one_line(error)}") from error
+        raise UserError(f"{folder}: {reason(error)}") from error
     say(f"written: {folder / 'model'}")
     return folder / "model"
 

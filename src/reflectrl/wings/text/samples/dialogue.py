@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from reflectrl.wings.text.samples.rows import BadRowError, Row, text
+from reflectrl.wings.text.samples.rows import BadRowError, Row, checked, text
 
 Turns = list[tuple[str, str]]
 """(who speaks, what is said)."""
@@ -19,6 +19,9 @@ STYLES = ("labelled", "dialogpt")
 END = "<|endoftext|>"
 KNOWLEDGE = "Knowledge:"
 """Begins what the assistant may know, before the first turn."""
+
+ONLY = 'a message has a role and a content, which is text or parts {"type": "text", "text": "..."}'
+"""What is supported of messages."""
 
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant|System):[ \t]?")
 _MARK = re.compile(r"\s*(?:<\|(prompter|user|human|assistant|system)\|>|(Human|Assistant|System):)[ \t]?")
@@ -76,13 +79,28 @@ def marked(turns: Sequence[str]) -> Turns:
 
 
 def messages(value: Sequence[Row]) -> Turns:
-    """Turns that are given as {"role", "content"} messages."""
+    """Turns that are given as {"role", "content"} messages; the content is text, or a list of parts that are text."""
     turns = []
     for message in value:
         if not isinstance(message, dict):
             raise BadRowError("a message must be an object", f"not {message!r:.60}")
         role = text(message, "role")
+        for key in ("tool_calls", "function_call"):
+            if message.get(key):
+                raise BadRowError(f"{key} cannot be read", ONLY)
         if role.lower() not in ROLES:
-            raise BadRowError("unknown role", f"{role!r:.60}")
-        turns.append((ROLES[role.lower()], text(message, "content").strip()))
+            raise BadRowError("unknown role", f"{role!r:.60} (known: {', '.join(ROLES)})")
+        turns.append((ROLES[role.lower()], _content(message).strip()))
     return turns
+
+
+def _content(message: Row) -> str:
+    """The text of a message, its parts joined as chat templates join them: without anything between."""
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return text(message, "content")
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type", part) if isinstance(part, dict) else part
+            raise BadRowError("a content part cannot be read", f"{kind!r:.60}; {ONLY}")
+    return checked("".join(part["text"] for part in parts), "content")

@@ -54,6 +54,10 @@ def _reward(row: Row, missing: float | None) -> float:
 def preference(row: Row, name: str) -> list[Sample]:
     """A chosen and a rejected completion: rewards 1 and 0, or `score_chosen` and `score_rejected` where there are.
 
+    The columns say what is preferred, as in TRL, whatever the scores say. Where they disagree (`preference_oddity`),
+    the pair's two scores change places: this keeps the scale of the file, on which other pairs of the same prompt are.
+    Each completion's own score then stands in its components.
+
     Conversations may hold the prompt, as the messages with which both begin; then it is read there.
     """
     repeated = isinstance(row["chosen"], list) and len(row["chosen"]) > 1
@@ -65,13 +69,30 @@ def preference(row: Row, name: str) -> list[Sample]:
         while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
             shared += 1
         row = {**row, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
-    scored = "score_chosen" in row or "score_rejected" in row
+    scores = _scores(row)
+    disagree = scores["chosen"] < scores["rejected"]
     samples = []
-    for key, reward in (("chosen", 1.0), ("rejected", 0.0)):
+    for key, other in (("chosen", "rejected"), ("rejected", "chosen")):
         prompt, completion = _pair(need(row, "prompt"), need(row, key), key)
-        reward = number(row, f"score_{key}") if scored else reward
-        samples.append(Sample(f"{_word(row, 'id', name)}.{key}", group_of(prompt), prompt, completion, reward))
+        reward = scores[other] if disagree else scores[key]
+        components = {"score": scores[key]} if disagree else {}
+        name_of_one = f"{_word(row, 'id', name)}.{key}"
+        samples.append(Sample(name_of_one, group_of(prompt), prompt, completion, reward, components))
     return samples
+
+
+def preference_oddity(row: Row) -> str:
+    """Say that the scores of a pair disagree with its columns; "" if they do not."""
+    scores = _scores(row)
+    disagree = scores["chosen"] < scores["rejected"]
+    return "score_chosen is below score_rejected; the columns count, so the scores change places" if disagree else ""
+
+
+def _scores(row: Row) -> dict[str, float]:
+    """The scores of the two completions; 1 and 0 where the row has none."""
+    if "score_chosen" not in row and "score_rejected" not in row:
+        return {"chosen": 1.0, "rejected": 0.0}
+    return {key: number(row, f"score_{key}") for key in ("chosen", "rejected")}
 
 
 def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:

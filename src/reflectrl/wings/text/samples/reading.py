@@ -1,7 +1,9 @@
-"""Reading samples from files of any known form, line by line."""
+"""Reading samples from files of any known form, line by line or element by element."""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any, NamedTuple
 from reflectrl.episodes import from_line
 from reflectrl.types import Episode, UserError
 from reflectrl.wings.text.samples import forms
-from reflectrl.wings.text.samples.rows import BadRowError, Gate, lines, parse
+from reflectrl.wings.text.samples.rows import BadRowError, Gate, parsed, records
 from reflectrl.wings.text.samples.sample import Sample, Samples
 from reflectrl.wings.text.samples.steps import StepReading, from_episode
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,16 +33,23 @@ class Reading:
 
 
 class Form(NamedTuple):
-    """Rows with certain columns: how such a line is parsed, and what was parsed becomes samples (name, options)."""
+    """Rows with certain columns.
+
+    Attributes:
+        read: (what was parsed, name, options) → samples.
+        parse: a line or an element of a list → what `read` takes.
+        oddity: what is odd about a row that is read all the same; "" if nothing is.
+    """
 
     columns: tuple[str, ...]
     read: Callable[[Any, str, Reading], Iterable[Sample]]
-    parse: Callable[[bytes], Any] = parse
+    parse: Callable[[Any], Any] = parsed
+    oddity: Callable[[Any], str] = lambda row: ""
 
 
-def _episode(line: bytes) -> Episode:
+def _episode(record: Any) -> Episode:
     try:
-        return from_line(line.decode("utf-8"))
+        return from_line(record.decode("utf-8") if isinstance(record, bytes) else json.dumps(record))
     except ValueError as error:
         raise BadRowError("corrupt episode", str(error)) from error
 
@@ -49,7 +60,7 @@ FORMS = (
     Form(
         ("prompt_or_input_text", "references"), lambda row, name, how: forms.normalised(row, name, how.missing_reward)
     ),
-    Form(("chosen", "rejected"), lambda row, name, how: forms.preference(row, name)),
+    Form(("chosen", "rejected"), lambda row, name, how: forms.preference(row, name), oddity=forms.preference_oddity),
     Form(("prompt", "completion"), lambda row, name, how: forms.plain(row, name, how.missing_reward)),
 )
 """The first whose columns a row has, all of them, is its form. A file has one form, that of its first good row."""
@@ -76,26 +87,34 @@ def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading(
     if not found:
         why = "; ".join(f"{reason} ({rows.count}, first at {rows.first[0]})" for reason, rows in gate.skipped.items())
         raise UserError(f"{path}: not one sample{why and f'; left out: {why}'}")
+    for words, rows in gate.notes.items():
+        LOG.warning("reflectrl: %s: %d rows: %s (first: %s)", path, rows.count, words, ", ".join(rows.first))
     return Samples(tuple(found), gate.skipped)
 
 
 def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iterator[Sample]:  # noqa: B008
-    """As `read_samples`, one after another, with nothing kept but their ids; what is left out is counted in `gate`."""
+    """As `read_samples`, one after another, with nothing kept but their ids.
+
+    What is left out, and what is odd about rows that are read, is counted in `gate`.
+    """
     seen: set[str] = set()
     for file in files_of(path):
         form: Form | None = None
         name = file.name.partition(".")[0]
-        for number, line in lines(file):
+        for number, place, record in records(file):
             try:
-                form = form or form_of(parse(line))
-                found = list(form.read(form.parse(line), f"{name}:{number}", reading))
+                form = form or form_of(parsed(record))
+                row = form.parse(record)
+                found = list(form.read(row, f"{name}:{number}", reading))
                 new = [sample.id for sample in found]
                 if twice := [key for i, key in enumerate(new) if key in seen or key in new[:i]]:
                     raise BadRowError("duplicate id", repr(twice[0])[:60])
                 seen.update(new)
             except BadRowError as error:
-                gate.refuse(f"{file}:{number}", error)
+                gate.refuse(place, error)
             else:
+                if words := form.oddity(row):
+                    gate.note(place, words)
                 yield from found
 
 

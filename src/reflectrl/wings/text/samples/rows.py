@@ -1,20 +1,30 @@
-"""Rows of data files, one at a time: lines of JSON, and the checks by which a bad row is refused or skipped."""
+"""Rows of data files, one at a time: JSON lines or lists, and the checks by which a bad row is refused or skipped."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from reflectrl.plugins import reason
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Skipped
 
 Row = Mapping[str, Any]
+
+CHUNK = 1 << 20
+"""Bytes or characters that are read of a JSON list at a time."""
+LARGEST = 1 << 26
+"""Characters of one element of a JSON list, at most."""
+_GAP = re.compile(r"[\s,]*")
+"""What stands between two elements of a JSON list."""
 
 
 class BadRowError(ValueError):
@@ -35,12 +45,14 @@ class Gate:
     Attributes:
         skipped: the bad rows that were skipped, by reason.
         left_out: the rows that were left out for a reason that is no mistake.
+        notes: the rows that are read although something is odd about them, by what that is.
     """
 
     def __init__(self, skip_bad: bool = False, advice: str = "") -> None:
         self.skip_bad, self.advice = skip_bad, advice
         self.skipped: dict[str, Skipped] = {}
         self.left_out: dict[str, Skipped] = {}
+        self.notes: dict[str, Skipped] = {}
 
     def refuse(self, place: str, error: BadRowError) -> None:
         """Count a bad row; `place` is "file:line".
@@ -54,6 +66,10 @@ class Gate:
         counted = self.left_out if forgiven else self.skipped
         counted.setdefault(error.reason, Skipped()).add(place)
 
+    def note(self, place: str, words: str) -> None:
+        """Count a row that is read although something is odd about it; `words` say what."""
+        self.notes.setdefault(words, Skipped()).add(place)
+
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
@@ -66,29 +82,91 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(IO[bytes], file)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"{path}: {reason(error)}") from error
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers from 1."""
+def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
+    """The records of a file: its lines that are not blank, as bytes, or the elements of the JSON list that it is.
+
+    Args:
+        lists: read a file that begins with "[" as one JSON list.
+
+    Returns:
+        Each record's number from 1 (of its line, or among the elements), its place ("file:line" or
+        "file:line, element N"), and the record; `parsed` makes a row of it.
+
+    Raises:
+        UserError: the file cannot be read, or a list is broken: what follows then cannot be read either.
+    """
     with opened(path) as file:
+        # Looking ahead instead of going back, because a pipe cannot go back.
+        head: bytes = cast(Any, file).peek(CHUNK)
+        if lists and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            for count, (number, value) in enumerate(_elements(path, file), start=1):
+                yield count, f"{path}:{number}, element {count}", value
+            return
         for number, line in enumerate(file, start=1):
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
-                yield number, line
+                yield number, f"{path}:{number}", line
 
 
-def parse(line: bytes) -> dict[str, Any]:
-    """The JSON object that a line holds; BadRowError if it holds none."""
+def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+    """The elements of a JSON list with the lines on which they begin, of which few are held at a time."""
+    stream = io.TextIOWrapper(file, "utf-8-sig")
+    decoder, count, line = json.JSONDecoder(), 1, 1
     try:
-        row = json.loads(line)
+        text = ""
+        while "[" not in text:  # `records` has seen one
+            text += stream.read(CHUNK)
+        at = text.index("[") + 1
+        line += text.count("\n", 0, at)
+        while True:
+            gap = _GAP.match(text, at)
+            start = gap.end() if gap else at
+            line += text.count("\n", at, start)
+            if text.startswith("]", start):
+                break
+            try:
+                value, at = decoder.raw_decode(text, start)
+            except json.JSONDecodeError as error:  # the element may go on in the next chunk
+                more = stream.read(len(text) + CHUNK) if len(text) < LARGEST else ""
+                if not more:
+                    where = f"{path}:{line}, element {count}"
+                    raise UserError(f"{where}: broken JSON begins here: {error.msg}") from error
+                text, at = text[start:] + more, 0
+                continue
+            yield line, value
+            line += text.count("\n", start, at)
+            count += 1
+        rest = text[start + 1 :]
+        while not rest.strip():
+            line += rest.count("\n")
+            rest = stream.read(CHUNK)
+            if not rest:
+                return
+        line += rest.count("\n", 0, len(rest) - len(rest.lstrip()))
+        raise UserError(f"{path}:{line}: broken JSON: the list has ended, and the file goes on: {rest.strip():.40}")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: broken JSON: {error}") from error
     except RecursionError as error:
-        raise BadRowError("broken JSON", "too deeply nested") from error
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise BadRowError("broken JSON", str(error)) from error
-    if not isinstance(row, dict):
-        raise BadRowError("not a JSON object", f"{row!r:.60}")
-    return row
+        raise UserError(f"{path}:{line}, element {count}: broken JSON: too deeply nested") from error
+    finally:
+        stream.detach()
+
+
+def parsed(record: Any) -> dict[str, Any]:
+    """The object that a line (bytes) or an element of a list is; BadRowError if it is none."""
+    if isinstance(record, bytes):
+        try:
+            record = json.loads(record)
+        except RecursionError as error:
+            raise BadRowError("broken JSON", "too deeply nested") from error
+        except ValueError as error:  # UnicodeDecodeError is one
+            raise BadRowError("broken JSON", str(error)) from error
+    if not isinstance(record, dict):
+        raise BadRowError("not a JSON object", f"{record!r:.60}")
+    return record
 
 
 def text(row: Row, key: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast, get_args
 
 from reflectrl.config.folders import no_link
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import reason, suggestion
 from reflectrl.types import UserError
 from reflectrl.wings.text.samples.sample import Sample, Samples
 
@@ -58,7 +58,7 @@ class LineFile:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> UserError:
-        return UserError(f"{self.path} cannot be written: {error.strerror or error}")
+        return UserError(f"{self.path} cannot be written: {reason(error)}")
 
     def __enter__(self) -> LineFile:
         return self

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from reflectrl.plugins import suggestion
-from reflectrl.wings.text.samples.families.sources import Source, parsed, records, split_of
+from reflectrl.wings.text.samples.families.sources import Source, records, split_of
 from reflectrl.wings.text.samples.families.store import Entry, Family
-from reflectrl.wings.text.samples.rows import BadRowError, checked, finite, number, text, to_float
+from reflectrl.wings.text.samples.rows import BadRowError, checked, finite, number, parsed, text, to_float
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 RELATIONS = {

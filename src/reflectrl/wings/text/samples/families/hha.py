@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from reflectrl.wings.text.samples import dialogue
-from reflectrl.wings.text.samples.families.sources import Source, parsed, records
+from reflectrl.wings.text.samples.families.sources import Source, records
 from reflectrl.wings.text.samples.families.store import Entry, Family
 from reflectrl.wings.text.samples.forms import ranked
-from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, Row, text
+from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, Row, parsed, text
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 

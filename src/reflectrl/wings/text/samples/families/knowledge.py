@@ -13,9 +13,9 @@ from typing import Any
 
 from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.dialogue import ASSISTANT, HUMAN, Turns
-from reflectrl.wings.text.samples.families.sources import Source, parsed, records
+from reflectrl.wings.text.samples.families.sources import Source, records
 from reflectrl.wings.text.samples.families.store import Entry, Family
-from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, Row, items, mapping, text
+from reflectrl.wings.text.samples.rows import BadRowError, LeftOutError, Row, items, mapping, parsed, text
 from reflectrl.wings.text.samples.sample import Sample, group_of
 
 WOW, FAITHDIAL, BOTH = "wow", "faithdial", "both"
