@@ -23,6 +23,7 @@ from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat
+from reflectrl.prompts.tokens import encode_text
 from reflectrl.types import UserError, named_seed
 
 if TYPE_CHECKING:
@@ -210,9 +211,9 @@ class LanguageModel:
         found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
         return frozenset(int(token) for token in found if token is not None)
 
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
+    def encode(self, text: str, behind: str = "") -> list[int]:
+        """The ids of a text in which nothing is a control token, and that follows another one; see `encode_text`."""
+        return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
         """What writes the model as it is now (`save`). All ranks that share one call this; the first one writes."""

@@ -14,6 +14,7 @@ from reflectrl.models.backend import Answers
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import draw
+from reflectrl.prompts.tokens import beginning
 from reflectrl.types import Sampling, named_seed
 from reflectrl.wings.serve.protocol import Refusal
 
@@ -89,7 +90,9 @@ def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, .
     """The prompts as token ids that the model has, and room for what is to be written."""
     given = request.prompt
     if isinstance(given, str):
-        given = lm.encode(given)
+        # A client that has used a chat template means its control tokens, and may have begun the sequence with one.
+        ids, start = list(lm.tokenizer.encode(given, add_special_tokens=False)), list(beginning(lm.tokenizer))
+        given = ids if ids[: len(start)] == start else start + ids
     nested: Sequence[Any] = given if given and isinstance(given[0], list) else [given]
     prompts = [tuple(one) for one in nested]
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
