@@ -168,7 +168,11 @@ class LanguageModel:
         """What a learner may change: every weight, or this player's adapter."""
         if self.adapter is None:
             return list(self.model.parameters())
-        return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
+        return [p for name, p in self.model.named_parameters() if self._is_own(name)]
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a weight belongs to this player; of an adapter, PEFT puts its name into or behind the weight's."""
+        return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
         """Make this player's adapter the one that computes."""
@@ -267,21 +271,28 @@ class LanguageModel:
         Args:
             frozen: whether layers that nothing changes (`freezing`) are copied too.
         """
-        own, mine = self.model.state_dict(keep_vars=True), f".{self.adapter}."
+        own = self.model.state_dict(keep_vars=True)
         fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
-            if (self.adapter is None or mine in name) and id(tensor) not in fixed:
+            if self._is_own(name) and id(tensor) not in fixed:
                 names.setdefault(id(tensor), name)
-        return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names.values()}
+        return {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set what `weights` returned."""
-        own, mine = self.model.state_dict(), ".adapter." if self.adapter is None else f".{self.adapter}."
+        own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
-                kept = own[name.replace(".adapter.", mine)]
+                kept = own[renamed(name, "adapter", self.adapter)]
                 kept.copy_(piece(value, kept))
+
+
+def renamed(name: str, old: str | None, new: str | None) -> str:
+    """A weight's name with the adapter's name in it replaced; as it is where a player owns all weights."""
+    if old is None or new is None:
+        return name
+    return ".".join(new if part == old else part for part in name.split("."))
 
 
 def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:
