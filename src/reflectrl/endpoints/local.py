@@ -115,19 +115,21 @@ class LocalModel:
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """The conversation as the model's chat template has it; instructions join the first question if they must."""
-        first, *rest = ({**message, "content": defused(self.lm.tokenizer, message["content"])} for message in ask.messages)
+        first, *rest = (
+            {**message, "content": defused(self.lm.tokenizer, message["content"])} for message in ask.messages
+        )
         folded = [{**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]] if rest else [first]
         problem: Exception | None = None
         for messages in ([first, *rest], folded):
             try:
-                text = render(self.lm.tokenizer, messages)
+                text = render(tokenizer, messages)
                 break
             except Exception as error:  # a template is a program, which raises what it likes
                 problem = error
         else:
             assert problem is not None
             raise UserError(f"model {self.source!r}: its chat template fails: {one_line(problem)[:200]}") from problem
-        ids = self.lm.tokenizer.encode(text, add_special_tokens=False)
+        ids = tokenizer.encode(text, add_special_tokens=False)
         if len(ids) + ask.max_tokens > self.lm.context:
             fits = f"{self.lm.context} tokens, of which {ask.max_tokens} (max_tokens) are for the answer"
             raise UserError(f"model {self.source!r}: a conversation has {len(ids)} tokens; its context has {fits}")

@@ -39,11 +39,20 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def check_card(folder: Path, tokenizer: Any) -> None:
-    """Raise UserError where weights were trained with another tokenizer than the one at hand."""
-    own = fingerprint(tokenizer)
-    if (folder / CARD).is_file() and (wanted := read_json(folder / CARD).get("tokenizer")) != own:
-        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {own})")
+def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
+    """Raise UserError where weights were trained with another tokenizer than the one at hand.
+
+    Args:
+        backbone: the fingerprint of the backbone's tokenizer, where an adapter has one of its own.
+    """
+    if not (folder / CARD).is_file():
+        return
+    card, own = read_json(folder / CARD), fingerprint(tokenizer)
+    at_hand = {"tokenizer": own, "backbone_tokenizer": backbone or own}
+    for key, found in at_hand.items():
+        wanted = card.get(key, card.get("tokenizer"))
+        if wanted != found:
+            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {found})")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,6 +103,8 @@ class LanguageModel:
         chat: what a chat template puts around prompts; None where there is none, or none is used.
         heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
         shards: this rank's pieces of the model, where its weights are divided among ranks.
+        backbone_tokenizer: the backbone's fingerprint, where an adapter has a tokenizer with other tokens.
+        brings_embeddings: the adapter came with embeddings for its backbone, and is saved with them.
     """
 
     model: Any
@@ -108,6 +119,8 @@ class LanguageModel:
     heads: dict[str, Tensor] = field(default_factory=dict)
     chat: Chat | None = None
     shards: Shards | None = None
+    backbone_tokenizer: str = ""
+    brings_embeddings: bool = False
 
     @cached_property
     def core(self) -> nn.Module:
@@ -235,7 +248,9 @@ class LanguageModel:
             self.model.save_pretrained(folder, state_dict=weights)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
-            self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
+            self.model.save_pretrained(
+                folder, selected_adapters=[self.adapter], save_embedding_layers=self.brings_embeddings
+            )
             nested = folder / self.adapter  # PEFT's place for a named adapter; other tools expect it at the top
             for file in nested.glob("*"):
                 file.replace(folder / file.name)
@@ -246,6 +261,7 @@ class LanguageModel:
             save_file(self.heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
         about |= {"chat": asdict(self.chat)} if self.chat else {}
+        about |= {"backbone_tokenizer": self.backbone_tokenizer} if self.backbone_tokenizer else {}
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:

@@ -16,6 +16,15 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
+from reflectrl.models.adapters import (
+    adapter_settings,
+    backbone_of,
+    fitting,
+    has_tokenizer,
+    is_adapter,
+    make_room,
+    require_shared_embeddings,
+)
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -26,6 +35,7 @@ from reflectrl.models.lm import (
     adapter_seed,
     as_player,
     check_card,
+    fingerprint,
     fresh_adapter,
     read_json,
 )
@@ -86,11 +96,10 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     if is_adapter(folder):
         base = backbone_of(folder)
         require_undamaged(Path(base))
-        owner, player = _load_backbone(base, config), adapter or "policy"
-        check_card(folder, owner.tokenizer)
+        owner, player = _fit_backbone(_load_backbone(base, config), folder, config), adapter or "policy"
         from peft import PeftModel
 
-        with _fitting(folder, owner.base):
+        with fitting(folder, owner.base):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
         adapted = prove(as_player(owner, peft, player), str(folder))
         return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
@@ -113,16 +122,6 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
         return as_player(owner, get_peft_model(owner.model, lora, adapter_name=adapter), adapter)
 
 
-def is_adapter(source: str | Path) -> bool:
-    """Whether a folder holds a saved adapter."""
-    return (Path(source) / "adapter_config.json").is_file()
-
-
-def backbone_of(source: str | Path) -> str:
-    """The model whose weights a source stands on: for a saved adapter its backbone, otherwise the source itself."""
-    return str(_adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
-
-
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None, chat: str = "auto") -> LanguageModel:
     """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder.
 
@@ -137,13 +136,49 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
     if folder is None:
         return fresh_adapter(first, adapter)
     require_undamaged(folder)
-    check_card(folder, first.tokenizer)
-    if (folder / "adapter_config.json").is_file():
-        _adapter_settings(folder)
-    with _fitting(folder, first.base):
+    tokenizer, backbone = first.tokenizer, first.backbone_tokenizer or fingerprint(first.tokenizer)
+    if is_adapter(folder):
+        adapter_settings(folder)
+        if has_tokenizer(folder):
+            tokenizer = load_tokenizer(str(folder), ModelConfig())
+        with fitting(folder, first.base):
+            require_shared_embeddings(first.core, folder, len(tokenizer))
+    check_card(folder, tokenizer, backbone)
+    with fitting(folder, first.base):
         first.model.load_adapter(str(folder), adapter, is_trainable=True)
+    first = replace(first, tokenizer=tokenizer, backbone_tokenizer=_unless_same(backbone, tokenizer))
     player = prove(as_player(first, first.model, adapter), str(folder))
-    return replace(player, chat=chat_in(folder, player.tokenizer, player.base, chat))
+    return replace(player, chat=chat_in(folder, tokenizer, player.base, chat))
+
+
+def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> LanguageModel:
+    """A backbone with the tokenizer that an adapter's folder holds, and with embeddings for its tokens.
+
+    Raises:
+        UserError: the adapter was trained with another tokenizer, or embeddings are missing.
+    """
+    if not has_tokenizer(folder):
+        check_card(folder, owner.tokenizer)
+        return owner
+    tokenizer, backbone = load_tokenizer(str(folder), config), fingerprint(owner.tokenizer)
+    check_card(folder, tokenizer, backbone)
+    with fitting(folder, owner.base):
+        if owner.shards is not None:
+            require_shared_embeddings(owner.core, folder, len(tokenizer))
+            brings = False
+        else:
+            brings = make_room(owner.model, folder, len(tokenizer))
+    return replace(
+        owner,
+        tokenizer=tokenizer,
+        backbone_tokenizer=_unless_same(backbone, tokenizer),
+        brings_embeddings=brings,
+    )
+
+
+def _unless_same(backbone: str, tokenizer: Any) -> str:
+    """The fingerprint of a backbone's tokenizer, or "" where another one has the same tokens."""
+    return "" if fingerprint(tokenizer) == backbone else backbone
 
 
 def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "") -> Chat | None:
@@ -278,24 +313,6 @@ def refuse_kernels(source: str, **options: Any) -> None:
     for name in attentions(PretrainedConfig.get_config_dict(source, **options)[0]):
         if "/" in name:
             raise ValueError(f"it wants the kernel {name!r}, which is foreign code, to attend with")
-
-
-def _adapter_settings(folder: Path) -> dict[str, Any]:
-    """What a saved adapter says of itself; UserError where it would have PEFT import a module that it names."""
-    path = folder / "adapter_config.json"
-    found = read_json(path)
-    if found.get("megatron_config") is not None:
-        raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
-    return found
-
-
-@contextmanager
-def _fitting(folder: Path, base: str) -> Iterator[None]:
-    """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:

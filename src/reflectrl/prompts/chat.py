@@ -89,9 +89,7 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
     raise UserError(f"model {name!r}: its chat template {problem}; set model.chat to off")
 
 
-def _render(
-    tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "", open_answer: bool = True
-) -> str:
+def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "", open_answer: bool = True) -> str:
     """The text that the template makes of a prompt, or, with an `answer`, of a finished exchange."""
     content = f"{system}\n\n{prompt}" if folded else prompt
     messages = [{"role": "user", "content": content}]

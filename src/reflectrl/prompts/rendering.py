@@ -1,4 +1,4 @@
-"""Running chat templates. They are programs of whoever made a model, and have to give the same text every day, and soon.
+"""Running chat templates: programs of whoever made a model, which have to give the same text every day, and soon.
 
 The library runs them in a sandbox, which has no files and no network, but a clock, a die and no end.
 """

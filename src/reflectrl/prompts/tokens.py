@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 WORDS = ("a", "the", "1", ".")
 """Texts that a tokenizer is asked to encode with and without what it puts around a text."""
 
-SEAMS = (("x:", "y"), ("x\n", "y"), ("x", " y"), ("x.", "\ny"))
+SEAMS = (("x:", "y"), ("x\n", "y"), ("x", " y"), ("x.", "\ny"), ("", " y"))
 """Two texts of which the second follows the first; what is between them differs."""
 
 ANCHORS = (":", "|", "\n")
