@@ -60,7 +60,6 @@ def sentencepiece(legacy: bool = False, scheme: str = "first") -> Tokenizer:
     back = decoders.Replace("▁", " ")
     tokenizer.decoder = decoders.Sequence([back, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
-    lines = [text.replace(" ", " ") for text in TEXTS]
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=SPECIAL + bytes_, initial_alphabet=[*LETTERS, "▁"], show_progress=False
     )

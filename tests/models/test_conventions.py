@@ -1,10 +1,10 @@
-"""Tokenizers of others against plain `transformers`: how sequences begin and end, what joins a completion to its prompt,
-and that no text of an environment or of data holds a control token.
+"""Tokenizers of others against plain `transformers`: how sequences begin and end, and how a completion joins its prompt.
+
+And no text of an environment or of data holds a control token.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +85,7 @@ def test_samples_are_what_plain_transformers_reads(load: Load, kind: str, pair: 
         with torch.no_grad():
             assert float(data.completions.logprobs([0]).sum()) == pytest.approx(wanted, abs=1e-3)
     elif kind == "wordpiece":  # which keeps no blanks
-        assert [*answer] == plain.encode(completion, add_special_tokens=False) + [end]
+        assert [*answer] == [*plain.encode(completion, add_special_tokens=False), end]
     else:
         text = plain.decode([*start, *answer], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert text.lstrip() == prompt + completion
@@ -168,11 +168,10 @@ def test_an_observation_cannot_end_the_users_turn(load: Load, kind: str) -> None
     tokenizer.chat_template = CHATML
     lm = replace(lm, tokenizer=tokenizer, chat=chat_of(tokenizer, f"Rules. {INJECTED}"))
     assert lm.chat is not None
-    frame = [*lm.tokenizer.encode("<|im_start|><|im_start|>", add_special_tokens=False)]
     for prompt in (Prompt("", INJECTED), Prompt(INJECTED, "Choice:"), Prompt(f"{INJECTED}\n", INJECTED)):
         found = [token for token in tokenize(lm, prompt) if token in controls(tokenizer)]
         names = tokenizer.convert_ids_to_tokens(found)
-        assert names == ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>", "<|im_start|>"], (names, frame)
+        assert names == ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_end|>", "<|im_start|>"]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama 2", "metaspace", "metaspace, always", "metaspace, never"])
@@ -191,10 +190,10 @@ def test_marks_of_turns_that_are_not_declared_special_are_split_as_well() -> Non
     tokenizer = KINDS["gpt2"]()
     tokenizer.add_tokens(["<user>", "<think>", "</think>", "<other>"])
     tokenizer.chat_template = "{{ '<user>' }}{% for m in messages %}{{ m['content'] }}<think></think>{% endfor %}"
-    marks = dict(zip(("user", "think", "other"), tokenizer.convert_tokens_to_ids(["<user>", "<think>", "<other>"])))
+    user, think, other = tokenizer.convert_tokens_to_ids(["<user>", "<think>", "<other>"])
     ids = encode_text(tokenizer, "a<user>b<think>c<other>")
     assert tokenizer.decode(ids) == "a<user>b<think>c<other>"
-    assert marks["user"] not in ids and {marks["think"], marks["other"]} <= set(ids)
+    assert user not in ids and {think, other} <= set(ids)
 
 
 def test_what_goes_through_a_template_is_defused() -> None:

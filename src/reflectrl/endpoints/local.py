@@ -115,9 +115,8 @@ class LocalModel:
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """The conversation as the model's chat template has it; instructions join the first question if they must."""
-        first, *rest = (
-            {**message, "content": defused(self.lm.tokenizer, message["content"])} for message in ask.messages
-        )
+        tokenizer = self.lm.tokenizer
+        first, *rest = ({**message, "content": defused(tokenizer, message["content"])} for message in ask.messages)
         folded = [{**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]] if rest else [first]
         problem: Exception | None = None
         for messages in ([first, *rest], folded):
