@@ -1,4 +1,4 @@
-"""Tokenizers of others against plain `transformers`: how sequences begin and end, and how a completion joins its prompt.
+"""Tokenizers of others against plain `transformers`: how sequences begin and end, and how completions join prompts.
 
 And no text of an environment or of data holds a control token.
 """
