@@ -152,22 +152,19 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
 
 
 def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> LanguageModel:
-    """A backbone with the tokenizer that an adapter's folder holds, and with embeddings for its tokens.
+    """A backbone with the tokenizer of an adapter's folder, or its own if there is none, and embeddings for its tokens.
 
     Raises:
         UserError: the adapter was trained with another tokenizer, or embeddings are missing.
     """
-    if not has_tokenizer(folder):
-        check_card(folder, owner.tokenizer)
-        return owner
-    tokenizer, backbone = load_tokenizer(str(folder), config), fingerprint(owner.tokenizer)
+    tokenizer = load_tokenizer(str(folder), config) if has_tokenizer(folder) else owner.tokenizer
+    backbone, brings = fingerprint(owner.tokenizer), False
     check_card(folder, tokenizer, backbone)
     with fitting(folder, owner.base):
-        if owner.shards is not None:
-            require_shared_embeddings(owner.core, folder, len(tokenizer))
-            brings = False
-        else:
+        if owner.shards is None:
             brings = make_room(owner.model, folder, len(tokenizer))
+        else:
+            require_shared_embeddings(owner.core, folder, len(tokenizer))
     return replace(
         owner,
         tokenizer=tokenizer,
