@@ -20,6 +20,16 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PAIRS = [
+    ("Human: Can I freeze soup?\n\nAssistant:", " Yes, let it cool first."),
+    ("Human: Can I freeze soup?\n\nAssistant:", "Yes, let it cool first."),
+    ("Human: Can I freeze soup?\nAssistant: ", "Yes"),
+    ("un", "able"),
+    ("You stand in a", " kitchen.\n"),
+    ("Choice:", " 1"),
+    ("Go on: é", "é, 界!"),
+]
+"""Prompts and completions, with seams of all kinds."""
 LETTERS = [*string.ascii_letters, *string.digits, *" .,:?!'\n|<>/_-"]
 
 
