@@ -19,6 +19,7 @@ from reflectrl.learn.losses import restricted_log_softmax
 from reflectrl.models.labels import Labels, find_labels
 from reflectrl.models.lm import LanguageModel
 from reflectrl.prompts import policy_prompt, reflector_prompt
+from reflectrl.prompts.tokens import beginning
 from reflectrl.types import Observation
 
 LOGITS_BYTES = {"cpu": 2 * 2**30, "cuda": 4 * 2**30}
@@ -51,12 +52,12 @@ class Tokens:
 def tokenized(lm: LanguageModel, texts: Sequence[str], side: str, reserve: int = 0) -> tuple[Tensor, Tensor]:
     """Ids and attention mask, both (B, T), padded on a side; a text that is too long loses its beginning.
 
-    Texts open with the beginning-of-text token where the engine's prompts do, whatever the tokenizer would add.
+    Texts open as the engine's prompts do; nothing is added behind them.
     """
-    bos = lm.tokenizer.bos_token if lm.tokenizer.bos_token_id not in (None, lm.tokenizer.eos_token_id) else ""
+    start = "".join(lm.tokenizer.convert_ids_to_tokens(list(beginning(lm.tokenizer))))
     lm.tokenizer.truncation_side = "left"
     batch = lm.tokenizer(
-        [bos + text for text in texts],
+        [start + text for text in texts],
         add_special_tokens=False,
         return_tensors="pt",
         padding=True,

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,9 @@ from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.players.policy import sampler
 from reflectrl.plugins import one_line
-from reflectrl.prompts.messages import folded
+from reflectrl.prompts.messages import folded, said
+from reflectrl.prompts.rendering import render
+from reflectrl.prompts.tokens import defused
 from reflectrl.terminal import note_once
 from reflectrl.types import Sampling, UserError, named_seed
 
@@ -118,19 +119,19 @@ class LocalModel:
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
         """The conversation as the model's chat template has it; instructions join the first question if they must."""
+        tokenizer = self.lm.tokenizer
+        asked = [said(message["role"], defused(tokenizer, message["content"])) for message in ask.messages]
         problem: Exception | None = None
-        for messages in (list(ask.messages), folded(ask.messages)):
+        for messages in (asked, folded(asked)):
             try:
-                text: Any = self.lm.tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
-                )
+                text = render(tokenizer, messages)
                 break
             except Exception as error:  # a template is a program, which raises what it likes
                 problem = error
         else:
             assert problem is not None
             raise UserError(f"model {self.source!r}: its chat template fails: {one_line(problem)[:200]}") from problem
-        ids = self.lm.encode(text)
+        ids = tokenizer.encode(text, add_special_tokens=False)
         if len(ids) + ask.max_tokens > self.lm.context:
             fits = f"{self.lm.context} tokens, of which {ask.max_tokens} (max_tokens) are for the answer"
             raise UserError(f"model {self.source!r}: a conversation has {len(ids)} tokens; its context has {fits}")

@@ -58,7 +58,11 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 
     def encode(index: int) -> Example:
         text = rows[index].completion
-        completion = [*lm.encode(text if lm.chat is None else text.lstrip()), lm.end]
+        if lm.chat is None:
+            written = lm.encode(text, behind=rows[index].prompt.rest)
+        else:
+            written = lm.encode(text.lstrip(), behind=lm.chat.after)
+        completion = [*written, lm.end]
         prompt = tokenize(lm, rows[index].prompt, reserve=len(completion))
         return Example((*prompt, *completion), len(prompt))
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from reflectrl.config import ModelConfig
+from reflectrl.models.adapters import backbone_of, has_tokenizer, is_adapter
 from reflectrl.models.labels import find_labels
-from reflectrl.models.load import backbone_of, chat_in, load_tokenizer, pick_device, require_names_fit
+from reflectrl.models.load import chat_in, load_tokenizer, pick_device, require_names_fit
 from reflectrl.models.memory import available
 from reflectrl.models.quantised import quantisation
 from reflectrl.models.sources import files_of, find_model
@@ -47,7 +48,8 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
             shapes_of(folder)
             if not any(path for kind in WEIGHTS for path in folder.glob(kind)):
                 raise UserError(f"model {name!r}: no weights in {folder}, which should hold model.safetensors")
-    tokenizer = load_tokenizer(base, config)
+    own = is_adapter(source) and has_tokenizer(Path(source))
+    tokenizer = load_tokenizer(source if own else base, config)
     try:
         AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code, local_files_only=True)
     except Exception as error:  # of any kind: it may be code of the model's own

@@ -24,6 +24,7 @@ from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
 from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat
+from reflectrl.prompts.tokens import encode_text
 from reflectrl.types import UserError, named_seed
 
 if TYPE_CHECKING:
@@ -39,11 +40,20 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def check_card(folder: Path, tokenizer: Any) -> None:
-    """Raise UserError where weights were trained with another tokenizer than the one at hand."""
-    own = fingerprint(tokenizer)
-    if (folder / CARD).is_file() and (wanted := read_json(folder / CARD).get("tokenizer")) != own:
-        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {own})")
+def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
+    """Raise UserError where weights were trained with another tokenizer than the one at hand.
+
+    Args:
+        backbone: the fingerprint of the backbone's tokenizer, where an adapter has one of its own.
+    """
+    if not (folder / CARD).is_file():
+        return
+    card, own = read_json(folder / CARD), fingerprint(tokenizer)
+    at_hand = {"tokenizer": own, "backbone_tokenizer": backbone or own}
+    for key, found in at_hand.items():
+        wanted = card.get(key, card.get("tokenizer"))
+        if wanted != found:
+            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {found})")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,6 +104,8 @@ class LanguageModel:
         chat: what a chat template puts around prompts; None where there is none, or none is used.
         heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
         shards: this rank's pieces of the model, where its weights are divided among ranks.
+        backbone_tokenizer: the backbone's fingerprint, where an adapter has a tokenizer with other tokens.
+        brings_embeddings: the adapter came with embeddings for its backbone, and is saved with them.
     """
 
     model: Any
@@ -108,6 +120,8 @@ class LanguageModel:
     heads: dict[str, Tensor] = field(default_factory=dict)
     chat: Chat | None = None
     shards: Shards | None = None
+    backbone_tokenizer: str = ""
+    brings_embeddings: bool = False
 
     @cached_property
     def core(self) -> nn.Module:
@@ -168,7 +182,11 @@ class LanguageModel:
         """What a learner may change: every weight, or this player's adapter."""
         if self.adapter is None:
             return list(self.model.parameters())
-        return [p for name, p in self.model.named_parameters() if f".{self.adapter}." in name]
+        return [p for name, p in self.model.named_parameters() if self._is_own(name)]
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a weight belongs to this player; of an adapter, PEFT puts its name into or behind the weight's."""
+        return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
         """Make this player's adapter the one that computes."""
@@ -211,9 +229,9 @@ class LanguageModel:
         found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
         return frozenset(int(token) for token in found if token is not None)
 
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
+    def encode(self, text: str, behind: str = "") -> list[int]:
+        """The ids of a text in which nothing is a control token, and that follows another one; see `encode_text`."""
+        return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
         """What writes the model as it is now (`save`). All ranks that share one call this; the first one writes."""
@@ -231,7 +249,9 @@ class LanguageModel:
             self.model.save_pretrained(folder, state_dict=weights)
         else:
             # "auto" would ask the hub whether the backbone's vocabulary has changed.
-            self.model.save_pretrained(folder, selected_adapters=[self.adapter], save_embedding_layers=False)
+            self.model.save_pretrained(
+                folder, selected_adapters=[self.adapter], save_embedding_layers=self.brings_embeddings
+            )
             nested = folder / self.adapter  # PEFT's place for a named adapter; other tools expect it at the top
             for file in nested.glob("*"):
                 file.replace(folder / file.name)
@@ -242,6 +262,7 @@ class LanguageModel:
             save_file(self.heads, folder / HEADS)
         about = {"tokenizer": fingerprint(self.tokenizer), "base": self.base, "context": self.context, **card}
         about |= {"chat": asdict(self.chat)} if self.chat else {}
+        about |= {"backbone_tokenizer": self.backbone_tokenizer} if self.backbone_tokenizer else {}
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
@@ -267,21 +288,28 @@ class LanguageModel:
         Args:
             frozen: whether layers that nothing changes (`freezing`) are copied too.
         """
-        own, mine = self.model.state_dict(keep_vars=True), f".{self.adapter}."
+        own = self.model.state_dict(keep_vars=True)
         fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
         names = dict[int, str]()
         for name, tensor in own.items():
-            if (self.adapter is None or mine in name) and id(tensor) not in fixed:
+            if self._is_own(name) and id(tensor) not in fixed:
                 names.setdefault(id(tensor), name)
-        return {name.replace(mine, ".adapter."): own[name].detach().clone() for name in names.values()}
+        return {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set what `weights` returned."""
-        own, mine = self.model.state_dict(), ".adapter." if self.adapter is None else f".{self.adapter}."
+        own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
-                kept = own[name.replace(".adapter.", mine)]
+                kept = own[renamed(name, "adapter", self.adapter)]
                 kept.copy_(piece(value, kept))
+
+
+def renamed(name: str, old: str | None, new: str | None) -> str:
+    """A weight's name with the adapter's name in it replaced; as it is where a player owns all weights."""
+    if old is None or new is None:
+        return name
+    return ".".join(new if part == old else part for part in name.split("."))
 
 
 def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:

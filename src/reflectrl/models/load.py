@@ -16,6 +16,16 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
+from reflectrl.models.adapters import (
+    SETTINGS,
+    adapter_settings,
+    backbone_of,
+    fitting,
+    has_tokenizer,
+    is_adapter,
+    make_room,
+    require_shared_embeddings,
+)
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
 from reflectrl.models.lm import (
@@ -26,6 +36,7 @@ from reflectrl.models.lm import (
     adapter_seed,
     as_player,
     check_card,
+    fingerprint,
     fresh_adapter,
     read_json,
 )
@@ -44,9 +55,6 @@ from reflectrl.models.strangers import (
 from reflectrl.plugins import names, one_line, suggestion
 from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError
-
-ADAPTER = "adapter_config.json"
-"""What a saved adapter says of itself."""
 
 CHAT = {"before": str, "after": str, "end": int}
 """What a card says of the chat with its players."""
@@ -98,11 +106,10 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
     heads = _heads_in(folder)
     if is_adapter(folder):
         base = backbone_of(folder)
-        owner, player = _load_backbone(base, config), adapter or "policy"
-        check_card(folder, owner.tokenizer)
+        owner, player = _fit_backbone(_load_backbone(base, config), folder, config), adapter or "policy"
         from peft import PeftModel
 
-        with _fitting(folder, owner):
+        with _loading_adapter(folder, owner):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
             load_adapter(peft, folder, player)  # once more, since the call before does not tell what was missing
         adapted = prove(as_player(owner, peft, player), str(folder))
@@ -135,16 +142,6 @@ def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
-def is_adapter(source: str | Path) -> bool:
-    """Whether a folder holds a saved adapter."""
-    return (Path(source) / ADAPTER).is_file()
-
-
-def backbone_of(source: str | Path) -> str:
-    """The model whose weights a source stands on: for a saved adapter its backbone, otherwise the source itself."""
-    return str(_adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
-
-
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None, chat: str = "auto") -> LanguageModel:
     """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder.
 
@@ -158,12 +155,47 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
         raise ValueError("only adapters share a backbone")
     if folder is None:
         return fresh_adapter(first, adapter)
-    require_sound(folder, trusted=True)  # its tokenizer is not used
-    check_card(folder, first.tokenizer)
-    with _fitting(folder, first):
+    require_sound(folder)
+    tokenizer, backbone = first.tokenizer, first.backbone_tokenizer or fingerprint(first.tokenizer)
+    if is_adapter(folder):
+        adapter_settings(folder)
+        if has_tokenizer(folder):
+            tokenizer = load_tokenizer(str(folder), ModelConfig())
+        with fitting(folder, first.base):
+            require_shared_embeddings(first.core, folder, len(tokenizer))
+    check_card(folder, tokenizer, backbone)
+    with _loading_adapter(folder, first):
         load_adapter(first.model, folder, adapter)
+    first = replace(first, tokenizer=tokenizer, backbone_tokenizer=_unless_same(backbone, tokenizer))
     player = prove(as_player(first, first.model, adapter), str(folder))
-    return replace(player, chat=chat_in(folder, player.tokenizer, player.base, chat))
+    return replace(player, chat=chat_in(folder, tokenizer, player.base, chat))
+
+
+def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> LanguageModel:
+    """A backbone with the tokenizer of an adapter's folder, or its own if there is none, and embeddings for its tokens.
+
+    Raises:
+        UserError: the adapter was trained with another tokenizer, or embeddings are missing.
+    """
+    tokenizer = load_tokenizer(str(folder), config) if has_tokenizer(folder) else owner.tokenizer
+    backbone, brings = fingerprint(owner.tokenizer), False
+    check_card(folder, tokenizer, backbone)
+    with fitting(folder, owner.base):
+        if owner.shards is None:
+            brings = make_room(owner.model, folder, len(tokenizer))
+        else:
+            require_shared_embeddings(owner.core, folder, len(tokenizer))
+    return replace(
+        owner,
+        tokenizer=tokenizer,
+        backbone_tokenizer=_unless_same(backbone, tokenizer),
+        brings_embeddings=brings,
+    )
+
+
+def _unless_same(backbone: str, tokenizer: Any) -> str:
+    """The fingerprint of a backbone's tokenizer, or "" where another one has the same tokens."""
+    return "" if fingerprint(tokenizer) == backbone else backbone
 
 
 def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "") -> Chat | None:
@@ -317,29 +349,15 @@ def refuse_kernels(source: str, **options: Any) -> None:
             raise ValueError(f"it wants the kernel {name!r}, which is foreign code, to attend with")
 
 
-def _adapter_settings(folder: Path) -> dict[str, Any]:
-    """What a saved adapter says of itself; UserError where it would have PEFT import a module that it names."""
-    path = folder / ADAPTER
-    found = read_json(path)
-    if found.get("megatron_config") is not None:
-        raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
-    return found
-
-
 @contextmanager
-def _fitting(folder: Path, owner: LanguageModel) -> Iterator[None]:
-    """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
+def _loading_adapter(folder: Path, owner: LanguageModel) -> Iterator[None]:
+    """Load an adapter within the block, after checks that it cannot keep PEFT busy for ever or make it ask the hub."""
     if is_adapter(folder):
-        require_quick_patterns(folder / ADAPTER, _adapter_settings(folder), owner.core)
+        require_quick_patterns(folder / SETTINGS, adapter_settings(folder), owner.core)
         if not any(folder.glob("adapter_model.*")):  # PEFT would look for them at the hub, by the folder's name
             raise UserError(f"adapter {folder} has no weights (adapter_model.safetensors)")
-    try:
-        with hushed(), within_weights(folder):
-            yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"adapter {folder} does not fit the model {owner.base!r}: {one_line(error)[:200]}") from error
+    with fitting(folder, owner.base), hushed(), within_weights(folder):
+        yield
 
 
 def load_adapter(peft: Any, folder: Path, name: str) -> None:

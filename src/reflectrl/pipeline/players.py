@@ -8,8 +8,9 @@ from pathlib import Path
 from reflectrl.config import Recipe, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.envs import make
+from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
+from reflectrl.models.load import load_model, second_player
 from reflectrl.models.sources import find_model
 from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR

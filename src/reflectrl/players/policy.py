@@ -31,6 +31,9 @@ Actions = tuple[str, ...]
 Question = tuple[Ids, Actions]
 """A prompt, and the actions among which it asks to choose."""
 
+IN_WORDS = "Action:"
+"""The last word of the prompt that an action's text follows."""
+
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
@@ -207,8 +210,8 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
                 labels = self._labels if enough else self.labels(len(actions))  # which says what is wrong
                 made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
             else:
-                space = "" if self._opening else " "
-                ids = tuple((*self.lm.encode(space + action), self.lm.end) for action in actions)
+                space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
+                ids = tuple((*self.lm.encode(space + action, before), self.lm.end) for action in actions)
                 made = Answers(ids, tuple(max(1, len(action.split())) for action in actions))
             if len(self._answers) >= max(1, self.memory):
                 self._answers.clear()

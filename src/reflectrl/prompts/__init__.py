@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from reflectrl.prompts.tokens import beginning, conventions, encode_template, encode_text, template_end
 from reflectrl.types import Observation, UserError
 
 CUT = 4
@@ -108,19 +109,22 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     The two parts are encoded separately, so that the history's tokens do not depend on what follows. A prompt that is
     too long loses the oldest part of its history, in pieces of a quarter of the context. (If it were cut to the exact
     length, every step would shift all its tokens, and no KV cache could be reused.) The state, the reflection and the
-    actions are never cut, nor is what a chat template puts around them.
+    actions are never cut, nor is what a chat template puts around them. Nothing in the prompt is a control token; what
+    the template puts around it may be.
 
     Raises:
         UserError: the parts that must not be cut are already too long.
     """
     tokenizer, context, chat = reader.tokenizer, reader.context, reader.chat
     if chat is None:
-        bos = getattr(tokenizer, "bos_token_id", None)
-        start = [bos] if bos is not None and bos != tokenizer.eos_token_id else []
+        before, start = "", list(beginning(tokenizer))
+        rest = _encode(tokenizer, prompt.rest, prompt.history)
     else:
-        start = encode_lines(tokenizer, chat.before)
-    history = encode_lines(tokenizer, prompt.history) if prompt.history else []
-    rest = encode_lines(tokenizer, prompt.rest if chat is None else prompt.rest + chat.after)
+        before, start = chat.before, encode_template(tokenizer, chat.before)
+        # Ordinary text behind the prompt may join its last token, so it is encoded with it.
+        joined, turn = template_end(tokenizer, chat.after)
+        rest = _encode(tokenizer, prompt.rest + joined, prompt.history or before) + encode_template(tokenizer, turn)
+    history = _encode(tokenizer, prompt.history, before) if prompt.history else []
     room = context - reserve - len(start) - len(rest)
     if room < 0:
         beside = f" beside {len(start)} of the system prompt" if chat is not None else ""
@@ -133,8 +137,18 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
     return tuple(start + history[-(-excess // piece) * piece :] + rest)
 
 
+def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
+    """The ids that `encode_text` returns, line by line where that gives the same."""
+    about = conventions(tokenizer)
+    if about.separable:
+        ids = encode_lines(tokenizer, text)
+        if about.controls.isdisjoint(ids):
+            return ids
+    return encode_text(tokenizer, text, behind)
+
+
 def encode_lines(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text, as `tokenizer.encode` returns them without special tokens, with a cache of lines.
+    """The ids of a text, as `tokenizer.encode` returns them with special tokens split, with a cache of lines.
 
     Histories grow by lines, and most lines of a state have occurred before. Encoding line by line gives the ids of the
     whole text if the tokenizer first splits text into words, and no word continues beyond a line end that has visible
@@ -145,13 +159,13 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
         _known[tokenizer] = {} if splits_at_lines(tokenizer) else None
     known = _known[tokenizer]
     if known is None:
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
     ids: list[int] = []
     for line in LINE_END.split(text):
         if line not in known:
             if len(known) >= MOST_LINES:
                 known.clear()
-            known[line] = tokenizer.encode(line, add_special_tokens=False)
+            known[line] = tokenizer.encode(line, add_special_tokens=False, split_special_tokens=True)
         ids += known[line]
     return ids
 

@@ -12,12 +12,17 @@ from typing import Any, Literal
 
 from reflectrl.plugins import one_line
 from reflectrl.prompts import template
+from reflectrl.prompts.rendering import render
+from reflectrl.prompts.tokens import defused
 from reflectrl.types import UserError
 
 Role = Literal["policy", "reflector"]
 
 PROBES = ("|T: : |\nLast: none\nChoice:", "a longer one,\nin which other things stand (1, 2).\n- and {one} <more>")
 """Prompts with which a template is tried."""
+
+ANSWER = "Yes."
+"""An answer with which it is tried."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,12 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
     Raises:
         UserError: the template fails, or changes the prompt, or what it puts before the prompt is not always the same.
     """
-    problem = "is missing"
+    problem, system = "is missing", defused(tokenizer, system)
     for folded in (False, True) if system else (False,):
         try:
             first, second = (_render(tokenizer, system, probe, folded) for probe in PROBES)
-            answered = _render(tokenizer, system, PROBES[0], folded, answer="Yes.")
+            answered = _render(tokenizer, system, PROBES[0], folded, ANSWER)
+            closed = _render(tokenizer, system, PROBES[0], folded, open_answer=False)
         except Exception as error:  # a template may raise anything
             problem = f"fails ({one_line(error)[:160]})"
             continue
@@ -76,12 +82,14 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
         if not found or second != before + PROBES[1] + after or system not in before:
             problem = "does not keep a prompt as it is, behind a beginning that stays the same"
             continue
-        return Chat(before, after, _end(tokenizer, answered.rpartition("Yes.")[2]))
+        if first == closed:  # it does not open the assistant's turn when it is asked to
+            after = _opened(after, answered.partition(PROBES[0])[2].partition(ANSWER)[0])
+        return Chat(before, after, _end(tokenizer, answered.rpartition(ANSWER)[2]))
     name = model or getattr(tokenizer, "name_or_path", "")
     raise UserError(f"model {name!r}: its chat template {problem}; set model.chat to off")
 
 
-def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "") -> str:
+def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "", open_answer: bool = True) -> str:
     """The text that the template makes of a prompt, or, with an `answer`, of a finished exchange."""
     content = f"{system}\n\n{prompt}" if folded else prompt
     messages = [{"role": "user", "content": content}]
@@ -89,9 +97,19 @@ def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str 
         messages.insert(0, {"role": "system", "content": system})
     if answer:
         messages.append({"role": "assistant", "content": answer})
-    settings = {"enable_thinking": False, "date_string": "1 January 2025"}  # what some templates ask for
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=not answer, **settings)
-    return text
+    return render(tokenizer, messages, open_answer and not answer)
+
+
+def _opened(after: str, between: str) -> str:
+    """What the template puts behind a prompt with the header of the answer, which stands before a given answer only.
+
+    Args:
+        after: what stands behind a prompt that is not answered.
+        between: what stands between a prompt and its answer.
+    """
+    # A header of blanks alone belongs to the answer's first word, as in Llama 2's template.
+    has_header = between.startswith(after) and between[len(after) :].strip()
+    return between if has_header else after
 
 
 def _end(tokenizer: Any, behind: str) -> int:

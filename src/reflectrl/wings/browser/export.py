@@ -20,6 +20,7 @@ from reflectrl.learn.checkpoint import write_folder
 from reflectrl.models.lm import LanguageModel, fingerprint
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.prompts import policy_prompt, reflector_prompt
+from reflectrl.prompts.tokens import beginning
 from reflectrl.report import write_report
 from reflectrl.types import Observation, Sampling, UserError
 from reflectrl.wings.browser.graph import export_onnx, require_packages, shape_of_cache
@@ -199,7 +200,6 @@ def describe(policy: Policy, reflector: Reflector | None, world: World, about: M
     """What the page has to know of the players: prompts in pieces, labels, sizes."""
     most = max(len(one.actions) for one in world.observations)
     labels, tokenizer = policy.labels(most), policy.lm.tokenizer
-    bos, eos = getattr(tokenizer, "bos_token_id", None), tokenizer.eos_token_id
     models = {"policy": policy.lm, **({"reflector": reflector.lm} if reflector else {})}
     reflection = REFLECTION if reflector else None
     act = policy_prompt(Observation("", STATE, (ACTION,)), reflection, (LABEL,)).rest.replace(
@@ -211,8 +211,8 @@ def describe(policy: Policy, reflector: Reflector | None, world: World, about: M
         "prompts": {"reflect": reflector_prompt(Observation("", STATE, ())).rest, "act": act},
         "marks": {"state": STATE, "reflection": REFLECTION, "actions": ACTION},
         "labels": {"texts": labels.texts, "ids": labels.token_ids, "gap": labels.gap},
-        "bos": None if bos == eos else bos,
-        "eos": eos,
+        "beginning": beginning(tokenizer),
+        "eos": tokenizer.eos_token_id,
         "reflection_tokens": reflector.max_new_tokens if reflector else 0,
         "models": {name: {"context": lm.context, "cache": shape_of_cache(lm)} for name, lm in models.items()},
         "checks": [[number, policy.lm.encode(world.observations[number].text)] for number in sample],

@@ -14,6 +14,7 @@ from reflectrl.models.backend import Answers
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import COLDEST, draw
+from reflectrl.prompts.tokens import beginning
 from reflectrl.types import Sampling, named_seed
 from reflectrl.wings.serve.protocol import WIDEST, Refusal
 
@@ -111,7 +112,9 @@ def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, .
         if len(given) > WIDEST * lm.context:
             about = f"a prompt of {len(given):,} characters does not fit the context of {lm.context}"
             raise Refusal(400, about, "context_length_exceeded", "prompt")
-        given = lm.encode(given)
+        # A client that has used a chat template means its control tokens, and may have begun the sequence with one.
+        ids, start = list(lm.tokenizer.encode(given, add_special_tokens=False)), list(beginning(lm.tokenizer))
+        given = ids if ids[: len(start)] == start else start + ids
     nested: Sequence[Any] = given if given and isinstance(given[0], list) else [given]
     prompts = [tuple(one) for one in nested]
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]

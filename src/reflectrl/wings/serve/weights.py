@@ -20,9 +20,10 @@ from starlette.routing import Route
 
 from reflectrl.config import ModelConfig, read_recipe
 from reflectrl.config.trust import REMOTE_CODE, code_in, require
+from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
+from reflectrl.models.load import load_model, second_player
 from reflectrl.plugins import one_line
 from reflectrl.wings.serve.completions import CompletionRequest, LoadRequest, UnloadRequest, completions, read_body
 from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits

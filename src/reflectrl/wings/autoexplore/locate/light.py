@@ -90,8 +90,9 @@ class LightTokenizer:
         """Token → number."""
         return self.backend_tokenizer.get_vocab()
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = False, split_special_tokens: bool = False) -> list[int]:
         """The tokens of a text."""
+        self.backend_tokenizer.encode_special_tokens = split_special_tokens
         return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

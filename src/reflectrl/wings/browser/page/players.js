@@ -43,12 +43,14 @@ var reflectrl = (() => {
   /* ---- texts and tokens ------------------------------------------------------------------------------------------ */
 
   /* The library splits at every added token, but some stand for whole words only (" 1" is no token within " 12"). So
-     texts are split at added tokens here, and the library encodes what lies between them. */
+     texts are split at added tokens here, and the library encodes what lies between them. A special token that a text
+     spells out is text. */
   class Texts {
     constructor(Tokenizer, source) {
       const settings = { clean_up_tokenization_spaces: false };
-      this.added = source.added_tokens.filter((one) => one.content).sort((a, b) => b.content.length - a.content.length);
-      this.special = new Set(this.added.filter((one) => one.special).map((one) => one.id));
+      this.special = new Set(source.added_tokens.filter((one) => one.special).map((one) => one.id));
+      this.added = source.added_tokens.filter((one) => one.content && !one.special);
+      this.added.sort((a, b) => b.content.length - a.content.length);
       this.whole = new Tokenizer(source, settings);
       this.between = new Tokenizer({ ...source, added_tokens: [] }, settings);
     }
@@ -132,7 +134,7 @@ var reflectrl = (() => {
 
     /* The ids of a prompt in two parts, the older part of the history cut off where it is too long. */
     tokens(history, rest, model, reserve) {
-      const start = this.about.bos === null ? [] : [this.about.bos];
+      const start = this.about.beginning;
       const past = history ? this.texts.encode(history) : [];
       const now = this.texts.encode(rest);
       const room = model.context - reserve - start.length - now.length;

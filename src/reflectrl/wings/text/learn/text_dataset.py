@@ -15,7 +15,9 @@ from reflectrl.models.machine import autocast
 from reflectrl.models.sharing import Ids
 from reflectrl.offline.completions import Dataset
 from reflectrl.offline.config import OfflineConfig
+from reflectrl.prompts.tokens import beginning, conventions, encode_template, ending
 from reflectrl.types import UserError
+from reflectrl.wings.text.samples import dialogue
 from reflectrl.wings.text.samples.sample import Sample
 
 
@@ -61,7 +63,7 @@ def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineCo
 
 
 def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Example:
-    answer = [*lm.encode(sample.completion), lm.tokenizer.eos_token_id][: config.completion_tokens]
+    answer = [*lm.encode(sample.completion, behind=sample.prompt), *ending(lm.tokenizer)][: config.completion_tokens]
     prompt = prompt_ids(lm, sample, config.prompt_tokens, len(answer))
     return Example((*prompt, *answer), len(prompt))
 
@@ -75,18 +77,31 @@ def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) ->
     Raises:
         UserError: nothing is left for the prompt; names the sample.
     """
-    bos, end = lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id
-    start = (bos,) if bos is not None and bos != end else ()
+    start = beginning(lm.tokenizer)
     room = min(most, lm.context - completion) - len(start)
     if room < 1:
         about = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"
         raise UserError(f"sample {sample.id!r}: {about} (lower offline.completion_tokens)")
-    return (*start, *lm.encode(sample.prompt)[-room:]) or (end,)  # something has to predict the first token
+    # Something has to predict the first token.
+    return (*start, *_encode_prompt(lm, sample.prompt)[-room:]) or (lm.tokenizer.eos_token_id,)
+
+
+def _encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
+    """The ids of a prompt, in which nothing is a control token but the end of each turn in DialoGPT's style."""
+    if not prompt.endswith(dialogue.END) or dialogue.END not in conventions(lm.tokenizer).spelled:
+        return lm.encode(prompt)
+    mark, ids = encode_template(lm.tokenizer, dialogue.END), list[int]()
+    for said in prompt.split(dialogue.END)[:-1]:
+        ids += [*lm.encode(said, behind=dialogue.END if ids else ""), *mark]
+    return ids
 
 
 def shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> tuple[int, int]:
     """How many prompts and how many completions `text_dataset` cuts."""
-    examples = [_example(lm, sample, config) for sample in samples]
-    prompts = sum(row.start < len(lm.encode(s.prompt)) for row, s in zip(examples, samples, strict=True))
+    examples, start = [_example(lm, sample, config) for sample in samples], len(beginning(lm.tokenizer))
+    prompts = sum(
+        row.start - start < len(_encode_prompt(lm, sample.prompt))
+        for row, sample in zip(examples, samples, strict=True)
+    )
     completions = sum(row.ids[-1] != lm.tokenizer.eos_token_id for row in examples)
     return prompts, completions

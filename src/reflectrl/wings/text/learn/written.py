@@ -12,6 +12,7 @@ import numpy as np
 from reflectrl.learn.examples import Example
 from reflectrl.models.lm import LanguageModel
 from reflectrl.players.policy import sampler
+from reflectrl.prompts.tokens import decode_behind
 from reflectrl.types import Sampling
 from reflectrl.wings.text.learn.text_dataset import prompt_ids
 from reflectrl.wings.text.samples.sample import Sample
@@ -53,7 +54,7 @@ def write(
         drawn = lm.backend.write(starts, most_tokens, sampler(sampling), generators)
     found = []
     for sample, start, (ids, logprobs) in zip(prompts, starts, drawn, strict=True):
-        text = lm.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = decode_behind(lm.tokenizer, ids, start)
         about = {"tokens": len(ids)}
         filled = replace(sample, completion=text, components=about, logprob=sum(logprobs), reward=math.nan)
         end = (lm.tokenizer.eos_token_id,) if len(ids) < most_tokens else ()

@@ -7,8 +7,11 @@ pages for what they read and what their classes mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
+from reflectrl.prompts.rendering import render
+from reflectrl.prompts.tokens import defused
 from reflectrl.types import UserError
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.rewards.classifiers import Classifier, Text
@@ -57,7 +60,10 @@ class ClassifierComponent(Component):
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
         """Probabilities in [0, 1]."""
-        logits_SL = self.classifier.logits([self.text(sample) for sample in samples], self.batch_size)
+        # A completion must not pass for the end of a turn, or of the text, by spelling its token.
+        tokenizer = self.classifier.tokenizer
+        plain = [replace(sample, completion=defused(tokenizer, sample.completion)) for sample in samples]
+        logits_SL = self.classifier.logits([self.text(sample) for sample in plain], self.batch_size)
         scores_S = logits_SL[:, 0].sigmoid() if self.labels == 1 else logits_SL.softmax(1)[:, self.chosen]
         return [float(score) for score in scores_S]
 
@@ -166,7 +172,7 @@ class RewardModel(ClassifierComponent):
         tokenizer = self.classifier.tokenizer
         if self.style == "chat":
             messages = [{"role": ROLES[role], "content": said} for role, said in turns]
-            return str(tokenizer.apply_chat_template(messages, tokenize=False))
+            return render(tokenizer, messages, open_answer=False)
         return "".join(f"{MARKS[role]}{said}{tokenizer.eos_token}" for role, said in turns)
 
 

@@ -18,6 +18,7 @@ from reflectrl.endpoints.journal import Budget, Journal
 from reflectrl.endpoints.ranking import both_ways, standings
 from reflectrl.episodes.log import drop_half_line
 from reflectrl.prompts.messages import said
+from reflectrl.prompts.tokens import beginning
 from reflectrl.types import UserError
 from reflectrl.wings.text.generation.judge import compare_request, read_verdict
 from reflectrl.wings.text.rewards.base import Component, response_of
@@ -69,7 +70,8 @@ class LocalJudge:
         return [self._preference(pair) for pair in pairs]
 
     def _preference(self, pair: Pair) -> float:
-        ids = tuple(self.lm.encode(f"{compare_request(*pair)}\n\nAnswer:"))
+        request = self.lm.encode(f"{compare_request(*pair)}\n\nAnswer:")
+        ids = (*beginning(self.lm.tokenizer), *request)
         if len(ids) + 4 > self.lm.context:
             raise UserError(f"reward tournament: a question of {len(ids)} tokens does not fit {self.name}")
         with self.lm.playing():

@@ -31,7 +31,8 @@ def render(turns: Iterable[tuple[str, str]], knowledge: str = "", style: str = "
     """The dialogue so far as a prompt: it ends where the assistant is to speak."""
     known = f"{KNOWLEDGE} {knowledge}" if knowledge else ""
     if style == "dialogpt":
-        return "".join(said + END for said in filter(None, (known, *(said for _, said in turns))))
+        texts = [text.replace(END, "") for text in (known, *(said for _, said in turns))]  # it ends turns only
+        return "".join(text + END for text in texts if text)
     return known + "".join(f"\n\n{role}: {said}" for role, said in turns) + f"\n\n{ASSISTANT}:"
 
 

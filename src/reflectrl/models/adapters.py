@@ -1,0 +1,161 @@
+"""Adapters as folders: what they say of themselves, and what their backbone needs before they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from reflectrl.models.lm import adapter_seed, read_json
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""PEFT's files."""
+
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+"""Files of which a tokenizer needs at least one, beside its settings."""
+
+VIRTUAL = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
+"""Kinds of adapters that are tokens or keys before the prompt, instead of changes to layers."""
+
+
+class SavedEmbeddings(NamedTuple):
+    """What an adapter's folder holds about its input embeddings.
+
+    Attributes:
+        rows: the size of the vocabulary with which it was trained; 0 where the folder does not tell.
+        key: the tensor that holds all of them; "" where the folder has none.
+        replaces: they belong to the adapter alone (`modules_to_save`), and leave the backbone's as they are.
+    """
+
+    rows: int = 0
+    key: str = ""
+    replaces: bool = False
+
+
+def is_adapter(source: str | Path) -> bool:
+    """Whether a folder holds a saved adapter."""
+    return (Path(source) / SETTINGS).is_file()
+
+
+def backbone_of(source: str | Path) -> str:
+    """The model whose weights a source stands on: for a saved adapter its backbone, otherwise the source itself."""
+    return str(adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether an adapter's folder holds a tokenizer."""
+    named = (folder / "tokenizer_config.json").is_file()
+    return named and any((folder / name).is_file() for name in VOCABULARIES)
+
+
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """What a saved adapter says of itself.
+
+    Raises:
+        UserError: PEFT would import a module that it names, or it is of a kind that players cannot share a backbone
+            with.
+    """
+    path = folder / SETTINGS
+    found = read_json(path)
+    if found.get("megatron_config") is not None:
+        raise UserError(f"{path} names a module to be imported (megatron_core); such adapters are not loaded")
+    bias, kind = found.get("bias") or "none", str(found.get("peft_type")).upper()
+    if bias != "none":
+        raise UserError(
+            f"{path}: the adapter also changes its backbone's biases (bias = {str(bias)!r}), which all players and"
+            " references on it share; merge it into its backbone with PEFT's merge_and_unload, and load the result"
+        )
+    if kind in VIRTUAL:
+        raise UserError(f"{path}: an adapter of the kind {kind} puts virtual tokens before prompts; it is not loaded")
+    return found
+
+
+@contextmanager
+def fitting(folder: Path, base: str) -> Iterator[None]:
+    """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"adapter {folder} does not fit the model {base!r}: {one_line(error)[:200]}") from error
+
+
+def saved_embeddings(model: Any, folder: Path) -> SavedEmbeddings:
+    """What an adapter's weights say about the embeddings of its backbone."""
+    path = folder / WEIGHTS
+    if not path.is_file():  # PEFT says what is missing
+        return SavedEmbeddings()
+    own = model.get_input_embeddings()
+    name = next(name for name, module in model.named_modules() if module is own)
+    replaced = name.rpartition(".")[2] in (adapter_settings(folder).get("modules_to_save") or ())
+    prefix, rows, key = f"base_model.model.{name}.", 0, ""
+    with safe_open(path, "pt") as file:
+        for tensor in (tensor for tensor in file.keys() if tensor.startswith(prefix)):  # noqa: SIM118
+            kind, shape = tensor.removeprefix(prefix), file.get_slice(tensor).get_shape()
+            if kind in ("weight", "base_layer.weight"):
+                rows, key = shape[0], tensor
+            elif kind == "lora_embedding_A":
+                rows = rows or shape[1]
+    return SavedEmbeddings(rows, key, replaced)
+
+
+def make_room(model: Any, folder: Path, tokens: int) -> bool:
+    """Give a backbone as many embeddings as an adapter was trained with; those that are new come with the adapter.
+
+    Args:
+        tokens: the number of tokens of the adapter's tokenizer.
+
+    Returns:
+        Whether the adapter's folder holds embeddings for its backbone.
+
+    Raises:
+        UserError: some tokens would have embeddings that nobody has trained.
+    """
+    saved, rows = saved_embeddings(model, folder), model.get_input_embeddings().weight.shape[0]
+    needed = saved.rows or max(rows, tokens)
+    if tokens > needed:
+        raise UserError(f"adapter {folder} belongs to another tokenizer ({needed} embeddings, {tokens} tokens)")
+    if needed > rows and not saved.key:
+        trained = adapter_settings(folder).get("trainable_token_indices") or ()
+        if isinstance(trained, dict):
+            trained = [token for listed in trained.values() for token in listed]
+        if not set(range(rows, needed)) <= set(trained):
+            raise UserError(
+                f"adapter {folder}: its tokenizer has {tokens} tokens, its backbone {rows} embeddings, and the adapter"
+                " brings none for the others; save it with save_embedding_layers=True"
+            )
+    if needed != rows:
+        with adapter_seed("embeddings", 0):  # what new rows hold is replaced
+            model.resize_token_embeddings(needed, mean_resizing=False)
+    return bool(saved.key) and not saved.replaces
+
+
+def require_shared_embeddings(model: Any, folder: Path, tokens: int) -> None:
+    """Refuse an adapter that would change the embeddings of a backbone on which another player stands.
+
+    Args:
+        tokens: the number of tokens of the adapter's tokenizer.
+
+    Raises:
+        UserError: it brings other embeddings, or has tokens without any.
+    """
+    saved, weight = saved_embeddings(model, folder), model.get_input_embeddings().weight
+    rows = weight.shape[0]
+    fits = tokens <= rows and saved.rows in (0, rows)
+    if fits and saved.key and not saved.replaces:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            brought: Tensor = file.get_tensor(saved.key)
+        fits = torch.equal(brought.to(weight), weight.detach())
+    if not fits:
+        raise UserError(
+            f"adapter {folder} has other embeddings than the player with which it shares a backbone; merge one of them"
+            " into its backbone with PEFT's merge_and_unload"
+        )
