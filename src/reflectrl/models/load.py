@@ -111,7 +111,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
 
         with _loading_adapter(folder, owner):
             peft = PeftModel.from_pretrained(owner.model, str(folder), adapter_name=player, is_trainable=True)
-            load_adapter(peft, folder, player)  # once more, since the call before does not tell what was missing
+            require_adapter_loaded(peft, folder, player)
         adapted = prove(as_player(owner, peft, player), str(folder))
         return replace(adapted, heads=heads, chat=chat_in(folder, adapted.tokenizer, adapted.base, config.chat))
     owner = _load_backbone(source, config)
@@ -165,7 +165,8 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
             require_shared_embeddings(first.core, folder, len(tokenizer))
     check_card(folder, tokenizer, backbone)
     with _loading_adapter(folder, first):
-        load_adapter(first.model, folder, adapter)
+        first.model.load_adapter(str(folder), adapter, is_trainable=True)
+        require_adapter_loaded(first.model, folder, adapter)
     first = replace(first, tokenizer=tokenizer, backbone_tokenizer=_unless_same(backbone, tokenizer))
     player = prove(as_player(first, first.model, adapter), str(folder))
     return replace(player, chat=chat_in(folder, tokenizer, player.base, chat))
@@ -360,14 +361,21 @@ def _loading_adapter(folder: Path, owner: LanguageModel) -> Iterator[None]:
         yield
 
 
-def load_adapter(peft: Any, folder: Path, name: str) -> None:
-    """Load a saved adapter under a name.
+def require_adapter_loaded(peft: Any, folder: Path, name: str) -> None:
+    """Compare the tensors in an adapter's folder with those that PEFT would save of it.
 
     Raises:
-        UserError: some of its weights are missing, or have no place.
+        UserError: some are missing, and would be drawn at random, or have no place in the model.
     """
-    found = peft.load_adapter(str(folder), name, is_trainable=True)
-    require_all_loaded(f"adapter {folder}", found.missing_keys, found.unexpected_keys)
+    from peft.utils import get_peft_model_state_dict, load_peft_weights
+
+    saved = set(load_peft_weights(str(folder), device="cpu"))
+    own = set(get_peft_model_state_dict(peft, adapter_name=name, save_embedding_layers=False))
+    # PEFT saves tied tensors once or twice, depending on its version: either name is that of a tensor of the model.
+    known = {key.replace(f".{name}", "") for key in peft.state_dict()}
+    # Embeddings of the backbone are saved beside an adapter whose tokenizer has more tokens (`make_room`).
+    known |= {key for key in saved if key.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight"))}
+    require_all_loaded(f"adapter {folder}", own - saved, saved - own - known)
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:
