@@ -32,7 +32,8 @@ class GymTextEnv(TextEnv):
     Args:
         id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
         actions: one name per action of the wrapped environment, in its order.
-        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted).
+        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted; one that the
+            environment itself has stays).
         name: the environment's name in task ids; "" takes the id in lower case.
         scale: rewards are divided by this number.
         rules: text that is put in front of everything else.
@@ -128,7 +129,8 @@ class GymTextEnv(TextEnv):
         self._last, self.earned = action, float(reward)
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)
-        return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())
+        events = ("won",) if won else ()
+        return Outcome(float(reward) / self.scale, bool(terminated), bool(won), events, bool(truncated))
 
     def history(self) -> str:
         return self._past

@@ -231,7 +231,7 @@ class TextEnv(gym.Env[str, int], ABC):
             type(outcome) is Outcome
             and type(outcome.reward) is float
             and math.isfinite(outcome.reward)
-            and type(outcome.terminated) is type(outcome.success) is bool
+            and type(outcome.terminated) is type(outcome.success) is type(outcome.truncated) is bool
             and type(outcome.events) is tuple
             and all(type(event) is str and event.isascii() for event in outcome.events)
         ):
@@ -240,7 +240,7 @@ class TextEnv(gym.Env[str, int], ABC):
         self.elapsed += 1
         self.success = self.success or bool(outcome.success)
         terminated = bool(outcome.terminated)
-        truncated = not terminated and self.elapsed >= self.horizon
+        truncated = not terminated and (bool(outcome.truncated) or self.elapsed >= self.horizon)
         self.done = terminated or truncated
         seen, events = self.observe(), list(outcome.events)
         info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}

@@ -61,7 +61,7 @@ def problem_of_outcome(outcome: Any) -> str | None:
         return f"apply() gives an Outcome, not {outcome!r:.60}"
     if not is_finite(outcome.reward):
         return f"rewards are finite numbers, not {outcome.reward!r:.60}"
-    for name in ("terminated", "success"):
+    for name in ("terminated", "success", "truncated"):
         if not isinstance(flag := getattr(outcome, name), bool | np.bool_):
             return f"{name} is True or False, not {flag!r:.60}"
     if not isinstance(outcome.events, (list, tuple)):
