@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, task_key, to_line
 from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError, named_seed
 
@@ -156,6 +157,17 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def doubt_about_loss(env: TextEnv, episode: Episode) -> str:
+    """A line if an episode that ended is lost only because rewards decide here, and its last one was too low; else "".
+
+    Such an episode may well be a win: where every step costs something, the best end is paid no more than the others.
+    """
+    if not env.success_rule or episode.success or episode.truncated or not episode.steps:
+        return ""
+    last = f"task {episode.task.id} ended with a reward of {episode.steps[-1].reward:g}, so it counts as lost"
+    return f"{last}: success is where {env.success_rule}. If it was won, change that rule: lost episodes teach nothing"
 
 
 def _refuse_other_content(path: Path) -> bytes:

@@ -93,8 +93,8 @@ class TransitionBuffer(nn.Module):
         self._forget()
         if not len(self):
             raise UserError(
-                "the horizon or the environment cut every episode off at its first step, so nobody knows what would have"
-                " followed"
+                "the horizon or the environment cut every episode off at its first step, so nobody knows what would"
+                " have followed"
             )
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:

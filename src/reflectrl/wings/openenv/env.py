@@ -67,7 +67,8 @@ class OpenEnvEnv(TextEnv):
         super().__init__(horizon)
         self.url, self.field, self.listed, self.text, self.win = url, field, listed, text, win
         self.actions = dict(actions) if isinstance(actions, Mapping) else {name: {field: name} for name in actions}
-        self.truncated, self.timeout, self.sizes = truncated, timeout, {"train": train, "validation": validation, "test": test}
+        self.truncated = truncated
+        self.timeout, self.sizes = timeout, {"train": train, "validation": validation, "test": test}
         self._client = self._connect()
 
     def _connect(self) -> Any:
@@ -89,6 +90,11 @@ class OpenEnvEnv(TextEnv):
             hint = "; one session per episode played side by side is needed: its max_concurrent_envs"
             closed = "ConnectionClosed" in type(error).__name__ or "CAPACITY" in str(error)
             raise UserError(f"openenv: {self.url}, {what}: {one_line(error)}{hint if closed else ''}") from error
+
+    @property
+    def success_rule(self) -> str:  # type: ignore[override]
+        """The rule of `win` in words."""
+        return f"the episode ends with a reward above {self.win:g} (--env.win sets another bound)"
 
     # ---- TextEnv ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reflectrl.envs.adapter import FIRST_SEED
+from reflectrl.envs.adapter import FIRST_SEED, refuse_wrong_settings
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import Outcome, Task, UserError
@@ -103,6 +103,8 @@ class TextArenaEnv(TextEnv):
                     game = game.env
                 game.reset(num_players=1, seed=0)
             except Exception as error:  # games assert, and raise what they like
+                spec = textarena.envs.registration.ENV_REGISTRY[self.id]
+                refuse_wrong_settings(spec, self.settings, f"textarena: game {self.id!r}")
                 raise UserError(f"textarena: cannot play {self.id!r} alone: {one_line(error)}") from error
         return game
 
