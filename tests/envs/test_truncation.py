@@ -1,4 +1,4 @@
-"""An episode that an environment breaks off itself is truncated, as one is that the horizon ends; adapters say which."""
+"""An episode that an environment breaks off itself is truncated, like one that the horizon ends; through all adapters."""
 
 from __future__ import annotations
 
