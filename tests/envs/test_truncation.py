@@ -1,4 +1,4 @@
-"""An episode that an environment breaks off itself is truncated, like one that the horizon ends; through all adapters."""
+"""An episode that an environment breaks off itself is truncated, like one that the horizon ends, in every adapter."""
 
 from __future__ import annotations
 
