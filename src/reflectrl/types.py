@@ -60,13 +60,16 @@ class Outcome:
     """What an action led to.
 
     `terminated` ends the episode. `success` says that the task's stage is won; once won, it stays won. `events` are
-    short words ("pickup", "illegal") that evaluation and the report count.
+    short words ("pickup", "illegal") that evaluation and the report count. `truncated` breaks the episode off, as the
+    horizon does: something would have followed, so the end says nothing about the last action. An outcome that is both
+    counts as terminated.
     """
 
     reward: float
     terminated: bool = False
     success: bool = False
     events: tuple[str, ...] = ()
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Episode:
 
     Attributes:
         success: whether the task's stage was won, decided by an event and never by the return.
-        truncated: whether the horizon ended it.
+        truncated: whether it was broken off, by the horizon or by the environment itself.
         seed: the seed from which the environment's and the players' randomness of this episode was drawn.
         provenance: who played (arm, model, adapter, revision), and the versions of the software.
     """

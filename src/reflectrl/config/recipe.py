@@ -14,6 +14,8 @@ from reflectrl.config.learning import RLConfig, SFTConfig, TeachConfig
 from reflectrl.config.rules import Count, Device, FolderName, Listed, Natural, NonNegative, Positive, Range
 from reflectrl.plugins import names, resolve
 
+LEAST_CONTEXT = 32
+"""The shortest context that a model may have, in tokens: a prompt's fixed words and two actions take as many."""
 LORA_RANK = 16
 """`model.lora_rank` of pretrained models where a recipe says nothing of it."""
 
@@ -41,8 +43,9 @@ class ModelConfig:
     vocab: Annotated[int, Range(least=16)] = 512
     """Largest vocabulary of a scratch tokenizer."""
     context: Natural = 512
-    """Longest sequence in tokens; longer prompts lose the oldest part of their history. 0 lets a scratch model choose:
-    half as much again as the longest prompt of the play from which it is made, and the length of a reflection."""
+    """Longest sequence in tokens, at least 32; longer prompts lose the oldest part of their history. 0 lets a scratch
+    model choose: half as much again as the longest prompt of the play from which it is made, and the length of a
+    reflection."""
     lora_rank: Natural = 0
     """0 trains all weights, with one copy per player. Above 0, both players are LoRA adapters of this rank on one
     shared model. If it is not set, it is 16 unless `source` is "scratch"."""
@@ -104,6 +107,9 @@ class ModelConfig:
         """Which keys contradict each other, in one line; None if none do."""
         if self.source == "scratch" and self.width % self.heads:
             return f"'width' is {self.width}, which is not a multiple of 'heads' ({self.heads})"
+        if 0 < self.context < LEAST_CONTEXT:
+            about = f"'context' is {self.context}, too short for any prompt; it must be at least {LEAST_CONTEXT}"
+            return f"{about}, or 0 for models made from scratch, which then choose it"
         if not self.context and self.sources != ("scratch",):
             return "'context' 0 is chosen for models made from scratch; a pretrained one needs a number"
         if self.quantisation != "none" and not self.lora_rank:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import inspect
+import json
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -118,9 +120,10 @@ def _new_name(old: Any) -> str:
 
 
 def _section(value: Any, where: str, key: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
+    read = read_word(value) if isinstance(value, Word) else value
+    if not isinstance(read, Mapping):
         raise UserError(f"{where}: {key!r} is a section with keys of its own, not {_show(value)}")
-    return value
+    return read
 
 
 def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
@@ -181,7 +184,12 @@ def _plain(value: Any, where: str, key: str) -> Any:
 
 
 def read_word(word: Word) -> Any:
-    """The TOML value that a command-line word looks like; text if it looks like none."""
+    """The TOML or JSON value that a command-line word looks like; text if it looks like none."""
+    if word.lstrip().startswith("{"):  # a table: TOML writes it with "=", JSON with ":" and quoted names
+        try:
+            return json.loads(word)
+        except (ValueError, RecursionError):
+            pass
     if any(mark in word for mark in "\r\n#"):
         return str(word)
     try:
@@ -224,12 +232,25 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
         hints = typing.get_type_hints(made.__init__ if inspect.isclass(made) else made)
     except Exception:  # annotations of a plug-in that do not evaluate are not checked
         hints = {}
-    return {key: _typed(hints.get(key), value, what, key) for key, value in arguments.items()}
+    return {key: _typed(hints.get(key), value, what, key, section) for key, value in arguments.items()}
 
 
-def _typed(hint: Any, value: Any, where: str, key: str) -> Any:
+def _is_table(hint: Any) -> bool:
+    """Whether a parameter takes a mapping, or a mapping or None, and nothing else."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not types.NoneType]
+    classes = [typing.get_origin(kind) or kind for kind in kinds]
+    return bool(classes) and all(inspect.isclass(one) and issubclass(one, Mapping) for one in classes)
+
+
+def _typed(hint: Any, value: Any, where: str, key: str, section: str) -> Any:
     if typing.get_origin(hint) is tuple and isinstance(value, str):
         value = Word(value)  # "heat,cool" on the command line, which has passed through a section of plain values
     if hint in CHECKED or typing.get_origin(hint) in (Literal, tuple):
         return convert(hint, value, where, key)
+    if _is_table(hint) and value is not None:
+        read = read_word(value) if isinstance(value, Word) else value
+        if not isinstance(read, Mapping):
+            example = f"'{{\"name\": 1}}' on the command line, {section}.{key} = {{name = 1}} in a recipe"
+            raise UserError(f"{where}: {key!r} is a table ({example}), not {_show(value)}")
     return convert(Mapping[str, Any], {key: value}, where, key)[key] if isinstance(value, Word) else value

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
+from reflectrl.config import checked
 from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.envs.promises import is_finite
 from reflectrl.plugins import look_here, one_line
@@ -32,7 +35,8 @@ class GymTextEnv(TextEnv):
     Args:
         id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
         actions: one name per action of the wrapped environment, in its order.
-        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted).
+        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted; one that the
+            environment itself has stays).
         name: the environment's name in task ids; "" takes the id in lower case.
         scale: rewards are divided by this number.
         rules: text that is put in front of everything else.
@@ -80,6 +84,9 @@ class GymTextEnv(TextEnv):
             if "ansi" in wrapped.metadata.get("render_modes", ()):
                 wrapped = gym.make(self.id, **{"render_mode": "ansi", **settings})
         except Exception as error:  # making runs the wrapped environment's own code
+            if (spec := gym.registry.get(self.id)) is not None:
+                own = {key: value for key, value in settings.items() if key not in signature(gym.make).parameters}
+                refuse_wrong_settings(spec, own, f"{self.id} of gymnasium")
             raise UserError(f"gymnasium cannot make {self.id!r}: {one_line(error)}") from error
         if wrapped.render_mode != "ansi" and type(self).describe is GymTextEnv.describe:
             raise UserError(f"{self.id}: has no text rendering (render_mode 'ansi'); subclass and override describe()")
@@ -96,6 +103,13 @@ class GymTextEnv(TextEnv):
     def wrapped(self) -> gym.Env[Any, Any]:
         """The gymnasium environment itself, without gymnasium's wrappers."""
         return self._wrapped.unwrapped
+
+    @property
+    def success_rule(self) -> str:  # type: ignore[override]
+        """The rule of `won` in words; "" where a subclass has another."""
+        kind = type(self)
+        is_own = kind.won is GymTextEnv.won and kind.apply is GymTextEnv.apply
+        return "the episode ends with a reward above 0 (a subclass of GymTextEnv can override won())" if is_own else ""
 
     def describe(self, observation: Any, info: Mapping[str, Any]) -> str:
         """The state as text: by default the "ansi" rendering, with [brackets] around what is highlighted there."""
@@ -128,7 +142,8 @@ class GymTextEnv(TextEnv):
         self._last, self.earned = action, float(reward)
         self._text = self.describe(self._seen, self._info)
         won = terminated and self.won(self._seen, float(reward), self._info)
-        return Outcome(float(reward) / self.scale, bool(terminated or truncated), bool(won), ("won",) if won else ())
+        events = ("won",) if won else ()
+        return Outcome(float(reward) / self.scale, bool(terminated), bool(won), events, bool(truncated))
 
     def history(self) -> str:
         return self._past
@@ -157,6 +172,21 @@ class GymTextEnv(TextEnv):
     def close(self) -> None:
         """Close the wrapped environment."""
         self._wrapped.close()
+
+
+def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> None:
+    """Say in plain words which settings an environment does not take; called when making it has failed.
+
+    Args:
+        spec: of the environment, in gymnasium's registry or one like it.
+        what: the environment in words.
+
+    Raises:
+        UserError: a setting is unknown (with the nearest one), has the wrong type, or is missing.
+    """
+    if spec.entry_point is not None:
+        made = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        checked(made, {**spec.kwargs, **settings}, what, "env.settings")
 
 
 def plain(text: str) -> str:

@@ -73,6 +73,7 @@ class TextEnv(gym.Env[str, int], ABC):
     Attributes:
         instructions: the rules in a few sentences, for the system prompt of models that have a chat template; a class
             may set it for all of its environments.
+        success_rule: how rewards decide what is won, and how to change that, in words; "" where outcomes say it.
         elapsed: steps taken in this episode.
         done: whether the episode is over (won, lost or truncated).
         success: whether the stage of the current task has been won in this episode.
@@ -89,6 +90,7 @@ class TextEnv(gym.Env[str, int], ABC):
     subgoals: ClassVar[tuple[str, ...]] = ()
     teacher: Teacher = Teacher()
     instructions: str = ""
+    success_rule: str = ""
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
@@ -178,7 +180,9 @@ class TextEnv(gym.Env[str, int], ABC):
         try:  # nearly always all is well, which is quickly seen
             listed = type(actions) in (tuple, list) and (len(actions) > 0 or self.done)
             texts = type(history) is type(state) is str and history.isascii() and state.isascii()
-            fine = listed and texts and "".join(actions).isascii()
+            joined = "".join(actions)
+            fine = listed and texts and joined.isascii() and "\n" not in joined
+            fine = fine and len(set(actions)) == len(actions) and all(map(str.strip, actions))
         except TypeError:  # an action is no text
             fine = False
         if not fine:
@@ -231,7 +235,7 @@ class TextEnv(gym.Env[str, int], ABC):
             type(outcome) is Outcome
             and type(outcome.reward) is float
             and math.isfinite(outcome.reward)
-            and type(outcome.terminated) is type(outcome.success) is bool
+            and type(outcome.terminated) is type(outcome.success) is type(outcome.truncated) is bool
             and type(outcome.events) is tuple
             and all(type(event) is str and event.isascii() for event in outcome.events)
         ):
@@ -240,7 +244,7 @@ class TextEnv(gym.Env[str, int], ABC):
         self.elapsed += 1
         self.success = self.success or bool(outcome.success)
         terminated = bool(outcome.terminated)
-        truncated = not terminated and self.elapsed >= self.horizon
+        truncated = not terminated and (bool(outcome.truncated) or self.elapsed >= self.horizon)
         self.done = terminated or truncated
         seen, events = self.observe(), list(outcome.events)
         info = {"observation": seen, "actions": list(seen.actions), "events": events, "success": self.success}

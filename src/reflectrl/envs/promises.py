@@ -8,6 +8,7 @@ words, or returns None.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -52,7 +53,21 @@ def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -
         return f"legal actions are a list of texts, not {actions!r:.60}"
     if not actions and not over:
         return "legal actions are not empty before the end"
-    return _first((("history", history), ("state", state), *(("an action", action) for action in actions)))
+    texts = (("history", history), ("state", state), *(("an action", action) for action in actions))
+    return _first(texts) or _problem_of_actions(actions)
+
+
+def _problem_of_actions(actions: Sequence[str]) -> str | None:
+    """What keeps players from telling actions apart, or None. A label stands for one action, on one line."""
+    if not all(map(str.strip, actions)):
+        return "legal actions are non-empty strings, not only spaces"
+    broken = next((action for action in actions if "\n" in action), None)
+    if broken is not None:
+        return f"legal actions hold no newline, as {broken!r:.60} does"
+    if len(set(actions)) < len(actions):
+        [(twice, count)] = Counter(actions).most_common(1)
+        return f"legal actions are unique, and {twice!r:.60} is listed {count} times"
+    return None
 
 
 def problem_of_outcome(outcome: Any) -> str | None:
@@ -61,7 +76,7 @@ def problem_of_outcome(outcome: Any) -> str | None:
         return f"apply() gives an Outcome, not {outcome!r:.60}"
     if not is_finite(outcome.reward):
         return f"rewards are finite numbers, not {outcome.reward!r:.60}"
-    for name in ("terminated", "success"):
+    for name in ("terminated", "success", "truncated"):
         if not isinstance(flag := getattr(outcome, name), bool | np.bool_):
             return f"{name} is True or False, not {flag!r:.60}"
     if not isinstance(outcome.events, (list, tuple)):

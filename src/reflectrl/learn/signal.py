@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from reflectrl.envs.adapter import GymTextEnv
 from reflectrl.envs.base import TextEnv
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
@@ -31,7 +32,7 @@ class Signal:
         lowest, highest: return of an episode, in environment units.
         fewest, most: legal actions of a state.
         length: steps of the longest episode.
-        truncated: how many episodes ran out of time.
+        truncated: how many episodes were broken off, by the horizon or by the environment itself.
     """
 
     episodes: int
@@ -79,6 +80,45 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
         most=max(counts, default=0),
         length=max(len(episode.steps) for episode in episodes),
         truncated=sum(episode.truncated for episode in episodes),
+    )
+
+
+def most_actions(episodes: Iterable[Episode]) -> int:
+    """The largest number of legal actions in a step of these episodes; 1 if they have no steps."""
+    return max((len(step.observation.actions) for episode in episodes for step in episode.steps), default=1)
+
+
+def ways_out(signal: Signal, env: TextEnv, name: str = "ENV") -> str:
+    """What to do where random play finds no reward to learn from, or nothing to choose.
+
+    Args:
+        name: of the environment, as one would type it.
+    """
+    if signal.most < 2:
+        return "list every action that may be taken"
+    paid = "reward steps on the way"
+    if isinstance(env, GymTextEnv):
+        paid += " (in a subclass of GymTextEnv, override apply() and add to the reward that super().apply() gives)"
+    return (
+        f"show how it is done (reflectrl play {name} --record demos.jsonl, docs/demonstrations.md), {paid}, or look for"
+        " rare rewards (--rl.count_coef, docs/exploration.md)"
+    )
+
+
+def doubt_about_success(signal: Signal, env: TextEnv) -> str:
+    """A line if rewards decide what is won here, and nothing that random play found could have counted; else "".
+
+    An environment whose every step costs something, the best end included, is never won by such a rule.
+    """
+    ended = signal.episodes - signal.truncated
+    if not env.success_rule or signal.won or (signal.rewarded and not ended):
+        return ""
+    seen = f"no step of {signal.episodes} episodes of random play paid more than 0"
+    if ended:
+        seen = f"none of the {ended} episodes of random play that ended by themselves counts as won"
+    return (
+        f"{seen}: success is where {env.success_rule}. If an end that pays less can be a win (in CliffWalking every"
+        " step costs 1, the last one too), change that rule, since results and demonstrations count successes"
     )
 
 

@@ -17,6 +17,10 @@ ENOUGH = 9
 """If at least this many labels include their leading space, labels after a separate space are not tried."""
 
 
+MOST = 199 + 2 * 26 + 26**2
+"""How many labels there are to try; no tokenizer has more."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """Labels of a tokenizer.
@@ -43,6 +47,20 @@ def candidates() -> Iterator[str]:
     yield from string.ascii_lowercase
     yield from string.ascii_uppercase
     yield from (a + b for a in string.ascii_uppercase for b in string.ascii_uppercase)
+
+
+def require_labels(actions: int) -> None:
+    """Refuse more legal actions than labels can tell apart, before anything is played or made for them.
+
+    Raises:
+        UserError: says how many there may be, and what to do.
+    """
+    if actions > MOST:
+        raise UserError(
+            f"{actions} actions are legal at once, and labels tell at most {MOST} apart: list fewer, have answers"
+            " written piece by piece (WrittenEnv, docs/environments.md), or choose by the actions' own texts:"
+            " --play.scoring trie"
+        )
 
 
 def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> Labels:

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
+from reflectrl.config.recipe import LEAST_CONTEXT
 from reflectrl.models.adapters import (
     SETTINGS,
     adapter_settings,
@@ -290,8 +291,10 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         for parameter in [] if quantised else model.parameters():
             # Weights begin anywhere in a mapped file, which costs a fifth of the time of decoding's small products.
             parameter.data = parameter.data.clone()
+    if (whole := _context(model.config, config, False)) < LEAST_CONTEXT:
+        raise UserError(f"model {source!r} reads at most {whole} tokens; players need {LEAST_CONTEXT} or more")
     if ranks > 1:
-        lm = LanguageModel(model.eval(), tokenizer, _context(model.config, config, False), None, source)
+        lm = LanguageModel(model.eval(), tokenizer, whole, None, source)
         from reflectrl.models.dividing import divide  # torch's FSDP takes seconds to import
 
         return divide(lm, source, device)
@@ -303,7 +306,6 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
         raise UserError(
             f"model {source!r} gives other numbers on the packed backend; set model.backend to auto or plain"
         )
-    whole = _context(model.config, config, False)
     if not lm.shortcuts.packed:
         return replace(lm, context=whole)
     if context < whole:

@@ -73,8 +73,8 @@ class Transitions:
         rewards_N: what the step itself earned.
         returns_N: what the log earned from there on, discounted.
         next_N: index of the step after it; -1 where the episode ended.
-        truncated_N: whether the horizon ended the episode with this step: something would have followed, but the log
-            does not hold the state, so nothing is learned from the step.
+        truncated_N: whether the episode was broken off with this step: something would have followed, but the log does
+            not hold the state, so nothing is learned from the step.
     """
 
     rewards_N: Tensor

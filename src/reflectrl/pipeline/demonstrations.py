@@ -84,7 +84,7 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
     for seed in recipe.seeds:
         begun = all(run.teach(seed, split).is_file() for split in ("train", "validation"))
         parts = demonstrated(recipe, env, seed, check=recipe.teach.check_log and not begun)
-        require_lessons(parts, paths)
+        require_lessons(parts, paths, env.success_rule)
         reading = [name for name, arm in arms.items() if arm.reflector]
         if reading and recipe.teach.reflections == "given" and not has_reflections(parts):
             names = f"arm{'s' * (len(reading) > 1)} {', '.join(map(repr, reading))}"

@@ -21,6 +21,7 @@ from reflectrl.envs.teacher import ABILITIES
 from reflectrl.episodes import EpisodeLog, check_disjoint, drop_half_line, read_episodes
 from reflectrl.learn.curriculum import Curriculum
 from reflectrl.learn.exploration import Pay
+from reflectrl.models.labels import require_labels
 from reflectrl.pipeline.arms import BASE, chosen, played_model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import OTHER_TASKS, Context, RunFolder
@@ -28,7 +29,7 @@ from reflectrl.pipeline.players import Models, load_models, seated
 from reflectrl.pipeline.progress import Tick
 from reflectrl.players import Player
 from reflectrl.plugins import suggestion
-from reflectrl.rollout import Job, rollout
+from reflectrl.rollout import Job, advance, rollout
 from reflectrl.types import Episode, Task, UserError, named_seed
 
 Timings = list[dict[str, Any]]
@@ -131,6 +132,8 @@ def check_env(recipe: Recipe) -> str:
     ):  # these refuse what RL would fail at later
         Curriculum(env.stages, rl.curriculum, rl.updates, rl.gate)
         Pay(rl, env)
+    if is_labelled(recipe) and (tasks := env.tasks("train")):
+        require_labels(len(advance(env, tasks[0], None, 0).observation.actions))
     for stage in recipe.eval.stages:
         if stage not in env.stages:
             raise UserError(f"eval.stages: unknown stage {stage!r}{suggestion(stage, env.stages)}")
@@ -143,6 +146,12 @@ def check_env(recipe: Recipe) -> str:
         validation = (Episode(task, (), False, False, 0) for task in env.tasks("validation", stage))
         check_disjoint(validation, env.tasks("test", stage))
     return digest_of_tasks(env)
+
+
+def is_labelled(recipe: Recipe) -> bool:
+    """Whether some arm's policy tells actions apart by labels."""
+    plays = any(arm.player == "policy" for arm in chosen(recipe.arms, recipe).values())
+    return plays and recipe.play.scoring == "enumeration"
 
 
 def digest_of_tasks(env: TextEnv) -> str:

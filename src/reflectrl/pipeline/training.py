@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,16 +35,17 @@ from reflectrl.learn.examples import Example, choice_examples, reflection_exampl
 from reflectrl.learn.online import Log, train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.sft import train_sft
+from reflectrl.learn.signal import doubt_about_success, most_actions, signal_of, ways_out
 from reflectrl.learn.signal import random_play as play_at_random
-from reflectrl.learn.signal import signal_of
 from reflectrl.learn.trainer import Verdict
 from reflectrl.learn.validation import evenly
-from reflectrl.models.labels import candidates
+from reflectrl.models.labels import candidates, require_labels
 from reflectrl.models.load import LanguageModel, load_model
 from reflectrl.models.scratch import save_scratch
 from reflectrl.pipeline.arms import BASE, SFT, chosen, model
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.demonstrations import demonstrated, finished_lines, sample_outcomes
+from reflectrl.pipeline.evaluation import is_labelled
 from reflectrl.pipeline.folder import Context, RunFolder
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.players import base_source, instructed, load_pair, make_policy, make_reflector
@@ -54,6 +56,7 @@ from reflectrl.prompts.chat import Role
 from reflectrl.teach import Demonstration, demonstrations, teach
 from reflectrl.types import Episode, UserError, named_seed
 
+LOG = logging.getLogger(__name__)
 TOKENIZER_ROWS = 4000
 """The number of steps whose text trains a scratch tokenizer; more would not change its merges."""
 
@@ -67,10 +70,13 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
     env, path = make(recipe.env), context.run.teach(seed, split)
     planned = planned_demonstrations(recipe, env, seed, split)
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = finished_lines(path)
+    done, labelled = finished_lines(path), is_labelled(recipe)
     with EpisodeLog(path) as log:
         for i, one in islice(enumerate(planned), done, None):
-            log.append(one if isinstance(one, Episode) else teach(env, one, recipe.teach.unsafe_noise))
+            episode = one if isinstance(one, Episode) else teach(env, one, recipe.teach.unsafe_noise)
+            if labelled:
+                require_labels(most_actions([episode]))
+            log.append(episode)
             tick(i + 1, len(planned), "")
 
 
@@ -96,16 +102,20 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
         UserError: random play shows that reward alone can teach nothing, and there is no bonus for novelty either.
     """
     recipe, seed, episodes = context.recipe, artifact.seed, list[Episode]()
-    tasks = make(recipe.env).tasks("train")
+    env, labelled = make(recipe.env), is_labelled(recipe)
+    tasks = env.tasks("train")
     with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
         for played in play_at_random(tasks, envs, seed, recipe.eval.batch, TOKENIZER_ROWS):
             episodes += played
+            if labelled:
+                require_labels(most_actions(played))
             tick(len(episodes), max(len(tasks), len(episodes) + 1), "")
     tick(len(episodes), len(episodes), "")
     signal = signal_of(episodes)
     if signal.problem and not (recipe.rl.count_coef and signal.most > 1):
-        ways = "reward steps on the way, explore (docs/exploration.md), or teach (docs/own-environment.md)"
-        raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways}")
+        raise UserError(f"reward alone teaches nothing here: {signal.problem}; {ways_out(signal, env)}")
+    if doubt := doubt_about_success(signal, env):
+        LOG.warning("reflectrl: %s", doubt)
     path = context.run.random_play(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{to_line(episode)}\n" for episode in episodes))
@@ -138,8 +148,8 @@ def _corpus(path: Path) -> tuple[list[str], int]:
     They are spread over the whole log, since its tasks are in the environment's order and the first are of one kind.
     """
     labels = list(islice(candidates(), 199))
-    steps = [step for episode in read_episodes(path) for step in episode.steps]
-    choices = max((len(step.observation.actions) for step in steps), default=1)
+    episodes = list(read_episodes(path))
+    steps, choices = [step for episode in episodes for step in episode.steps], most_actions(episodes)
     texts = []
     for step in steps[:: math.ceil(len(steps) / TOKENIZER_ROWS) or 1]:
         prompt = policy_prompt(step.observation, step.reflection, labels)

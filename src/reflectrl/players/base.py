@@ -23,7 +23,7 @@ class LiveEpisode:
         rng: the episode's own random generator, for the players.
         turns: turns already taken on this observation.
         steps: the steps so far.
-        truncated: whether the horizon ended the episode.
+        truncated: whether the episode was broken off, by a horizon or by the environment itself.
     """
 
     env: TextEnv

@@ -18,6 +18,7 @@ from reflectrl.playing.session import Quit, Session
 from reflectrl.plugins import announced, resolve, suggestion
 from reflectrl.rollout import Job, rollout
 from reflectrl.teach import Recorder
+from reflectrl.teach.record import doubt_about_loss
 from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Task, UserError
 
@@ -66,11 +67,16 @@ def play(
             assert player is not None
             jobs = (Job(task, seed, {"player": who}) for task in tasks)
             played = rollout(jobs, lambda: make(section), Watched(player), reflector, batch=1)
+        may_win = False  # an episode was won, or it was said already why none is
         for number, episode in enumerate(played, start=1):
             if episode is not None:
                 if recorder is not None:
                     recorder.append(episode)
                 print(ending(episode))
+                if not may_win and (doubt := doubt_about_loss(env, episode)):
+                    print(f"note: {printable_line(doubt)}")
+                    may_win = True
+                may_win |= episode.success
             if number == wanted:
                 break
         if recorder is not None:

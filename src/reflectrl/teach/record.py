@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from reflectrl.config.folders import locked, writing
+from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import EpisodeLog, from_line, read_episodes, task_key, to_line
 from reflectrl.plugins import reason
 from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError, named_seed
@@ -177,6 +178,17 @@ def _alone(path: Path) -> IO[bytes]:
         file.close()
         raise UserError(f"another recorder is at work on {path}; wait until it ends, or record into another file")
     return file
+
+
+def doubt_about_loss(env: TextEnv, episode: Episode) -> str:
+    """A line if an episode that ended is lost only because rewards decide here, and its last one was too low; else "".
+
+    Such an episode may well be a win: where every step costs something, the best end is paid no more than the others.
+    """
+    if not env.success_rule or episode.success or episode.truncated or not episode.steps:
+        return ""
+    last = f"task {episode.task.id} ended with a reward of {episode.steps[-1].reward:g}, so it counts as lost"
+    return f"{last}: success is where {env.success_rule}. If it was won, change that rule: lost episodes teach nothing"
 
 
 def _refuse_other_content(path: Path) -> bytes:

@@ -65,7 +65,7 @@ def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> E
         except ValueError as error:
             raise ValueError(f"step {i}: {error}") from error
         _write(recording, seen, step, now, episode.player)
-    _require_same_end(episode, now)
+    _require_same_end(env, episode, now)
     finished = recording.finished(now.success, now.truncated)
     if whole is None:
         return replace(finished, provenance={**finished.provenance, "player": episode.player})
@@ -153,9 +153,10 @@ def _write(recording: Recording, seen: Observation, step: ToldStep, now: TimeSte
         recording.mistake()
 
 
-def _require_same_end(episode: ToldEpisode, now: TimeStep) -> None:
+def _require_same_end(env: TextEnv, episode: ToldEpisode, now: TimeStep) -> None:
     if episode.success is not None and episode.success != now.success:
-        raise ValueError(f"'success' is {str(episode.success).lower()}, and the environment says the opposite")
+        rule = f" (success is where {env.success_rule})" if env.success_rule else ""
+        raise ValueError(f"'success' is {str(episode.success).lower()}, and the environment says the opposite{rule}")
     if not now.done and not episode.truncated and episode.whole is None:
         raise ValueError('the episode is not over after its last step; write "truncated": true if it was broken off')
 
@@ -217,11 +218,18 @@ def _each_once(found: Iterable[tuple[Path, Episode]]) -> list[Episode]:
     return list(first.values())
 
 
-def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path]) -> None:
-    """Refuse demonstrations from which nothing can be imitated; names what is missing."""
+def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path], rule: str = "") -> None:
+    """Refuse demonstrations from which nothing can be imitated; names what is missing.
+
+    Args:
+        rule: how rewards decide what is won in their environment (`TextEnv.success_rule`).
+    """
+    hint = f" (success is where {rule})" if rule else ""
     for part, episodes in parts.items():
         if not any(step.label for episode in episodes for step in episode.steps):
-            raise UserError(f"teach.log: {_names(paths)}: no episode for {part} is won, so there is nothing to imitate")
+            raise UserError(
+                f"teach.log: {_names(paths)}: no episode for {part} is won, so there is nothing to imitate{hint}"
+            )
 
 
 def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:

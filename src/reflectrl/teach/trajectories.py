@@ -144,9 +144,11 @@ class _Lecture:
             return int(rng.integers(len(self.env.legal_actions())))
         snapshot = self.env.save()
         for action in rng.permutation(len(self.env.legal_actions())):
-            _, _, terminated, _, info = self.env.step(int(action))
+            _, _, terminated, truncated, info = self.env.step(int(action))
+            # The horizon ends the episode after any action; the environment itself may do so after this one only.
+            ended = terminated or (truncated and self.env.elapsed < self.env.horizon)
             self.env.restore(snapshot)
-            if not terminated or info["success"]:
+            if not ended or info["success"]:
                 return int(action)
         return expert
 

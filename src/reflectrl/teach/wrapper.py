@@ -13,7 +13,7 @@ from gymnasium.utils.seeding import np_random
 from reflectrl.envs.adapter import GymTextEnv
 from reflectrl.envs.base import SPLITS, TextEnv
 from reflectrl.rollout import TimeStep, advance
-from reflectrl.teach.record import Recorder, Recording
+from reflectrl.teach.record import Recorder, Recording, doubt_about_loss
 from reflectrl.types import Task, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
@@ -22,13 +22,14 @@ LOG = logging.getLogger(__name__)
 class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Records the episodes that are played through it; to the script it is the environment that it wraps.
 
-        env = RecordEpisodes(gym.make("CliffWalking-v1", render_mode="human"), "demos.jsonl",
-                             GymTextEnv("CliffWalking-v1", ["up", "right", "down", "left"]))
+        env = RecordEpisodes(gym.make("FrozenLake-v1", render_mode="human"), "demos.jsonl",
+                             GymTextEnv("FrozenLake-v1", ["left", "down", "right", "up"]))
 
     A `TextEnv` is recorded as it is. Of any other environment the text is wanted in which players will be taught: a
     `GymTextEnv` of the same environment, which is played alongside with the same seed and actions, so that the log has
     its texts, actions, rewards and tasks. Where a reset names neither task nor seed, the next training task is played
-    that is not in the log yet.
+    that is not in the log yet. Success is what the text says (`GymTextEnv.won`): where no end pays more than 0, make a
+    subclass that overrides it, since of lost episodes nothing is imitated.
 
     Args:
         env: what the script plays.
@@ -52,6 +53,7 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self.recorder = Recorder(path)
         self._recording: Recording | None = None
         self._reflection: str | None = None
+        self._may_win = False  # an episode was won, or it was said already why none is
 
     def reflect(self, text: str) -> None:
         """What is to be said about the observation now, before the next action."""
@@ -110,7 +112,8 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if self.text is None:
             info = result[4]
             done, events = result[2] or result[3], tuple(info["events"])
-            index, now = int(action), TimeStep(info["observation"], float(result[1]), done, result[3],
+            truncated = result[3] and not result[2]  # wrappers of gymnasium may say both; then the task ended it
+            index, now = int(action), TimeStep(info["observation"], float(result[1]), done, truncated,
                                                info["success"], events)  # fmt: skip
         else:
             name = self.text.names[int(action)]
@@ -126,8 +129,14 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         recording.step(before.observation, index, now.reward, now.events, self._reflection, self.player)
         self._now, self._reflection = now, None
         if now.done or result[2] or result[3]:
-            self.recorder.append(recording.finished(now.success, now.truncated or bool(result[3])))
+            ended = now.done and not now.truncated
+            episode = recording.finished(now.success, not ended)
+            self.recorder.append(episode)
             self._recording = None
+            if not self._may_win and (doubt := doubt_about_loss(self._shown, episode)):
+                LOG.warning("reflectrl: %s", doubt)
+                self._may_win = True
+            self._may_win |= episode.success
         return result
 
     def _require_same(self, result: tuple[Any, ...], now: TimeStep) -> None:

@@ -73,8 +73,8 @@ class TransitionBuffer(nn.Module):
         return Drawn(*(self.get_buffer(name) for name in Drawn._fields))
 
     def add(self, steps: Steps, episodes: Sequence[Episode]) -> None:
-        """Keep the transitions of episodes. A step with which the horizon cut an episode off is left out: something
-        would have followed, but the episode does not hold the state.
+        """Keep the transitions of episodes. A step with which an episode was broken off is left out: something would
+        have followed, but the episode does not hold the state.
 
         Args:
             steps: those of the episodes, flattened.
@@ -93,7 +93,8 @@ class TransitionBuffer(nn.Module):
         self._forget()
         if not len(self):
             raise UserError(
-                "the horizon cut every episode off at its first step, so nobody knows what would have followed"
+                "the horizon or the environment cut every episode off at its first step, so nobody knows what would"
+                " have followed"
             )
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.cli.projects import EnvName, env_section, project_recipe
-from reflectrl.config import ModelConfig, Word, read_recipe
+from reflectrl.config import ModelConfig, Recipe, Word, read_recipe
 from reflectrl.config.values import read_word
 from reflectrl.plugins import announced, one_line
 from reflectrl.types import Episode, UserError
@@ -53,32 +53,41 @@ class CheckEnv:
         """Check, and print what was found; a broken promise, or nothing to be learned, ends with exit code 2."""
         section = env_section(self.env, settings)
         try:
-            print(checked(section, model_section(self.env)))
+            lines, refusal = checked(section, recipe_of(self.env))
+            print("\n".join(lines))
         except (UserError, KeyboardInterrupt):
             raise
         except BaseException as error:  # whatever the environment's own code raises
             raise UserError(f"environment {section['name']!r} raised {one_line(error)}") from error
+        if refusal:
+            raise UserError(refusal)
 
 
-def model_section(name: str) -> ModelConfig:
-    """The model that a project's recipe trains; the default one of what is no project."""
+def recipe_of(name: str) -> Recipe:
+    """A project's recipe; the default one of what is no project."""
     path = project_recipe(name)
-    return ModelConfig() if path is None or name in announced("envs") else read_recipe(path).model
+    return Recipe() if path is None or name in announced("envs") else read_recipe(path)
 
 
-def checked(section: dict[str, Any], model: ModelConfig) -> str:
-    """What there is to say of the environment that an `env` section describes, and of this model in it.
+def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
+    """What there is to say of the environment that an `env` section describes, and of a recipe's model in it.
+
+    Returns:
+        The lines, and why nobody could learn anything; "" where somebody can.
 
     Raises:
-        UserError: the first broken promise, or why nobody could learn anything.
+        UserError: the first broken promise, or more actions than can be labelled.
     """
     from reflectrl.envs import make
     from reflectrl.envs.base import SPLITS
-    from reflectrl.learn.signal import RARE, random_play, signal_of
+    from reflectrl.learn.signal import RARE, doubt_about_success, random_play, signal_of, ways_out
+    from reflectrl.models.labels import require_labels
     from reflectrl.workbench.check import EnvCheckError, check_text_env
 
     name, make_env = section["name"], functools.partial(make, section)
-    env = make_env()
+    env, labelled = make_env(), recipe.play.scoring == "enumeration"
+    if labelled:
+        require_labels(_first_actions(env))
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -92,10 +101,29 @@ def checked(section: dict[str, Any], model: ModelConfig) -> str:
     told = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items())
     played = [e for batch in random_play(env.tasks("train")[:EPISODES], make_env, 0, BATCH, RARE) for e in batch]
     signal = signal_of(played)
+    if labelled:
+        require_labels(signal.most)
+    doubt = doubt_about_success(signal, env)
+    sample = [_sample(signal, env.horizon), *_success(env, signal, doubt), _read(played, signal, recipe.model)]
+    lines = [*notes, f"{name}: every promise is kept ({told})", *sample, *_levels(signal, abilities, doubt)]
     if signal.problem and "expert" not in abilities:
-        raise UserError(f"environment {name!r} can be played, but not learned: {signal.problem}")
-    sample = [_sample(signal, env.horizon), _success(env, signal), _read(played, signal, model)]
-    return "\n".join([*notes, f"{name}: every promise is kept ({told})", *sample, *_levels(signal, abilities)])
+        return lines, (
+            f"environment {name!r} can be played, but not learned by reward: {signal.problem};"
+            f" {ways_out(signal, env, name)}"
+        )
+    return lines, ""
+
+
+def _first_actions(env: TextEnv) -> int:
+    """How many actions are legal at the first start; 0 where the environment does not get so far.
+
+    Every later check reads them all again and again, so that too many are to be found out first.
+    """
+    try:
+        _, info = env.reset(seed=0, options={"task": env.tasks("train")[0]})
+    except Exception:  # the checks that follow say what is wrong, and how it was found
+        return 0
+    return len(info["actions"])
 
 
 def listing(env: TextEnv) -> tuple[str, str]:
@@ -134,20 +162,19 @@ def _sample(signal: Signal, horizon: int) -> str:
     )
 
 
-def _success(env: TextEnv, signal: Signal) -> str:
+def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
     """What counts as success and as a milestone here, and whether it looks forgotten."""
-    from reflectrl.envs.adapter import GymTextEnv
-
-    by_reward = isinstance(env, GymTextEnv) and type(env).won is GymTextEnv.won
-    rule = "the episode ends with a reward above 0 (or as won() says)" if by_reward else "an outcome says success=True"
+    rule = env.success_rule or "an outcome says success=True"
     events = ", ".join(f"{event} in {count}" for event, count in sorted(signal.events.items())) or "none"
-    line = f"  success: {rule}; events: {events}"
+    lines = [f"  success: {rule}; events: {events}"]
     if signal.unmarked:
-        line += (
-            f"\n  note: {signal.unmarked} episodes ended with a reward above 0 without success;"
+        lines.append(
+            f"  note: {signal.unmarked} episodes ended with a reward above 0 without success;"
             " if that is winning, let the outcome say success=True, since results count successes"
         )
-    return line
+    if doubt:
+        lines.append(f"  note: {doubt}")
+    return lines
 
 
 def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> str:
@@ -171,13 +198,14 @@ def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> st
     )
 
 
-def _levels(signal: Signal, abilities: Sequence[str]) -> list[str]:
+def _levels(signal: Signal, abilities: Sequence[str], doubt: str) -> list[str]:
     """A line for each thing that an environment may be fit for, with what the next one would need."""
     lines = ["  playable: yes"]
     if signal.problem:
         lines.append(f"  trainable by reward: no; {signal.problem}")
     else:
         rare = "" if signal.won else " (nobody won by chance: expect to need rewards on the way, or demonstrations)"
+        rare = " (but nothing that chance found counts as won: see the note)" if doubt else rare
         lines.append(f"  trainable by reward: yes, returns differ{rare}: --arms rl-only")
     if "expert" not in abilities:
         lines.append("  teachable: no; name a teacher with an expert_action, or record demonstrations")

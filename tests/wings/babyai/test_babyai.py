@@ -4,6 +4,7 @@ import importlib.util
 import pickle
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -56,6 +57,14 @@ def test_the_bot_wins(level):
     for task in env.tasks("test")[:5]:
         play(env, task, expert(env))
         assert env.success
+
+
+@pytest.mark.parametrize("level", ["KeyInBox", "PutNextS5N2Carrying"])
+def test_the_page_names_levels_that_the_bot_does_not_win(level):
+    page = (Path(__file__).parents[3] / "docs/bridges.md").read_text(encoding="utf-8")
+    env = BabyAIEnv(level, horizon=100)
+    play(env, env.tasks("test")[0], expert(env))
+    assert not env.success and f"`{level.replace('S5N2', '…')}`" in page.partition("It wins none of")[2][:200]
 
 
 def test_chance_seldom_wins():

@@ -51,6 +51,16 @@ def test_a_served_environment_is_played_to_its_end(url):
 
 
 @needs_package
+def test_a_limit_of_the_server_is_no_end(url):
+    for field, flags in (("truncated", (False, True)), ("limit", (True, False))):
+        env = OpenEnvEnv(url, ["0"], field="number", text=("hint",), horizon=10, truncated=field)
+        env.reset(options={"task": env.tasks("test")[3]})
+        steps = [env.step(0) for _ in range(6)]
+        assert steps[-1][2:4] == flags and env.success == (field == "limit")
+        env.close()
+
+
+@needs_package
 def test_every_promise_is_kept_and_a_copy_goes_on_where_the_first_was(url):
     env = OpenEnvEnv(url, ["4", "5"], field="number", horizon=5, train=20, validation=5, test=5)
     assert check_text_env(env) == []

@@ -57,6 +57,26 @@ def test_a_game_is_won_by_the_right_actions_and_pays_then():
     assert env.success and env.done and results[-1][4]["events"] == ["won"]
 
 
+@pytest.mark.parametrize(
+    ("game", "settings", "flags"),
+    [
+        ("GuessTheNumber", {"max_turns": 2}, (False, True)),
+        ("LightsOut", {"max_turns": 2}, (False, True)),
+        ("Minesweeper", {"num_mines": 40}, (True, False)),
+    ],
+)
+def test_a_game_whose_turns_are_used_up_is_truncated_and_not_lost(game, settings, flags):
+    env = start(TextArenaEnv(f"{game}-v0", settings=settings, **SMALL))
+    while not env.done:
+        step = env.step(0)
+    assert step[2:4] == flags and not env.success and env.elapsed < env.horizon
+
+
+def test_a_setting_that_the_game_does_not_take_is_named():
+    with pytest.raises(UserError, match=r"textarena: game 'FrozenLake-v0' takes no 'sise' \(did you mean 'size'\?\)"):
+        TextArenaEnv("FrozenLake-v0", settings={"sise": 5})
+
+
 def test_a_game_that_ends_otherwise_is_not_won():
     env = start(TextArenaEnv("FrozenLake-v0", settings={"size": 4, "num_holes": 10}))
     while not env.done:

@@ -86,11 +86,11 @@ class BabyAIEnv(GymTextEnv):
 
     def apply(self, action: str) -> Outcome:
         self.taken.append(ACTIONS.index(action))
-        _, paid, terminated, _, _ = self.world.step(self.taken[-1])
+        _, paid, terminated, truncated, _ = self.world.step(self.taken[-1])
         self.view.look()
         won, self.earned = bool(terminated and paid > 0), float(paid)
         reward = float(paid) if self.reward == "timed" else float(won)
-        return Outcome(reward, bool(terminated), won, ("won",) if won else ())
+        return Outcome(reward, bool(terminated), won, ("won",) if won else (), bool(truncated))
 
     def history(self) -> str:
         return ""

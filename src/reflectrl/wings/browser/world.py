@@ -51,7 +51,8 @@ class World:
 
     Attributes:
         observations: (history, state, legal actions), each once.
-        outcomes: (reward, terminated, success, events), each once.
+        outcomes: (reward, terminated, success, events), each once; with a fifth, True, where the environment itself
+            breaks the episode off.
         states: for each state the number of its observation, then for each action the number of the next state and that
             of the outcome. Without actions the episode is over there, or the horizon is reached.
         starts: for each task the number of its first state.
@@ -61,7 +62,7 @@ class World:
     """
 
     observations: tuple[Observation, ...]
-    outcomes: tuple[tuple[float, bool, bool, tuple[str, ...]], ...]
+    outcomes: tuple[tuple[Any, ...], ...]
     states: tuple[tuple[int, ...], ...]
     starts: tuple[int, ...]
     tasks: tuple[Task, ...]
@@ -136,7 +137,8 @@ class _Book:
                 continue
             for action, text in enumerate(actions):
                 env.restore(snapshot)
-                _, reward, terminated, _, info = env.step(action)
+                _, reward, terminated, truncated, info = env.step(action)
+                cut_off = truncated and env.elapsed < env.horizon
                 if env.np_random.bit_generator.state != snapshot.rng:
                     raise UserError(
                         f"{type(env).__name__} leaves to chance what follows {text!r} in task {task.id!r}, but a table"
@@ -144,10 +146,10 @@ class _Book:
                         " it with `reflectrl play`"
                     )
                 known = len(self.seen)
-                there = self._number(numbers, task, terminated)
-                outcome = (reward, terminated, bool(info["success"]), tuple(info["events"]))
+                there = self._number(numbers, task, terminated or cut_off)
+                outcome = (reward, terminated, bool(info["success"]), tuple(info["events"]), *([True] * cut_off))
                 self.edges[number] += [there, self.outcomes[outcome]]
-                if there == known and not terminated:
+                if there == known and not terminated and not cut_off:
                     waiting.append((there, replace(env.save(), success=False), info["observation"].actions))
         return start
 
@@ -240,11 +242,12 @@ def _compare(env: TextEnv, world: World, seed: int) -> None:
         while alike and not env.done:
             action = int(rng.integers(len(env.observe().actions)))
             won = env.success
-            _, reward, terminated, _, info = env.step(action)
+            _, reward, terminated, truncated, info = env.step(action)
             _, *steps = state
             state, outcome = world.states[steps[2 * action]], world.outcomes[steps[2 * action + 1]]
             found = (reward, terminated, bool(info["success"]), tuple(info["events"]))
             alike = found == (*outcome[:2], won or outcome[2], outcome[3])
+            alike &= env.elapsed == env.horizon or truncated == (len(outcome) > 4)
             alike &= world.observations[state[0]] == info["observation"]
         if not alike:
             raise UserError(

@@ -31,6 +31,8 @@ class OpenEnvEnv(TextEnv):
         text: fields of the observation to show, in order, a single one without its name; () shows all.
         horizon: steps per episode.
         win: an episode is won if its last reward is greater.
+        truncated: field of the observation that is true where a limit of the server, and not the task, ended the
+            episode. OpenEnv itself has one flag for both kinds of end; a field that is not there is false.
         timeout: seconds to wait for an answer.
         train, validation, test: seeds per split.
 
@@ -49,6 +51,7 @@ class OpenEnvEnv(TextEnv):
         horizon: int = 100,
         win: float = 0.0,
         timeout: float = 60.0,
+        truncated: str = "truncated",
         train: int = 1000,
         validation: int = 100,
         test: int = 200,
@@ -64,6 +67,7 @@ class OpenEnvEnv(TextEnv):
         super().__init__(horizon)
         self.url, self.field, self.listed, self.text, self.win = url, field, listed, text, win
         self.actions = dict(actions) if isinstance(actions, Mapping) else {name: {field: name} for name in actions}
+        self.truncated = truncated
         self.timeout, self.sizes = timeout, {"train": train, "validation": validation, "test": test}
         self._client = self._connect()
 
@@ -87,6 +91,11 @@ class OpenEnvEnv(TextEnv):
             closed = "ConnectionClosed" in type(error).__name__ or "CAPACITY" in str(error)
             raise UserError(f"openenv: {self.url}, {what}: {one_line(error)}{hint if closed else ''}") from error
 
+    @property
+    def success_rule(self) -> str:  # type: ignore[override]
+        """The rule of `win` in words."""
+        return f"the episode ends with a reward above {self.win:g} (--env.win sets another bound)"
+
     # ---- TextEnv ---------------------------------------------------------------------------------------------------
 
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
@@ -102,8 +111,9 @@ class OpenEnvEnv(TextEnv):
         answer = self._ask("step", self.actions.get(action, {self.field: action}))
         self._seen = answer.observation
         reward, over = float(answer.reward or 0.0), bool(answer.done)
-        won = over and reward > self.win
-        return Outcome(reward, over, won, ("won",) if won else ())
+        truncated = over and self._seen.get(self.truncated) is True
+        won = over and not truncated and reward > self.win
+        return Outcome(reward, over and not truncated, won, ("won",) if won else (), truncated)
 
     def state(self) -> str:
         shown = self.text or [name for name in self._seen if name not in (self.listed, "metadata")]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from reflectrl.envs.adapter import FIRST_SEED
+from reflectrl.envs.adapter import FIRST_SEED, refuse_wrong_settings
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import Outcome, Task, UserError
@@ -17,6 +18,8 @@ from reflectrl.wings.textarena.games import LISTED, Candidates, listed
 
 UNLIMITED = 500
 """Turns of a game that has no limit of its own."""
+OUT_OF_TURNS = re.compile(r"turn limit|used all \d+ moves", re.IGNORECASE)
+"""In the reason that a game gives for its end: it was broken off, neither won nor lost on the board."""
 ROUTE = (
     "name them by 'candidates', or, where an answer has to be written freely, train token by token on prompts with"
     " rewards: the arm ppo of text tasks (docs/bridges.md)"
@@ -100,6 +103,8 @@ class TextArenaEnv(TextEnv):
                     game = game.env
                 game.reset(num_players=1, seed=0)
             except Exception as error:  # games assert, and raise what they like
+                spec = textarena.envs.registration.ENV_REGISTRY[self.id]
+                refuse_wrong_settings(spec, self.settings, f"textarena: game {self.id!r}")
                 raise UserError(f"textarena: cannot play {self.id!r} alone: {one_line(error)}") from error
         return game
 
@@ -126,7 +131,9 @@ class TextArenaEnv(TextEnv):
         self._hear()
         reward = float((self.game.state.rewards or {0: 0.0})[0]) if done else 0.0
         won = bool(done and reward >= self.win)
-        return Outcome(reward, bool(done), won, ("won",) if won else ())
+        # The package has one flag for every end; only the game's words tell that its turns were used up.
+        truncated = bool(done) and not won and OUT_OF_TURNS.search(str(self.game.state.game_info[0].get("reason")))
+        return Outcome(reward, bool(done and not truncated), won, ("won",) if won else (), bool(truncated))
 
     def history(self) -> str:
         return (self._rules if self.show_rules else "") + (self._past if self.show_messages else "")

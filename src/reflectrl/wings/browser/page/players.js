@@ -221,20 +221,20 @@ var reflectrl = (() => {
   class Episode {
     constructor(world, task) {
       Object.assign(this, { world, task, state: world.tasks[task].start, steps: 0, total: 0 });
-      Object.assign(this, { terminated: false, success: false, events: [] });
+      Object.assign(this, { terminated: false, cutOff: false, success: false, events: [] });
     }
 
     get seen() { return this.world.states[this.state][0]; }
-    get truncated() { return !this.terminated && this.steps >= this.world.horizon; }
+    get truncated() { return !this.terminated && (this.cutOff || this.steps >= this.world.horizon); }
     get over() { return this.terminated || this.truncated; }
 
     step(action) {
       const [, ...edges] = this.world.states[this.state];
-      const [reward, terminated, success, events] = this.world.outcomes[edges[2 * action + 1]];
+      const [reward, terminated, success, events, cutOff = false] = this.world.outcomes[edges[2 * action + 1]];
       this.state = edges[2 * action];
       this.steps += 1;
       this.total += reward;
-      this.terminated = terminated;
+      Object.assign(this, { terminated, cutOff });
       this.success ||= success;
       this.events = events;
       return { reward, events };
