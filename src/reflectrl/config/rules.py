@@ -87,7 +87,7 @@ class NeedsTrust:
         return True
 
     def __str__(self) -> str:
-        return "needs trust"
+        return "may need trust"
 
 
 Rule = Range | Listed | Matching | NeedsTrust
