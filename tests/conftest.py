@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import reflectrl
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+_SETTINGS = tempfile.TemporaryDirectory(prefix="reflectrl-settings-")
+os.environ["XDG_CONFIG_HOME"] = _SETTINGS.name  # what fixtures of the whole session trust
 STRANGER = str(Path(__file__).parent / "stranger")
 """An installed package with an environment, "corridor", as far as these tests and the processes they start can see."""
 sys.path.append(STRANGER)

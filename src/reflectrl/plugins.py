@@ -18,6 +18,11 @@ from typing import Any
 
 from reflectrl.types import UserError
 
+BY_PATH = ("envs", "rewards", "engines")
+"""Kinds of plug-ins that may be named by import path. Each key of a recipe that names one needs trust in a file."""
+ENGINE = ("submit", "news", "close", "env_worker")
+"""What a class has that makes artifacts and hosts environments elsewhere (`pipeline.workers.Engine`)."""
+
 
 def names(kind: str) -> list[str]:
     """The short names that installed packages, ours included, announce for a kind ("envs", "verbs", "recipes" ...)."""
@@ -55,7 +60,7 @@ def resolve(kind: str, name: str) -> Any:
     Raises:
         UserError: nothing goes by that name (with the nearest one), or importing it failed.
     """
-    if ":" in name:
+    if ":" in name and kind in BY_PATH:
         look_here()
         return _import(kind, name)
     known = announced(kind)
@@ -74,6 +79,20 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
     if not (inspect.isclass(found) and issubclass(found, base)):
         what = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
         raise UserError(f"{kind.rstrip('s')} {name!r} must be a class derived from {base.__name__}; it is {what}")
+    return found
+
+
+def resolve_engine(name: str) -> type[Any]:
+    """Find the engine of that name. What has not all of an engine's functions is refused and never called.
+
+    Raises:
+        UserError: as `resolve`, or it is no engine.
+    """
+    found = resolve("engines", name)
+    lacking = [f"{function}()" for function in ENGINE if not callable(getattr(found, function, None))]
+    if not inspect.isclass(found) or lacking:
+        what = f"it has no {lacking[0]}" if inspect.isclass(found) else f"it is a {type(found).__name__}"
+        raise UserError(f"engine {name!r} must be a class with submit(), news(), close() and env_worker(); {what}")
     return found
 
 

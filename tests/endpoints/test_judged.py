@@ -83,7 +83,7 @@ def test_a_run_learns_from_it_within_the_budget_and_asks_nothing_twice(
     server.reply = shorter
     path = tmp_path / "r.toml"
     path.write_text(RECIPE.replace("URL", server.url), encoding="utf-8")
-    words = ["run", str(path), "--folder", str(tmp_path / "run")]
+    words = ["run", str(path), "--trust", "--folder", str(tmp_path / "run")]
     assert main([*words, "--endpoint.max_requests", "1"]) == 2
     out, err = capsys.readouterr()
     assert "a judge at http://127.0.0.1" in out and "at most 8 requests" in out
@@ -104,6 +104,6 @@ def test_a_run_learns_from_it_within_the_budget_and_asks_nothing_twice(
 def test_what_does_not_go_with_a_judge_is_one_line(tmp_path: Path, capsys: Any, old: str, new: str, said: str) -> None:
     path = tmp_path / "r.toml"
     path.write_text(RECIPE.replace(old, new).replace("URL", "http://127.0.0.1:9/v1"), encoding="utf-8")
-    assert main(["run", str(path), "--folder", str(tmp_path / "run")]) == 2
+    assert main(["run", str(path), "--trust", "--folder", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1

@@ -101,7 +101,7 @@ def test_pass_at_k_is_the_chance_that_a_draw_holds_a_win(k: int, n: int, c: int,
 def recipe(folder: Path, text: str) -> Any:
     path = folder / "r.toml"
     path.write_text(text, encoding="utf-8")
-    return load_recipe(path)
+    return load_recipe(path, trust=True)
 
 
 def test_a_key_meant_for_one_server_is_not_sent_to_another(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_bad_server_is_one_line_and_exit_code_2(
     )
     text = f"arms = ['a']\nenv.name = 'corridor'\n{section}\n[players.a]\n"
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
-    assert main(["run", "r.toml"]) == 2
+    assert main(["run", "r.toml", "--trust"]) == 2
     err = capsys.readouterr().err
     assert words in err and url in err and err.count("\n") == 1
 
@@ -176,7 +176,7 @@ def test_what_was_paid_for_before_a_fault_is_kept(server: ChatServer, tmp_path: 
     small = "env = {name = 'corridor', test = 3, horizon = 3}\neval = {splits = ['test'], sampling = ['greedy']}\n"
     text = f"arms = ['a']\n{small}endpoint = {{{where}}}\n[players.a]\n"
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
-    words = ["run", str(tmp_path / "r.toml"), "--folder", str(tmp_path / "run")]
+    words = ["run", str(tmp_path / "r.toml"), "--trust", "--folder", str(tmp_path / "run")]
     server.script("right", "right", fault)
     assert main(words) == 2 and capsys.readouterr().err.count("\n") == 1
     paid = [json.dumps(request) for request in server.requests[:2]]
@@ -199,6 +199,6 @@ def test_an_arm_that_asks_a_model_is_not_exported(tmp_path: Path, capsys: Any, s
     player = f"{{base_url = 'http://h/v1', model = 'm', style = '{style}'}}"
     recipe(tmp_path, f"arms = ['a']\nenv.name = 'corridor'\nplayers.a = {player}\n")
     (tmp_path / "r.toml").rename(tmp_path / "recipe.toml")
-    assert main(["export-agent", str(tmp_path), "--arm", "a", "--out", str(tmp_path / "mine")]) == 2
+    assert main(["export-agent", str(tmp_path), "--trust", "--arm", "a", "--out", str(tmp_path / "mine")]) == 2
     assert "the arm 'a' asks m at h, which cannot be exported" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists()

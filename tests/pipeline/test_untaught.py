@@ -119,3 +119,22 @@ def test_wins_of_the_teaching_episodes_are_begun_near_their_end(tmp_path: Path, 
     pipeline.run(asked, tmp_path / "run", "rl")
     lines = (tmp_path / "run/metrics/seed0-rl-no-reflection.jsonl").read_text().splitlines()
     assert any("reverse_distance" in json.loads(line) for line in lines)
+
+
+def test_what_another_run_was_taught_in_the_same_folder_changes_nothing(
+    tmp_path: Path, like: Any, tiny_folder: Any
+) -> None:
+    """`rl.reverse` begins near wins of teaching episodes; an arm that is not taught has none, whatever lies there."""
+    settings = [f"model.source={tiny_folder('gpt2')}", "model.lora_rank=0", "rl.lr=0.01", "rl.reverse=0.5",
+                "rl.curriculum=none", "rl.replay=0", "eval.splits=test"]  # fmt: skip
+    taught, alone = tmp_path / "taught", tmp_path / "alone"
+    pipeline.run(like("arms=sft-no-reflection", *settings), taught, "teach")
+    assert (taught / "episodes/teach-seed0-train.jsonl").is_file()
+    made = []
+    for folder in (taught, alone):
+        pipeline.run(like("arms=rl-only", *settings), folder, "rl")
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        weights = (folder / "checkpoints/seed0/rl-rl-only/model.safetensors").read_bytes()
+        made.append((state["artifacts"]["rl rl-only (seed 0)"]["fingerprint"], weights))
+    assert made[0][0] == made[1][0], "the fingerprint says that both are the same"
+    assert made[0][1] == made[1][1]

@@ -88,7 +88,7 @@ def words_of(played: Sequence[Episode]) -> list[str | None]:
 def test_a_contestant_and_a_reflector_behind_another_server(address: str, instruct: Path, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.replace("URL", address).replace("MODEL", str(instruct)), encoding="utf-8")
-    pipeline.run(load_recipe(path), tmp_path / "run")
+    pipeline.run(load_recipe(path, trust=True), tmp_path / "run")
     rows = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["rows"]
     assert {row["arm"]: row["episodes"] for row in rows} == dict.fromkeys(
         ("sft", "actor", "speaker", "here", "murmur"), 2
@@ -143,5 +143,5 @@ def test_a_local_model_that_cannot_play(
     begin = RECIPE[: RECIPE.index("endpoint =")].replace('"sft", "actor", "speaker", "here", "murmur"', '"here"')
     path = tmp_path / "recipe.toml"
     path.write_text(f"{begin}\n[players.here]\n{table}\n", encoding="utf-8")
-    assert main(["run", str(path), "--folder", str(tmp_path / "run")]) == 2
+    assert main(["run", str(path), "--trust", "--folder", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err

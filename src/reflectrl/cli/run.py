@@ -51,7 +51,8 @@ class Run:
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
     trust: bool = False
-    """Let the recipe's file run code that it names (plug-ins, a model's own code), now and from now on."""
+    """Let the recipe's file run code that it names (plug-ins, a model's own code) and use the addresses and keys that
+    it names, now and from now on."""
 
     until: ClassVar[str] = "report"
 

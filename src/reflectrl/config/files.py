@@ -11,7 +11,7 @@ from typing import Any
 
 from reflectrl.config.folders import read_regular
 from reflectrl.config.recipe import Recipe
-from reflectrl.config.trust import code_in, require
+from reflectrl.config.trust import needing_trust, require
 from reflectrl.config.values import Word, from_dict
 from reflectrl.types import UserError
 
@@ -29,22 +29,22 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) 
     A recipe without a `name` is named after its file. If a key is overridden twice, the later value counts.
 
     Args:
-        trust: allow the file to name code (see `trust.py`), now and from now on.
+        trust: allow the file to name code, addresses and secrets (see `trust.py`), now and from now on.
 
     Raises:
         UserError: the file is missing or no TOML, a key is unknown, a value has the wrong type or range, or the file
-            names code that is neither named in the overrides nor trusted by the user.
+            names code, an address or a secret that is neither named in the overrides nor trusted by the user.
     """
     recipe, data = _read(path, overrides)
-    require(path, code_in(data), trust)
+    require(path, needing_trust(data), trust)
     return recipe
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe that will only be looked at. Do not run it: it may name code that nobody trusts.
+    """Read a recipe that will only be looked at. Do not run it: it may name code and addresses that nobody trusts.
 
     Raises:
-        UserError: as `load_recipe`, except that code needs no trust.
+        UserError: as `load_recipe`, except that nothing needs trust.
     """
     return _read(path, overrides)[0]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from reflectrl.config.learning import RLConfig, SFTConfig, TeachConfig
-from reflectrl.config.rules import Count, Device, FolderName, Listed, Natural, NonNegative, Positive, Range
+from reflectrl.config.rules import Count, Device, FolderName, Listed, Natural, NeedsTrust, NonNegative, Positive, Range
 from reflectrl.plugins import names, resolve
 
 LEAST_CONTEXT = 32
@@ -83,7 +83,7 @@ class ModelConfig:
     shard: bool = False
     """Divide each model among the processes of a launch by torchrun, for models that do not fit one GPU; all then make
     every pass together ([scale.md](scale.md))."""
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, NeedsTrust("code")] = False
     """Let a hub model bring code of its own. Off unless you read that code; in a file, it has to be trusted
     ([trust.md](trust.md))."""
 
@@ -193,8 +193,9 @@ class Recipe:
     """Threads per process; 0 leaves it to torch."""
     processes: Count = 1
     """How many artifacts (of arms and seeds) are made side by side."""
-    engine: str = "local"
-    """Where processes and environment workers run: "local", or on a cluster of "ray" ([scale.md](scale.md))."""
+    engine: Annotated[str, NeedsTrust("code", ("local",))] = "local"
+    """Where processes and environment workers run: "local", on a cluster of "ray" ([scale.md](scale.md)), or as a class
+    "package.module:Class" has it."""
     rank_timeout: Positive = 1800.0
     """If several processes train together: the seconds for which one waits for the others before it gives up."""
     keep_states: Count = 2
@@ -202,7 +203,7 @@ class Recipe:
     none to fall back on."""
     env_workers: Natural = 0
     """Worker processes for the environments of each artifact that is being made; 0 uses the artifact's own process."""
-    env: Mapping[str, Any] = field(default_factory=dict)
+    env: Annotated[Mapping[str, Any], NeedsTrust("code")] = field(default_factory=dict)
     """The environment: its `name`, and the keyword arguments of its class. Text tasks need none."""
     model: ModelConfig = field(default_factory=ModelConfig)
     play: PlayConfig = field(default_factory=PlayConfig)

@@ -20,6 +20,7 @@ HEAD = """# Recipe keys
 A recipe is a TOML file; `reflectrl run RECIPE` fills the folder `runs/NAME`. Every key has a default, so that a recipe
 holds only what it changes. Any key can be set for one run on the command line:
 `reflectrl run taxi --rl.lr 1e-4 --seeds 0,1,2`. With `--dry-run` it prints the whole recipe and runs nothing.
+What names code, an address or a secret may need trust where a file sets it ([trust.md](trust.md)).
 
 This page is made by `make docs` from the dataclasses in `src/reflectrl/config/`, and from those that wings bring.
 """

@@ -1,4 +1,4 @@
-"""Rules for settings, beyond their types: ranges, lists without repetition, names that fit a folder.
+"""Rules for settings, beyond their types: ranges, lists without repetition, names that fit a folder, what needs trust.
 
 A rule is part of the field's type, as in `lr: Annotated[float, Range(above=0)]`, so the dataclass is its own
 specification. `config.values` enforces the rules, and the reference of recipe keys prints them.
@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 
 def keys_of(file: str, table: str) -> tuple[str, ...]:
@@ -69,7 +69,28 @@ class Matching:
         return self.meaning
 
 
-Rule = Range | Listed | Matching
+@dataclass(frozen=True)
+class NeedsTrust:
+    """Mark of a key that a file alone cannot set. `config.trust` reads the marks, and refuses such values in a file.
+
+    Attributes:
+        kind: what a value may do: run code that it names, have an address contacted, have the content of an environment
+            variable sent, or use an account of the user's.
+        harmless: values that do nothing of the kind.
+    """
+
+    kind: Literal["code", "address", "secret", "account"]
+    harmless: tuple[str, ...] = ()
+
+    def holds(self, value: Any) -> bool:
+        """Allow every value: whether it is trusted depends on where it was written."""
+        return True
+
+    def __str__(self) -> str:
+        return "may need trust"
+
+
+Rule = Range | Listed | Matching | NeedsTrust
 
 Count = Annotated[int, Range(least=1)]
 """A whole number of things of which there must be some."""
@@ -85,3 +106,7 @@ FolderName = Annotated[str, Matching(r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*", "a n
 """Text that is one folder's name."""
 Device = Annotated[str, Matching(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", "auto, cpu, mps, cuda or cuda:N")]
 """A torch device, or "auto"."""
+Address = Annotated[str, NeedsTrust("address")]
+"""Where a server is, to which something is sent."""
+Variable = Annotated[str, NeedsTrust("secret")]
+"""Name of an environment variable whose content is sent to a server."""

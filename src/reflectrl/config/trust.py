@@ -1,44 +1,103 @@
-"""Which code a recipe may run: code that the caller names, or that a file names which the caller trusts.
+"""Which code, addresses and secrets of a recipe are used: those that the caller names, or that a trusted file names.
 
-A recipe can name code that is neither part of reflectrl nor installed: a plug-in by import path ("module:Class"), and a
-model's own code (`model.trust_remote_code`). Code that is named on the command line or in Python runs. Code that is
-named by a file (any recipe, also that of a run folder) runs only if the caller has said so once, or has started that
-run on this machine. What is trusted is remembered outside the file's folder, so no folder can declare itself trusted.
+A recipe can name code that is neither part of reflectrl nor installed (a plug-in by import path, a model's own code),
+addresses that are asked, and environment variables whose content is sent there. What is named on the command line or in
+Python is used. What a file names (any recipe, also that of a run folder) is used only if the caller has said so once,
+or has started that run on this machine. What is trusted is remembered outside the file's folder, so no folder can
+declare itself trusted.
+
+A key with a fixed name is declared in its type (`rules.NeedsTrust`). Keys of `env` and of free sections are the
+plug-ins' own, so there the values themselves are looked at.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
 import json
 import os
 import re
 import shlex
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from reflectrl.config.recipe import brought
+from reflectrl.config.recipe import Recipe, brought
+from reflectrl.config.rules import NeedsTrust
 from reflectrl.config.values import FreeSection, Word
 from reflectrl.types import UserError
 
 SLOTS = ("name", "id", "use")
-"""Keys whose values are looked up as names: if such a value contains a ":", it is an import path."""
-IMPORT_PATH = re.compile(r"[^\s/\\:]+:(?!//|\\)\S+")
+"""Free keys whose values are looked up as names: if such a value contains a ":", it is an import path."""
+IMPORT_PATH = re.compile(r"\s*[^\s/\\:]+:(?!//|\\)\S.*", re.DOTALL)
 """What an import path looks like anywhere else, for instance in an argument of an environment."""
+ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]*://.*", re.DOTALL | re.IGNORECASE)
+"""What an address looks like in a free section."""
 REMOTE_CODE = "model.trust_remote_code"
+WANTS = {
+    "code": "run code",
+    "address": "contact an address",
+    "secret": "send the content of an environment variable",
+    "account": "use an account of yours",
+}
+"""What a file wants that names something of a kind, in words."""
 
 
-def code_in(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The foreign code that a recipe's plain values name: dotted key → name.
+class Named(NamedTuple):
+    """Something that a recipe names and that needs trust: its kind, as in `NeedsTrust`, and the value in words."""
 
-    Left out are names that were typed on the command line (each is a `Word`), and names within reflectrl.
+    kind: str
+    value: str
+
+
+def needing_trust(recipe: Mapping[str, Any]) -> dict[str, Named]:
+    """Find what needs trust among a recipe's plain values: dotted key → what it names.
+
+    Left out is what was typed on the command line (each such value is a `Word`), and names within reflectrl.
     """
-    model = recipe.get("model", {})
-    free = ["env", *(name for name, kind in brought().items() if issubclass(kind, FreeSection) and kind.names_code)]
-    found = {key: name for section in free for key, name in _named(recipe.get(section, {}), section)}
-    if model.get("trust_remote_code") and not isinstance(model["trust_remote_code"], Word):
-        found[REMOTE_CODE] = f"true (the own code of model {' and '.join(_sources(model))})"
-    return found
+    return dict(_declared(Recipe, recipe, ""))
+
+
+def _declared(kind: type, table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Named]]:
+    """Go through a table whose keys are the fields of a dataclass."""
+    hints = typing.get_type_hints(kind, include_extras=True) | (brought() if kind is Recipe else {})
+    for name, value in table.items():
+        hint, key = hints.get(name), f"{prefix}{name}"
+        marks = [rule for rule in getattr(hint, "__metadata__", ()) if isinstance(rule, NeedsTrust)]
+        if isinstance(value, Word) or hint is None:
+            continue
+        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            yield from _declared(typing.cast(type, hint), value, f"{key}.")
+        elif isinstance(hint, type) and issubclass(hint, FreeSection):
+            yield from _in_section(hint, value, key)
+        elif marks and isinstance(value, Mapping):
+            yield from _free(value, key)
+        elif marks and (named := _marked(marks[0], value, key, table)):
+            yield key, named
+
+
+def _in_section(section: type[FreeSection], value: Any, key: str) -> Iterator[tuple[str, Named]]:
+    """Go through a section with keys of the user's own: free values, or tables of known keys."""
+    if section.tables is None:
+        yield from _free(value, key)
+        return
+    for name, table in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(table, Mapping):
+            yield from _declared(section.tables, table, f"{key}.{name}.")
+
+
+def _marked(mark: NeedsTrust, value: Any, key: str, table: Mapping[str, Any]) -> Named | None:
+    """Say what the value of a marked key names; None where it is harmless."""
+    if value is True:
+        return Named(mark.kind, f"true (the own code of model {' and '.join(_sources(table))})")
+    items = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+    named = [str(item) for item in items if item and not isinstance(item, Word) and item not in mark.harmless]
+    if mark.kind == "code":
+        named = [name for name in named if _is_foreign(name, looked_up=True)]
+    return Named(mark.kind, ",".join(named)) if named else None
 
 
 def _sources(model: Mapping[str, Any]) -> list[str]:
@@ -46,59 +105,87 @@ def _sources(model: Mapping[str, Any]) -> list[str]:
     return [repr(name) for name in dict.fromkeys(given or ["scratch"])]
 
 
-def _named(value: Any, key: str) -> Iterator[tuple[str, str]]:
+def _free(value: Any, key: str) -> Iterator[tuple[str, Named]]:
+    """Go through values whose keys are arguments of plug-ins."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if not isinstance(item, Word):
-                yield from _named(item, f"{key}.{name}")
+                yield from _free(item, f"{key}.{name}")
                 if _is_foreign(name, looked_up=True):  # of a reward, the key itself may be the import path
-                    yield f"{key}.{name}", name
+                    yield f"{key}.{name}", Named("code", name)
     elif isinstance(value, list | tuple):
         for i, item in enumerate(value):
-            yield from _named(item, f"{key}[{i}]")
-    elif isinstance(value, Word) or not isinstance(value, str):
-        return
-    elif _is_foreign(value, looked_up=key.rpartition(".")[2] in SLOTS):
-        yield key, value
+            yield from _free(item, f"{key}[{i}]")
+    elif isinstance(value, str) and not isinstance(value, Word) and (kind := _kind_of(value, key.rpartition(".")[2])):
+        yield key, Named(kind, value)
+
+
+def _kind_of(value: str, name: str) -> str:
+    """Say what a text under a free key is: "code", "address", "secret", or "" for what needs no trust."""
+    if value and (name == "base_url" or (ADDRESS.fullmatch(value) and not is_loopback(_host(value)))):
+        return "address"
+    if value and name.endswith("_env"):
+        return "secret"
+    return "code" if _is_foreign(value, looked_up=name in SLOTS) else ""
 
 
 def _is_foreign(name: str, looked_up: bool) -> bool:
     return bool(":" in name if looked_up else IMPORT_PATH.fullmatch(name)) and not name.startswith("reflectrl.")
 
 
-def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: bool = True) -> None:
-    """Refuse code that a file names, unless the file is trusted.
+def _host(address: str) -> str:
+    """Return the host of an address; "" where clients could differ about it."""
+    try:
+        return "" if re.search(r"[\s\\]", address) else urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str | None) -> bool:
+    """Tell whether a host is this machine's loopback, by its name alone: nothing is looked up."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: bool = True) -> None:
+    """Refuse what a file names, unless the file is trusted.
 
     Args:
-        code: the code it names, as `code_in` returns it.
+        named: what it names, as `needing_trust` returns it.
         trust: whether the caller trusts it; this is remembered.
-        typed: whether the verb has options for recipe keys, so that the caller could name the code there instead.
+        typed: whether the verb has options for recipe keys, so that the caller could name it there instead.
 
     Raises:
-        UserError: it is not trusted; names the code, and how to allow it.
+        UserError: it is not trusted; says what the file names, and how to allow it.
     """
     if trust:
-        remember(file, code)
+        remember(file, named)
         return
-    unknown = {key: name for key, name in code.items() if f"{key} = {name}" not in _read().get(_key(file), ())}
+    trusted = _read().get(_key(file), ())
+    unknown = {key: one for key, one in named.items() if _noted(key, one) not in trusted}
     if not unknown:
         return
-    what = ", ".join(f"{key} = {name}" for key, name in unknown.items())
+    wishes = [
+        f"{words}: {', '.join(f'{key} = {one.value}' for key, one in unknown.items() if one.kind == kind)}"
+        for kind, words in WANTS.items()
+        if any(one.kind == kind for one in unknown.values())
+    ]
     ways = "say so once with --trust"
     if typed and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
-        options = (f"--{key} {shlex.quote(name.partition(' (')[0])}" for key, name in unknown.items())
+        options = (f"--{key} {shlex.quote(one.value.partition(' (')[0])}" for key, one in unknown.items())
         ways += f", or name it yourself: {' '.join(options)}"
-    raise UserError(f"{file} wants to run code: {what}; if you trust it, {ways}")
+    raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {ways}")
 
 
-def remember(file: Path, code: Mapping[str, str]) -> None:
-    """Remember that the caller trusts this code in this file. If it cannot be saved, the caller is asked again."""
-    if not code:
+def remember(file: Path, named: Mapping[str, Named]) -> None:
+    """Remember that the caller trusts this in this file. If it cannot be saved, the caller is asked again."""
+    if not named:
         return
     before = _read()
-    known = before | {
-        _key(file): sorted({*before.get(_key(file), ()), *(f"{key} = {name}" for key, name in code.items())})
-    }
+    notes = sorted({*before.get(_key(file), ()), *(_noted(key, one) for key, one in named.items())})
+    known = before | {_key(file): notes}
     if known == before:
         return
     path = _notes()
@@ -113,17 +200,21 @@ def remember(file: Path, code: Mapping[str, str]) -> None:
             raise
 
 
+def _noted(key: str, one: Named) -> str:
+    return f"{key} = {one.value}"
+
+
 def _key(file: Path) -> str:
     return str(file.expanduser().resolve())
 
 
 def _notes() -> Path:
-    """`reflectrl/trusted.json` in $XDG_CONFIG_HOME, which is ~/.config if not set."""
+    """Return `reflectrl/trusted.json` in $XDG_CONFIG_HOME, which is ~/.config if not set."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "reflectrl" / "trusted.json"
 
 
 def _read() -> dict[str, list[str]]:
-    """File → the code that is trusted in it; empty if the notes are missing or damaged."""
+    """Read the notes: file → what is trusted in it; empty if they are missing or damaged."""
     try:
         found = json.loads(_notes().read_text(encoding="utf-8"))
         return {str(file): list(code) for file, code in found.items()}

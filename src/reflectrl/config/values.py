@@ -44,10 +44,11 @@ class FreeSection(dict[str, Any]):
     """A section with arbitrary keys, such as [rewards]: names of plug-ins, each with a number or arguments.
 
     Attributes:
-        names_code: whether its keys and values may name plug-ins, so that a file with such a section must be trusted.
+        tables: type of its values where each is a table of known keys; None where keys and values are free, so that
+            they may name plug-ins and whatever else needs trust in a file.
     """
 
-    names_code = True
+    tables: type | None = None
 
 
 def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:

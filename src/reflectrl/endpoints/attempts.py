@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import ipaddress
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -181,14 +180,6 @@ def bounded_client() -> type[Any]:
                     await response.aclose()
 
     return Bounded
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a host is this machine's loopback, by its name alone: nothing is looked up."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 @cache

@@ -14,12 +14,12 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from reflectrl.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of, why_silent
-from reflectrl.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop, is_loopback
+from reflectrl.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop
 from reflectrl.endpoints.config import EndpointConfig, require_address
 from reflectrl.endpoints.journal import Cost, Journal
+from reflectrl.endpoints.secrets import http_settings, masked
 from reflectrl.plugins import one_line
 from reflectrl.prompts.messages import folded
 from reflectrl.terminal import note_once
@@ -187,7 +187,7 @@ class Endpoint:
             client = self._client.with_options(max_retries=most - made)
             try:
                 answer = await client.chat.completions.create(**self._request(ask))
-                text = text_of(answer)
+                text = masked(text_of(answer), self._key)
                 break
             except (self._errors.OpenAIError, *UNREADABLE) as error:
                 made = max(made + 1, attempts.made)
@@ -203,8 +203,8 @@ class Endpoint:
     def _opened(self) -> Any:
         """The openai client, over an HTTP client that keeps to the bounds."""
         config = self.config
-        here = is_loopback(urlsplit(config.base_url).hostname)  # never through a proxy, which might be elsewhere
-        http = bounded_client()(self._gate, config, timeout=config.timeout, follow_redirects=False, trust_env=not here)
+        settings = http_settings(config.base_url, self._key, config.timeout, config.api == "azure")
+        http = bounded_client()(self._gate, config, **settings)
         shared: dict[str, Any] = {
             "api_key": self._key or "none", "timeout": config.timeout, "max_retries": config.retries,
             "http_client": http,
@@ -232,7 +232,9 @@ class Endpoint:
             went = "cannot connect" if "Connect" in type(cause).__name__ else "the connection broke"
             return f"{went} ({one_line(cause)})"
         if isinstance(error, self._errors.APIStatusError):
-            complaint = shown_complaint(getattr(error, "body", None), [one["content"] for one in ask.messages])
+            complaint = shown_complaint(
+                masked(getattr(error, "body", None), self._key), [one["content"] for one in ask.messages]
+            )
             named = "the server answers with an error" if attempts.unnumbered else f"error {status}"
             refuses_system = NO_SYSTEM.search(complaint) and not self.config.fold_system
             hint = "; fold_system = true does without that role" if refuses_system else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from reflectrl.config.rules import Count, Natural, NonNegative, Positive
+from reflectrl.config.rules import Address, Count, Natural, NonNegative, Positive, Variable
 from reflectrl.config.values import FreeSection, from_dict
 from reflectrl.types import UserError
 
@@ -29,11 +29,11 @@ class EndpointConfig:
 
     stays_behind = True  # an exported agent asks nobody
 
-    base_url: str = ""
+    base_url: Address = ""
     """Where the API begins, such as "http://127.0.0.1:8000/v1"; of Azure, the resource's address."""
     model: str = ""
     """The server's name for the model; of Azure, the deployment's."""
-    key_env: str = ""
+    key_env: Variable = ""
     """Name of the environment variable that holds the key; empty where the server asks for none."""
     api: Literal["openai", "azure"] = "openai"
     """Which client speaks to it: that for OpenAI and all servers compatible with it, or that for Azure."""
@@ -213,7 +213,7 @@ class Players(FreeSection):
     """
 
     stays_behind = True
-    names_code = False  # "llama3:8b" is a model, not an import path
+    tables = PlayerConfig
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         super().__init__(given or {})

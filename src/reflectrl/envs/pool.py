@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from reflectrl.envs.base import TextEnv
 from reflectrl.envs.workers import PATIENCE, MakeEnv, RemoteEnv, Worker
-from reflectrl.plugins import one_line, resolve
+from reflectrl.plugins import one_line, resolve_engine
 from reflectrl.types import UserError
 
 Answer = TypeVar("Answer")
@@ -42,7 +42,7 @@ class EnvPool:
     def __init__(self, make_env: MakeEnv, workers: int = 0, engine: str = "local") -> None:
         if workers:
             _require_picklable(make_env)
-        self._start = Worker if engine == "local" else resolve("engines", engine).env_worker
+        self._start = Worker if engine == "local" else resolve_engine(engine).env_worker
         self.make_env, self.workers = make_env, workers
         self._idle: list[TextEnv] = []
         self._made = 0

@@ -39,7 +39,7 @@ class ExportAgent:
     public: bool = False
     """Let everybody see what is pushed; otherwise it is private."""
     trust: bool = False
-    """Let the run's recipe use code that it names, now and from now on."""
+    """Let the run's recipe use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Write the folder, and say what it holds."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reflectrl.config import Recipe, read_recipe, to_toml
 from reflectrl.config.folders import locked, no_link, refuse_links
-from reflectrl.config.trust import code_in, remember
+from reflectrl.config.trust import needing_trust, remember
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.models.lm import CARD
 from reflectrl.pipeline.artifacts import Graph, State, refuse_other_settings
@@ -109,7 +109,7 @@ def alone(folder: Path) -> Iterator[None]:
 def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
-    From now on, the code that the recipe names is trusted in this folder, since it was trusted before the run began.
+    From now on, what the recipe names is trusted in this folder, since it was trusted before the run began.
 
     Args:
         tasks: the digest of the environment's tasks, which has to stay the same.
@@ -131,5 +131,5 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
         raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another --folder")
     state.tasks = tasks or state.tasks
     write_text(path, to_toml(recipe))
-    remember(path, code_in(recipe.plain()))
+    remember(path, needing_trust(recipe.plain()))
     return state

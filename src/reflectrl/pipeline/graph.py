@@ -132,8 +132,9 @@ class Plan:
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
         inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
-            inputs += [planner("log")(self)] if self.recipe.rl.replay_log else []
-            if self.recipe.rl.reverse and (self.is_taught or self.recipe.teach.by == "log"):
+            config = replace(self.recipe.rl, **arm.rl)
+            inputs += [planner("log")(self)] if config.replay_log else []
+            if config.reverse and (self.is_taught or self.recipe.teach.by == "log"):
                 inputs.append(self.teaching("train"))  # wins from whose ends to begin
             sections = [section for section in self.recipe.sections.values() if hasattr(section, "rl_settings")]
             further = [key for section in sections for key in section.rl_settings(self.recipe)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.config import Recipe, read_recipe
-from reflectrl.config.trust import REMOTE_CODE, code_in, require
+from reflectrl.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.envs import make
 from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.lm import LanguageModel
@@ -30,11 +30,12 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     """Load the acting player (greedy) and the reflector of an arm, from a run folder or an exported agent's folder.
 
     Args:
-        trust: allow the run's models to run code of their own, if its recipe asks for that. The environment is not
-            concerned: the caller brings it.
+        trust: allow the run's models to run code of their own, and the arm to ask the servers that the recipe names.
+            The environment is not concerned: the caller brings it.
 
     Raises:
-        UserError: there is no such run or arm, the arm is not trained yet, or its models' code is not trusted.
+        UserError: there is no such run or arm, the arm is not trained yet, or what its models or servers need is not
+            trusted.
     """
     path = folder / "recipe.toml"
     if not path.is_file():
@@ -46,7 +47,11 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
     ]
     told = any(recipe.model.source_of(role) != "scratch" for role in base)  # by the environment's class
     wanted = (REMOTE_CODE, "env.name") if told else (REMOTE_CODE,)
-    needed = {key: name for key, name in code_in(recipe.plain()).items() if key in wanted}
+    needed = {
+        key: one
+        for key, one in needing_trust(recipe.plain()).items()
+        if key in wanted or (row.players and one.kind in ("address", "secret"))
+    }
     require(path, needed, trust, typed=False)
     run = RunFolder(folder)
     if (folder / CARD).exists():

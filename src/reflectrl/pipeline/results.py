@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
-import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.episodes import read_episodes
 from reflectrl.evaluation import Row, rows_of, summarise
+from reflectrl.git import Commits, is_clone
 from reflectrl.learn.checkpoint import write_text
 from reflectrl.pipeline.arms import Arm
 from reflectrl.pipeline.artifacts import Artifact
@@ -89,17 +92,41 @@ def _essence(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the checkout, with "+" if there are uncommitted changes; without a checkout, the version."""
+    """Return the commit of reflectrl's own checkout, with "+" if the package differs from it; else the version.
+
+    A repository that merely encloses the installed package is somebody else's, and is not read.
+    """
     from reflectrl import __version__
 
-    def git(*words: str) -> str:
-        here = Path(__file__).resolve().parent
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    package = Path(__file__).resolve().parents[1]
+    root = package.parents[1]
+    if _is_own_checkout(root) and is_clone(root):
+        with suppress(UserError), Commits(root) as commits:
+            below = package.relative_to(root).as_posix()
+            if digests := commits.digests(commits.head, f"{below}/"):
+                unchanged = all(_holds(root / path, digest) for path, digest in digests.items())
+                return commits.head[:12] + ("" if unchanged else "+")
+    return f"version {__version__}"
 
+
+def _is_own_checkout(root: Path) -> bool:
+    """Tell whether a folder is a checkout of reflectrl, and not of a project that has a copy of it."""
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return f"version {__version__}"
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+        return bool(project.get("name") == "reflectrl")
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Tell whether a file holds what git knows by a digest, whatever ends its lines."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    kind = hashlib.sha1 if len(digest) == 40 else hashlib.sha256
+    forms = (data, data.replace(b"\r\n", b"\n"))
+    return any(kind(b"blob %d\0" % len(form) + form).hexdigest() == digest for form in forms)
 
 
 def hardware() -> str:

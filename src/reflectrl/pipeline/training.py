@@ -127,8 +127,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
 def base(context: Context, artifact: Artifact, tick: Tick) -> None:
     """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
     seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
-    is_taught = any(key.startswith("teach ") for key in artifact.inputs)
-    texts, choices = _corpus(taught if is_taught else context.run.random_play(seed))
+    texts, choices = _corpus(taught if has_teaching(artifact) else context.run.random_play(seed))
     if context.recipe.teach.reflections == "outcomes":
         texts += sample_outcomes(context.recipe, taught)
     config, init = context.recipe.model, named_seed(seed, "init")
@@ -140,6 +139,11 @@ def base(context: Context, artifact: Artifact, tick: Tick) -> None:
 
     write_folder(context.run.checkpoint(seed, BASE), fill)
     tick(1, 1, f"labels for {choices} actions, a context of {made[0]} tokens")
+
+
+def has_teaching(artifact: Artifact) -> bool:
+    """Tell whether an artifact is made from teaching episodes."""
+    return any(key.startswith("teach ") for key in artifact.inputs)
 
 
 def _corpus(path: Path) -> tuple[list[str], int]:
@@ -226,8 +230,10 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
     reflector = make_reflector(recipe, reflector_lm) if reflector_lm is not None else None
     seen = with_reflections if arm.reflector else without_reflections  # of the log, as this arm would have seen it
     logged = list(seen(read_episodes(run.log(seed)))) if config.replay_log else []
-    taught = run.teach(seed, "train")
-    shown = [one for one in read_episodes(taught) if one.success] if config.reverse and taught.is_file() else []
+    # Another run of this folder may have left teaching episodes there. They are read only if the plan lists them, since
+    # only then the fingerprint depends on them.
+    shows_wins = config.reverse and has_teaching(artifact)
+    shown = [one for one in read_episodes(run.teach(seed, "train")) if one.success] if shows_wins else []
     learner, rl_seed = run.learner(seed, name), named_seed(seed, name)
     with (
         EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs,

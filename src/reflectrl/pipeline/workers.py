@@ -27,7 +27,7 @@ from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.metrics import listening
 from reflectrl.pipeline.progress import Board, Tick
-from reflectrl.plugins import resolve
+from reflectrl.plugins import one_line, resolve_engine
 from reflectrl.types import UserError, named_seed
 
 if TYPE_CHECKING:
@@ -102,7 +102,15 @@ class Workers:
 
     def _open(self) -> Engine:
         recipe = self.context.recipe
-        return Processes(recipe) if recipe.engine == "local" else resolve("engines", recipe.engine)(recipe)
+        if recipe.engine == "local":
+            return Processes(recipe)
+        made = resolve_engine(recipe.engine)
+        try:
+            return made(recipe)
+        except UserError:
+            raise
+        except Exception as error:  # a plug-in may raise anything
+            raise UserError(f"engine {recipe.engine!r} cannot be started: {one_line(error)}") from error
 
     def __enter__(self) -> Workers:
         return self

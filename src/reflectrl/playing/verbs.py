@@ -39,7 +39,8 @@ class Play:
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of the episode."""
     trust: bool = False
-    """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
+    """Let the run's models bring code of their own, and its players behind endpoints ask the servers that its recipe
+    names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Play, and say how each episode ended."""

@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from reflectrl.endpoints.answers import complaint_of
-from reflectrl.endpoints.attempts import honest_client, in_loop, is_loopback
+from reflectrl.endpoints.attempts import honest_client, in_loop
 from reflectrl.endpoints.client import UNREADABLE
 from reflectrl.endpoints.config import EndpointConfig
+from reflectrl.endpoints.secrets import http_settings, masked
 from reflectrl.plugins import one_line
 from reflectrl.remote.config import RolloutsConfig
 from reflectrl.types import UserError
@@ -118,13 +118,12 @@ class Servers:
             async with self._free[place], asyncio.timeout(settings.timeout * (settings.retries + 1)):
                 if method == "GET":
                     return await client.get(path, cast_to=kind)
-                return await client.post(path, body=body, cast_to=kind)
+                return masked(await client.post(path, body=body, cast_to=kind), self._key)
         except (TimeoutError, *UNREADABLE, self._openai.OpenAIError) as error:
             raise self._failure(place, self._explain(error, path)) from None
 
     def _opened(self, address: str) -> Any:
-        here = is_loopback(urlsplit(address).hostname)  # never through a proxy, which might be elsewhere
-        http = honest_client()(timeout=self.settings.timeout, follow_redirects=False, trust_env=not here)
+        http = honest_client()(**http_settings(address, self._key, self.settings.timeout))
         return self._openai.AsyncOpenAI(
             base_url=address, api_key=self._key or "none", timeout=self.settings.timeout,
             max_retries=self.settings.retries, http_client=http,
@@ -156,7 +155,7 @@ class Servers:
             why = "it is nested too deep" if isinstance(error, RecursionError) else type(error).__name__
             return f"the answer cannot be read ({why})"
         hint = "; of vLLM: --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if error.status_code == 404 else ""
-        complaint = " ".join(complaint_of(error.body).split())[:300]
+        complaint = " ".join(complaint_of(masked(error.body, self._key)).split())[:300]
         return f"error {error.status_code} from {path}{f': {complaint}' if complaint else ''}" + (
             hint if "adapter" in path else ""
         )

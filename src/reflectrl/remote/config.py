@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from reflectrl.config.rules import Count, Natural, Positive
+from reflectrl.config.rules import Count, Natural, NeedsTrust, Positive, Variable
 from reflectrl.endpoints.config import EndpointConfig
 from reflectrl.types import UserError
 
@@ -22,7 +22,7 @@ class RolloutsConfig:
 
     stays_behind = True  # an exported agent asks nobody
 
-    servers: tuple[str, ...] = ()
+    servers: Annotated[tuple[str, ...], NeedsTrust("address")] = ()
     """Where their APIs begin, such as ["http://127.0.0.1:8000/v1"]; requests go to them by turns. They read the run
     folder under the same path as the run."""
     policy: bool = True
@@ -32,7 +32,7 @@ class RolloutsConfig:
     every: Count = 1
     """Updates after which the servers get the policy's new weights; they get them before every evaluation as well.
     Above 1, episodes come from older weights than those that learn (their lag), so `rl.algorithm` needs a ratio."""
-    key_env: str = ""
+    key_env: Variable = ""
     """Name of the environment variable that holds the servers' key; empty where they ask for none."""
     timeout: Positive = 120.0
     """Seconds that an answer may take."""

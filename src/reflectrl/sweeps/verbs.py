@@ -73,7 +73,7 @@ class Sweep:
     dry_run: bool = False
     """Say which runs there would be; run nothing."""
     trust: bool = False
-    """Let the recipe's file run code that it names, now and from now on."""
+    """Let the recipe's file use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Make what is missing of every run. One that fails is passed over, and named in the end."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from reflectrl.config.rules import Count, Natural, NonNegative, Positive, Share
+from reflectrl.config.rules import Count, Natural, NeedsTrust, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
@@ -45,7 +45,9 @@ class AlarmsConfig:
 class WatchConfig:
     """Trackers that are told of every line of metrics. Nothing is contacted unless it is named here."""
 
-    trackers: tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...] = ()
+    trackers: Annotated[
+        tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...], NeedsTrust("account", ("tensorboard",))
+    ] = ()
     """tensorboard, trackio, wandb, mlflow: as many as you like; each is an extra of its own."""
     project: str = "reflectrl"
     """What the runs are filed under, where a tracker has projects or experiments."""

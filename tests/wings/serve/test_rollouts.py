@@ -252,7 +252,7 @@ TRAINED = "checkpoints/seed0/rl-reflect-rl/model.safetensors"
 @pytest.fixture(scope="session")
 def undisturbed(root: Path, running: Running) -> Path:
     """A run of that recipe."""
-    pipeline.run(load_recipe(written(root / "undisturbed", running.url), ()), root / "undisturbed")
+    pipeline.run(load_recipe(written(root / "undisturbed", running.url), trust=True), root / "undisturbed")
     return root / "undisturbed"
 
 
@@ -265,7 +265,7 @@ def written(folder: Path, url: str) -> Path:
 
 def begin(recipe: Path, folder: Path, **env: str) -> subprocess.Popen[str]:
     """The command of a run, in a process of its own."""
-    words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--folder", str(folder)]
+    words = [sys.executable, "-m", "reflectrl", "run", str(recipe), "--trust", "--folder", str(folder)]
     return subprocess.Popen(words, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -56,7 +56,7 @@ def test_teach_sft_rl_and_eval_with_a_teacher_behind_an_address(tmp_path: Path) 
         server.reply = reply
         path = tmp_path / "recipe.toml"
         path.write_text(RECIPE.replace("URL", server.url), encoding="utf-8")
-        pipeline.run(load_recipe(path), tmp_path / "run")
+        pipeline.run(load_recipe(path, trust=True), tmp_path / "run")
     taught = list(read_episodes(tmp_path / "run/episodes/teach-seed0-train.jsonl"))
     assert len(taught) == 6 and all(episode.success for episode in taught)
     assert {step.reflection for episode in taught for step in episode.steps if step.label == "positive"} == {

@@ -38,7 +38,7 @@ class ExportBrowser:
     runtime: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """A folder node_modules with the packages, for machines without npm or network."""
     trust: bool = False
-    """Let the run's recipe use code that it names, now and from now on."""
+    """Let the run's recipe use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Write the page, and say how large it is and how to open it."""

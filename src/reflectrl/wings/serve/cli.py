@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from reflectrl.endpoints.attempts import is_loopback
+from reflectrl.config.trust import is_loopback
 from reflectrl.plugins import suggestion
 from reflectrl.terminal import printable_line
 from reflectrl.types import UserError

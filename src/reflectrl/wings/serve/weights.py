@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from reflectrl.config import ModelConfig, read_recipe
-from reflectrl.config.trust import REMOTE_CODE, code_in, require
+from reflectrl.config.trust import REMOTE_CODE, needing_trust, require
 from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
@@ -80,7 +80,7 @@ class Weights:
             path = parent / "recipe.toml"
             if parent.is_relative_to(self.root) and path.is_file():
                 recipe = read_recipe(path)
-                code = {key: value for key, value in code_in(recipe.plain()).items() if key == REMOTE_CODE}
+                code = {key: one for key, one in needing_trust(recipe.plain()).items() if key == REMOTE_CODE}
                 require(path, code, self.trust, typed=False)
                 return recipe.model
         return ModelConfig()

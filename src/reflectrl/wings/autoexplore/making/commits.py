@@ -1,22 +1,20 @@
 """Questions from a clone's history: what a commit says that it does, asked before it was done.
 
 Commits that change a single source file and say why are taken, and asked about the tree of their parent: the question
-is what the commit was made for, and its file the answer. git runs as a process of its own, with fixed arguments.
+is what the commit was made for, and its file the answer.
 """
 
 from __future__ import annotations
 
-import io
 import random
 import re
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from reflectrl.git import Commits, is_clone
 from reflectrl.types import UserError, named_seed
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.english import participle, phrases, plain, said, shortened, third
@@ -33,7 +31,6 @@ MOST_WORDS = 14
 """So many words of a message are asked about."""
 REWORDED = 0.25
 """Share of a message's words that are replaced."""
-_GIT_SECONDS = 120
 _SOURCES = re.compile(
     r".*\.(?:py|pyx|js|jsx|ts|tsx|go|rs|rb|java|kt|c|h|cc|cpp|hpp|cs|php|swift|scala|lua|sh|jl|r|ex|hs)", re.I
 )
@@ -69,13 +66,8 @@ class Asked:
     questions: list[Question] = field(default_factory=list)
 
 
-def is_clone(root: Path) -> bool:
-    """Whether a folder is a git clone, and git is installed."""
-    return (root / ".git").exists() and shutil.which("git") is not None
-
-
 def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed: int) -> Asked:
-    """Ask about a clone's commits.
+    """Ask about a clone's commits; of a folder that is no clone, nothing.
 
     Args:
         entry: the clone in the library.
@@ -85,16 +77,19 @@ def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed:
         seed: decides which commits, and the wording.
     """
     rng = random.Random(named_seed("autoexplore-commits", seed, entry.name))
-    found = [commit for commit in telling_commits(root) if commit.path]
     asked = Asked()
-    for commit in rng.sample(found, len(found)):
-        if len(asked.trees) == most:
-            break
-        _ask(entry, root, trees, commit, rng, asked)
+    if not is_clone(root):
+        return asked
+    found = [commit for commit in telling_commits(root) if commit.path]
+    with Commits(root) as commits:
+        for commit in rng.sample(found, len(found)):
+            if len(asked.trees) == most:
+                break
+            _ask(entry, commits, trees, commit, rng, asked)
     return asked
 
 
-def _ask(entry: RepoEntry, root: Path, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
+def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
     """Add a commit's question and its parent's tree, if it is a task there."""
     question = question_of_message(commit.message, rng)
     if question is None:
@@ -103,7 +98,7 @@ def _ask(entry: RepoEntry, root: Path, trees: Path, commit: Commit, rng: random.
     folder = trees / name
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        _write_tree(root, f"{commit.sha}^", folder)
+        commits.write_tree(f"{commit.sha}^", folder)
         repository = Repository.open(folder)
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
@@ -119,7 +114,8 @@ def _ask(entry: RepoEntry, root: Path, trees: Path, commit: Commit, rng: random.
 def telling_commits(root: Path) -> Iterator[Commit]:
     """The latest commits that change one source file, tests aside, and say what for."""
     shape = ("--no-merges", "--no-renames", "--name-status", "-z", "--format=%x01%H%x02%s%x02")
-    log = _git(root, "log", f"--max-count={LOOKED_AT}", *shape)
+    with Commits(root) as commits:
+        log = commits.run("log", f"--max-count={LOOKED_AT}", *shape, commits.head)
     for record in log.decode("utf-8", "replace").split("\x01")[1:]:
         sha, message, names = record.split("\x02", 2)
         fields = [name for name in names.strip("\0\n").split("\0") if name]
@@ -151,28 +147,3 @@ def question_of_message(message: str, rng: random.Random) -> str | None:
 def _about_trouble(trouble: str, rng: random.Random) -> str | None:
     trouble = reworded(shortened(trouble, MOST_WORDS), rng, REWORDED)
     return tidy(rng.choice(phrases("fixing")).format(what=trouble)) if len(trouble.split()) > 2 else None
-
-
-def _write_tree(root: Path, tree: str, folder: Path) -> None:
-    """Write the files of a tree into a new folder, as `git archive` gives them."""
-    data = _git(root, "archive", "--format=tar", tree)
-    folder.mkdir(parents=True)
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            members = [member for member in tar if member.isdir() or member.isreg()]
-            tar.extractall(folder, members=members, filter="data")
-    except (tarfile.TarError, OSError) as error:
-        raise UserError(f"{root}: {tree} cannot be written: {error}") from error
-
-
-def _git(root: Path, *words: str) -> bytes:
-    """What git prints. Nothing that the repository configures is run: no hooks, no pager, no file system monitor."""
-    safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "tar.umask=0022", "--no-pager")
-    command = ["git", *safe, "-C", str(root), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_SECONDS, stdin=subprocess.DEVNULL, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"{root}: git cannot be run: {error}") from error
-    if done.returncode:
-        raise UserError(f"{root}: git says: {' '.join(done.stderr.decode('utf-8', 'replace').split())}")
-    return done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 from reflectrl.envs.base import SPLITS, divide
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import QUESTIONS, Library, RepoEntry
-from reflectrl.wings.autoexplore.making.commits import commit_questions, is_clone
+from reflectrl.wings.autoexplore.making.commits import commit_questions
 from reflectrl.wings.autoexplore.making.imported import by_repo, matched
 from reflectrl.wings.autoexplore.making.repositories import entries, write_entries
 from reflectrl.wings.autoexplore.making.rewording import leaks
@@ -57,7 +57,7 @@ def make_questions(
         questions, refused = writer(entry.name, library.repository(entry.name), entry.licence)
         dropped += refused
         found[entry.split] += questions
-        if commits and is_clone(library.root(entry.name)):
+        if commits:
             asked = commit_questions(entry, library.root(entry.name), store / "repos", commits, seed)
             trees += asked.trees
             found[entry.split] += asked.questions

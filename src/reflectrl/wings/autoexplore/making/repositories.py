@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from reflectrl.git import head_of
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import REPOS, Library, RepoEntry
 from reflectrl.wings.autoexplore.making.archives import unpack
@@ -136,11 +137,5 @@ def require_fit(repository: Repository) -> None:
 
 
 def _version(root: Path) -> str:
-    """The commit that is checked out, as far as a look into `.git` tells."""
-    try:
-        head = (root / ".git" / "HEAD").read_text(encoding="ascii").strip()
-        if head.startswith("ref: "):
-            head = (root / ".git" / head.removeprefix("ref: ")).read_text(encoding="ascii").strip()
-        return head[:12]
-    except (OSError, ValueError):
-        return ""
+    """Return the commit that is checked out; "" where there is none."""
+    return (head_of(root) or "")[:12]
