@@ -111,9 +111,9 @@ class _Cells:
                 at_N[starts[i] : starts[i + 1]] = cells + row * wide + np.arange(len(blocks[i].ids))
             cells += len(group) * wide
             self._shapes.append((len(group), wide))
-        token_C, padding_C = np.zeros(cells, np.int64), np.ones(cells, np.int64)
-        token_C[at_N], padding_C[at_N] = np.arange(starts[-1]), 0
-        self._at_N, self._token_C, padding_C = to_device(device, at_N, token_C, padding_C)
+        token_C, is_padding_C = np.zeros(cells, np.int64), np.ones(cells, np.int64)
+        token_C[at_N], is_padding_C[at_N] = np.arange(starts[-1]), 0
+        self._at_N, self._token_C, padding_C = to_device(device, at_N, token_C, is_padding_C)
         """The cell of each token, and the token of each cell."""
         self._padding_C = padding_C.bool()
 
