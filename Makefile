@@ -8,7 +8,10 @@ STAMP := .venv/.installed
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install reflectrl in it, with the tools of a developer
+setup: $(STAMP) ## make .venv and install reflectrl in it, with the tools of a developer; more: EXTRA=ray,qlora
+ifdef EXTRA
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]'
+endif
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

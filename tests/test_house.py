@@ -19,8 +19,8 @@ from reflectrl.plugins import announced
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
-    "types", "distributed", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs", "models",
-    "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
+    "types", "advice", "distributed", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs",
+    "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
 METHODS = (

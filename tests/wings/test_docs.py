@@ -166,14 +166,15 @@ def require_readable(words: Sequence[str], line: str) -> None:
             require_verb(rest, line)
         case ["reflectrl", verb, *_]:
             assert verb in (*all_verbs(), "--version", "--help"), line
-        case ["make", target, *_]:
+        case ["make", target, *given]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
+            require_extras([word.removeprefix("EXTRA=") for word in given if word.startswith("EXTRA=")], line)
         case ["python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), line
         case ["python", "-m", module, *rest]:
             require_program(module, rest, line)
         case ["pip", "install", *packages]:
-            require_extras(packages, line)
+            require_extras([name for word in packages for name in re.findall(r"^\.\[(.+)\]$", word)], line)
         case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
             require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
         case ["torchrun" | "accelerate", *rest] if "reflectrl" in rest:
@@ -181,7 +182,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
+            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
                 f"nothing is known of: {line}"
             )
 
@@ -213,10 +214,11 @@ def require_program(module: str, words: Sequence[str], line: str) -> None:
         assert re.search(option.replace("-", "[-_]"), text), f"{option}: {line}"
 
 
-def require_extras(packages: Sequence[str], line: str) -> None:
+def require_extras(lists: Sequence[str], line: str) -> None:
+    """Each of the lists, such as "text,mcp", names extras that exist."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for extras in re.findall(r"reflectrl\[([\w,]+)\]", " ".join(packages)):
-        assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
+    for names in lists:
+        assert set(names.split(",")) <= set(project["optional-dependencies"]), line
 
 
 def test_pages_that_are_made_from_the_code_are_in_step_with_it() -> None:
