@@ -54,10 +54,11 @@ def test_the_advice_is_what_make_does() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "typed", "written"),
     [
-        ("folder", None, "--folder", "folder=..."),
+        ("folder", None, "--folder", "folder"),
         ("trust", True, "--trust", "trust=True"),
         ("arms", ["no-reflection"], "--arms no-reflection", 'arms=["no-reflection"]'),
         ("teach.by", "log", "--teach.by log", 'teach={"by": "log"}'),
+        ("teach", {"by": "log", "log": ["d"]}, "--teach.by log --teach.log d", 'teach={"by": "log", "log": ["d"]}'),
         ("rl.lr", 0.1, "--rl.lr 0.1", 'rl={"lr": 0.1}'),
     ],
 )

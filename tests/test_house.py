@@ -20,7 +20,8 @@ PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     "types", "advice", "distributed", "terminal", "plugins", "digests", "config", "statistics", "prompts", "envs",
-    "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
+    "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "projects",
+    "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
 METHODS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -28,7 +28,9 @@ def is_typed() -> bool:
 
 
 def install(*extras: str) -> str:
-    """How to install extras. The package is on no index, so the advice is about the checkout it was installed from."""
+    """How to install extras; without any, the whole package. It is on no index, so the advice is about its checkout."""
+    if not extras:
+        return "in the checkout of reflectrl: pip install . (or make setup)"
     names = ",".join(extras)
     return f"in the checkout of reflectrl: pip install '.[{names}]' (or make setup EXTRA={names})"
 
@@ -38,12 +40,20 @@ def option(key: str, value: Any = None) -> str:
 
     Args:
         key: the name of an option, or the dotted key of a recipe.
-        value: what to set it to; None leaves it open, True stands for a switch.
+        value: what to set it to, for a section a mapping; None names the key only, True stands for a switch.
     """
     if is_typed():
-        words = ",".join(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-        return f"--{key}" if value in (None, True) else f"--{key} {words}"
-    *outer, name = key.split(".")
-    if outer:
-        return f"{outer[0]}={json.dumps({name: '...' if value is None else value})}"
-    return f"{name}={'...' if value is None else value if value is True else json.dumps(value)}"
+        return _as_option(key, value)
+    section, dot, name = key.partition(".")
+    if dot:
+        return option(section, {name: value})
+    return section if value is None else f"{section}={value if value is True else json.dumps(value, default=str)}"
+
+
+def _as_option(key: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(_as_option(f"{key}.{name}", item) for name, item in value.items())
+    if value is None or value is True:
+        return f"--{key}"
+    words = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return f"--{key} {words}"

@@ -24,12 +24,12 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
-from reflectrl.cli.projects import env_section
 from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.playing.verbs import Play
 from reflectrl.plugins import look_here, resolve
+from reflectrl.projects import env_section
 from reflectrl.types import UserError
 from reflectrl.workbench.check_env import CheckEnv
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import reflectrl
+from reflectrl.advice import on_the_command_line
 from reflectrl.distributed import launched, spoken_for
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
@@ -32,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     if launched()[1] > 1:  # torch's libraries show their stacks when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    with harmless(), ending_in_order():
+    with harmless(), ending_in_order(), on_the_command_line():
         try:
             if words and words[0] in ("--version", "-V"):
                 print(f"reflectrl {reflectrl.__version__}")

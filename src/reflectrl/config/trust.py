@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from reflectrl.advice import is_typed, option
 from reflectrl.config.recipe import brought
 from reflectrl.config.values import FreeSection, Word
 from reflectrl.types import UserError
@@ -84,8 +85,8 @@ def require(file: Path, code: Mapping[str, str], trust: bool = False, typed: boo
     if not unknown:
         return
     what = ", ".join(f"{key} = {name}" for key, name in unknown.items())
-    ways = "say so once with --trust"
-    if typed and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
+    ways = f"say so once with {option('trust', True)}"
+    if typed and is_typed() and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
         options = (f"--{key} {shlex.quote(name.partition(' (')[0])}" for key, name in unknown.items())
         ways += f", or name it yourself: {' '.join(options)}"
     raise UserError(f"{file} wants to run code: {what}; if you trust it, {ways}")

@@ -16,19 +16,10 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl import distributed
 from reflectrl.config import ModelConfig
 from reflectrl.digests import require_undamaged
+from reflectrl.models.cards import CARD, check_card, read_json
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
-from reflectrl.models.lm import (
-    CARD,
-    HEADS,
-    LanguageModel,
-    Shortcuts,
-    adapter_seed,
-    as_player,
-    check_card,
-    fresh_adapter,
-    read_json,
-)
+from reflectrl.models.lm import HEADS, LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove, tell

@@ -42,12 +42,12 @@ def agent_of(model: str, search: bool) -> Agent | None:
     if folder is None:
         return None
     read_card(folder)  # what is wrong with it is said before torch is imported
-    import torch
-
     from reflectrl.wings.autoexplore.locate.agent import Agent
 
     agent = Agent.load(folder)
-    if agent.weights <= SMALL:
+    if 0 < agent.weights <= SMALL:
+        import torch
+
         torch.set_num_threads(1)
     return agent
 

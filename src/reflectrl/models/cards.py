@@ -1,0 +1,38 @@
+"""The card beside saved weights, which says to which tokenizer they belong. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+CARD = "reflectrl.json"
+"""The file beside saved weights that says which tokenizer they belong to."""
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Identifies a tokenizer by its vocabulary."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def check_card(folder: Path, tokenizer: Any) -> None:
+    """Raise UserError where weights were trained with another tokenizer than the one at hand."""
+    own = fingerprint(tokenizer)
+    if (folder / CARD).is_file() and (wanted := read_json(folder / CARD).get("tokenizer")) != own:
+        raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {own})")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; UserError where it does not."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return found
