@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import reflectrl
-from reflectrl.advice import on_the_command_line
+from reflectrl.advice import install, on_the_command_line
 from reflectrl.distributed import launched, spoken_for
 from reflectrl.terminal import harmless, print_traceback, printable_line
 from reflectrl.types import UserError
@@ -22,6 +22,9 @@ from reflectrl.types import UserError
 DESCRIPTION = (
     "Teach a small, local language model to act in a multi-step text environment. Begin with: reflectrl run taxi"
 )
+
+LEFT_OUT = ("torch", "transformers", "peft", "accelerate", "matplotlib", "scipy")
+"""What the package depends on, but `make locate` does not install."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -53,6 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
             how = "ended by SIGTERM" if terminated else "interrupted"
             print(f"reflectrl: {how}; the same command goes on", file=sys.stderr)
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+        except ModuleNotFoundError as error:  # of a light install (`make locate`)
+            if error.name not in LEFT_OUT:
+                raise
+            what = f"{error.name} is not installed here, only what `locate` needs"
+            print(f"reflectrl: {what}; for the rest, {install()}", file=sys.stderr)
+            return 2
         except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
