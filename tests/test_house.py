@@ -27,6 +27,7 @@ ROOMS = (
 METHODS = (
     "downloads", "fitting", "playing", "workbench", "endpoints", "remote", "values", "offline",
     "reflecting", "distill", "pretrained", "exporting", "cluster", "watching", "sweeps", "mirror",
+    "examples",
 )  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""

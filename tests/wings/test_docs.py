@@ -59,7 +59,13 @@ SMALL = {
     "play my_env": [],
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
-    "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
+    "run taxi --env.name reflectrl.examples.guess_number:GuessEnv": [
+        *TINY,
+        "--env.train",
+        "8",
+        "--env.validation",
+        "2",
+    ],
     "run taxi --arms sft,reflect-rl,archer,linvit": [*TINY, *VALUES],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
     "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
@@ -111,8 +117,7 @@ RUN = [page for page in PAGES if any(map(is_run, commands(page)))]
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[[str], Path]) -> Path:
-    """A folder with what the pages speak of: the examples, a model, a file of answers with rewards."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with what the pages speak of: a model, a file of answers with rewards."""
     shutil.copytree(tiny_folder("llama"), tmp_path / "my-model")
     rows = [
         {"prompt": f"Go to place {n}.\n", "completion": f" {answer}", "reward": reward}
