@@ -3,12 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test lint check docs site clean
+# What `reflectrl locate` needs of the dependencies in pyproject.toml: no torch, nothing of a developer's.
+LIGHT := gymnasium jinja2 numpy pathspec rich safetensors tokenizers tyro
+
+.PHONY: help setup locate demo test lint check docs site clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install reflectrl in it, with the tools of a developer
+setup: $(STAMP) ## make .venv and install reflectrl in it, with the tools of a developer; more: EXTRA=ray,qlora
+ifdef EXTRA
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]'
+endif
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -16,6 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
+
+locate: ## make .venv-locate with what finds files in repositories and no more; EXTRA=mcp adds the server for IDEs
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; say which: make locate PYTHON=python3.12" >&2; exit 2; }
+	test -x .venv-locate/bin/python || $(PYTHON) -m venv .venv-locate
+	.venv-locate/bin/python -m pip install --quiet --constraint constraints.txt $(LIGHT) $(EXTRA)
+	.venv-locate/bin/python -m pip install --quiet --no-deps .
+	@echo 'now: .venv-locate/bin/reflectrl locate "where is ...?" --repo DIR'
 
 demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
 	$(BIN)/reflectrl run taxi-demo

@@ -29,6 +29,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reflectrl.advice import install
 from reflectrl.wings.alfworld.env import AlfworldEnv
 from reflectrl.wings.alfworld.game import Game, to_json
 from reflectrl.wings.alfworld.generate import generate_game
@@ -233,7 +234,7 @@ def _with_files(sample: Sample, games: Sequence[Game], asked: Asked) -> Iterator
     compiling = [_milliseconds(partial(_compiled, game.id, *sample.files[game.id])) for game in games]
     yield _row("reset from PDDL, ms", len(games), compiling)
     if find_spec("textworld") is None or find_spec("alfworld") is None:
-        print("the reference engine is not there: pip install 'reflectrl[alfworld]'", file=sys.stderr)
+        print(f"the reference engine is not there; {install('alfworld')}", file=sys.stderr)
     elif asked.reference:
         yield from _beside_reference(sample, _spread(games, asked.reference), asked)
 

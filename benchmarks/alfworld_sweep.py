@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reflectrl.advice import install
 from reflectrl.types import UserError, named_seed
 from reflectrl.wings.alfworld.beliefs import Beliefs
 from reflectrl.wings.alfworld.game import TYPES, Game, GameError
@@ -296,7 +297,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--stock", action="store_true", help="the reference as it is, not made faster")
     asked = parser.parse_args(words)
     if find_spec("textworld") is None or find_spec("alfworld") is None:
-        parser.error("the reference engine is not there: pip install 'reflectrl[alfworld]'")
+        parser.error(f"the reference engine is not there; {install('alfworld')}")
     interrupted = False
     try:
         for line in sweep(asked.source, asked.out, asked.processes, asked.every, asked.stock):

@@ -24,7 +24,7 @@ WITH_WINGS = {
 }
 PROGRAMS = ("__init__", "chromium", "families", "measure")
 """The programs that tests of the core use."""
-COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
+COPIED = ("src", "tests", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
 
 
 def copy_core(folder: Path) -> None:

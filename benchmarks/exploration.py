@@ -2,8 +2,8 @@
 
     python -m benchmarks.exploration --seeds 5
 
-trains a small model in `examples.key_door` (nothing is paid before the door is open; random actions win 7 tasks in
-100,000) with plain PPO, and with one key added at a time. A row has, over the seeds, the success of the last ten
+trains a small model in `reflectrl.examples.key_door` (nothing is paid before the door is open; random actions win 7
+tasks in 100,000) with plain PPO, and with one key added at a time. A row has, over seeds, the success of the last ten
 updates' episodes from the beginning, with the interval of its mean; how many seeds learned the task (80 %); the success
 of the best checkpoint on starts that were held out; and the update of the first win from the beginning, for each seed.
 """
@@ -22,8 +22,8 @@ from typing import Any
 import tyro
 from transformers.utils import logging
 
-from examples.key_door import KeyDoorEnv
 from reflectrl.config import ModelConfig, RLConfig
+from reflectrl.examples.key_door import KeyDoorEnv
 from reflectrl.learn.online import train_online
 from reflectrl.learn.rollouts import EpisodeRollouts
 from reflectrl.learn.validation import success_rate

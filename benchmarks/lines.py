@@ -52,7 +52,7 @@ def place_of(path: Path) -> str:
 def main() -> None:
     """Print the table."""
     code, whole, files = Counter[str](), Counter[str](), Counter[str]()
-    for folder in ("src", "tests", "benchmarks", "examples"):
+    for folder in ("src", "tests", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text, place = path.read_text(encoding="utf-8"), place_of(path)
             code[place] += code_lines(text)

@@ -7,8 +7,8 @@ with the arms `random` and `rl-only`, and `play` with the trained agent. Nobody 
 such newcomers:
 
 - `template`: edits twenty lines of what `init` wrote, for another world;
-- `smallest`: puts the smallest hand-written environment, `examples/add_up.py`, in its place;
-- `frozenlake`: puts `FrozenLake-v1` through the adapter in its place, `examples/frozen_maps.py`.
+- `smallest`: puts the smallest hand-written environment, `src/reflectrl/examples/add_up.py`, in its place;
+- `frozenlake`: puts `FrozenLake-v1` through the adapter in its place, `src/reflectrl/examples/frozen_maps.py`.
 
 The virtual environment borrows what is installed here, so that nothing is downloaded; with `--fresh` it begins empty
 and pip installs everything by `constraints.txt`. Seconds of the wall clock and of all processors are told apart, since
@@ -64,8 +64,8 @@ def edit_template(text: str) -> str:
 
 
 def example(name: str) -> Callable[[str], str]:
-    """A file of `examples/` in place of the template."""
-    return lambda text: (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    """A file of `reflectrl.examples` in place of the template."""
+    return lambda text: (ROOT / "src" / "reflectrl" / "examples" / f"{name}.py").read_text(encoding="utf-8")
 
 
 class Newcomer(NamedTuple):

@@ -13,15 +13,15 @@ MARKED = re.compile(r"<!-- (needs: [\w ,]+|slow) -->\n+```(\w+)\n")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The site gets the programs of `examples/`, which pages link to."""
-    for path in sorted((ROOT / "examples").glob("*.py")):
+    """The site gets the programs of `reflectrl.examples`, which pages link to."""
+    for path in sorted((ROOT / "src" / "reflectrl" / "examples").glob("*.py")):
         files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A marker before a block of commands, for the tests, becomes the block's title, for the reader."""
-    linked = markdown.replace("](../examples/", "](examples/")
+    linked = markdown.replace("](../src/reflectrl/examples/", "](examples/")
     return MARKED.sub(lambda found: f'```{found[2]} title="{_title(found[1])}"\n', linked)
 
 

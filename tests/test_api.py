@@ -1,7 +1,9 @@
 """The Python API: training, loading, acting and evaluating, as a program does it."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 import reflectrl
 from reflectrl import UserError
-from reflectrl.config import Recipe
+from reflectrl.config import Recipe, load_recipe, read_recipe
 from reflectrl.types import Observation
 
 SETTINGS: dict[str, Any] = {
@@ -100,7 +102,7 @@ def test_a_class_is_an_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        (lambda run: reflectrl.train("corridr"), "unknown env 'corridr' .did you mean 'corridor'"),
+        (lambda run: reflectrl.train("corridr"), "unknown environment 'corridr' .did you mean 'corridor'"),
         (lambda run: reflectrl.train("corridor", sfft={}), "unknown key 'sfft'.*did you mean 'sft'"),
         (lambda run: reflectrl.train({"length": 5}), "names no environment"),
         (lambda run: reflectrl.train(Recipe(), sft={}), "a recipe has all settings; 'sft' belongs in it"),
@@ -124,3 +126,92 @@ def test_mistakes_are_answered_in_one_line(
 def test_importing_the_package_imports_nothing_slow() -> None:
     code = "import sys, reflectrl; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PROJECT = '''
+from corridor import CorridorEnv
+
+
+class MyHall(CorridorEnv):
+    """The corridor, in a project of one's own."""
+'''
+"""The package of a project, as `init` makes one."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder here, `my_hall`, with an environment and a recipe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "my_hall"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(PROJECT, encoding="utf-8")
+    recipe = 'name = "hall-one"\narms = ["random"]\n[env]\nname = "my_hall:MyHall"\nlength = 4\n[eval]\nepisodes = 2\n'
+    (folder / "recipe.toml").write_text(recipe, encoding="utf-8")
+    yield folder
+    sys.modules.pop("my_hall", None)
+
+
+class TestProjects:
+    """A name means in Python what it means on the command line."""
+
+    @pytest.mark.parametrize("how", ["by its name", "by its class", "with arguments"])
+    def test_a_project_is_trained_by_its_own_recipe(self, project: Path, how: str) -> None:
+        from my_hall import MyHall  # type: ignore[import-not-found]
+
+        given: Any = {"by its name": "my_hall", "by its class": MyHall, "with arguments": {"name": "my_hall"}}[how]
+        run = reflectrl.train(given, seeds=[3], eval={"splits": ["test"]})
+        assert run.folder == Path("runs/hall-one")
+        kept = load_recipe(run.folder / "recipe.toml")
+        assert (kept.arms, kept.seeds, kept.env["length"]) == (("random",), (3,), 4)
+        assert (kept.eval.episodes, kept.eval.splits) == (2, ("test",))
+
+    def test_arguments_go_before_those_of_the_recipe(self, project: Path) -> None:
+        assert reflectrl.make_env("my_hall").length == 4  # type: ignore[attr-defined]
+        assert reflectrl.make_env({"name": "my_hall", "length": 6}).length == 6  # type: ignore[attr-defined]
+        assert reflectrl.make_env("my_hall", length=7).length == 7  # type: ignore[attr-defined]
+        assert reflectrl.evaluate("random", "my_hall", episodes=2)[-1]["episodes"] == 2
+
+    def test_another_class_of_its_package_is_no_project(self, project: Path) -> None:
+        from my_hall import CorridorEnv
+
+        run = reflectrl.train(CorridorEnv, until="teach", arms=["random"])
+        assert run.folder == Path("runs/corridorenv")
+
+    def test_code_beside_its_own_needs_trust_told_in_pythons_words(self, project: Path) -> None:
+        path = project / "recipe.toml"
+        path.write_text(path.read_text(encoding="utf-8") + '[rewards]\n"elsewhere:Spy" = 1.0\n', encoding="utf-8")
+        with pytest.raises(UserError, match="wants to run code: .*elsewhere:Spy.* say so once with trust=True$"):
+            reflectrl.train("my_hall")
+
+    def test_demonstrations_find_an_arm_that_learns_from_them(self, project: Path) -> None:
+        taught = reflectrl.train("corridor", "taught", until="teach", arms=["sft"], teach={"tasks": 8})
+        log = next((taught.folder / "episodes").glob("teach-*-train.jsonl"))
+        with pytest.warns(UserWarning, match=r'so this is run: arms=\["random", ".*"\] name="hall-one-shown"'):
+            run = reflectrl.train("my_hall", until="teach", teach={"by": "log", "log": [str(log)], "check_log": False})
+        assert run.folder == Path("runs/hall-one-shown")
+
+    def test_a_path_may_be_a_text(self, project: Path) -> None:
+        with pytest.raises(UserError, match="say so once with trust=True$"):
+            load_recipe("my_hall/recipe.toml")
+        assert load_recipe("my_hall/recipe.toml", trust=True) == load_recipe(Path("my_hall/recipe.toml"))
+        assert read_recipe("my_hall/recipe.toml", {"rl": {"lr": 0.5}}).rl.lr == 0.5
+
+    @pytest.mark.parametrize(
+        ("mistake", "message"),
+        [
+            (lambda: reflectrl.train("my_hall", rll={}), "^the given settings: unknown key 'rll'"),
+            (lambda: reflectrl.train("my_hall", rl={"lr": "fast"}), "^the given settings: 'rl.lr' must be a number"),
+            (lambda: read_recipe("my_hall/recipe.toml", ["rl.lrr=1"]), "^the given settings: unknown key 'rl.lrr'"),
+            (lambda: read_recipe("my_hall/recipe.toml", ["lr"]), "overrides are written key=value"),
+            (lambda: reflectrl.train("my_hal"), "did you mean 'my_hall'"),
+        ],
+    )
+    def test_no_message_speaks_of_the_command_line(self, project: Path, mistake: Any, message: str) -> None:
+        with pytest.raises(UserError, match=message) as found:
+            mistake()
+        assert " --" not in re.sub("`[^`]*`", "", str(found.value))
+
+    def test_another_training_in_the_folder_is_told_in_pythons_words(self, run: reflectrl.Run) -> None:
+        with pytest.raises(UserError, match="use another folder, or remove this one$"):
+            reflectrl.train("corridor", run.folder, **{**SETTINGS, "sft": {"steps": 21, "eval_every": 10}})

@@ -75,9 +75,14 @@ class TestRefusals:
             (["run", "tiny", "--lr", "1"], ["'--lr'", "--rl.lr", "--sft.lr"]),
             (["run", "tiny", "--rl.lrr", "1"], ["'rl.lrr'", "'lr'"]),
             (["run", "tiny", "--rl.lr"], ["--rl.lr needs a value"]),
-            (["run", "tiny", "--rl.lr", "fast"], ["tiny.toml", "'rl.lr'", "a number", "'fast'"]),
+            (["run", "tiny", "--rl.lr", "fast"], ["the command line", "'rl.lr'", "a number", "'fast'"]),
             (["run", "tiny", "--rl.temperature", "-1"], ["'rl.temperature'", "above 0"]),
             (["run", "tiny", "--rl.algorithm", "pop"], ["'rl.algorithm'", "ppo"]),
+            (["run", "tiny", "--arms", "wrong", "--dry-run"], ["unknown arm 'wrong'"]),
+            (["run", "tiny", "--engine", "steam", "--dry-run"], ["unknown engine 'steam'", "local"]),
+            (["run", "tiny", "--env.name", "corridr", "--dry-run"], ["'corridr'", "did you mean 'corridor'"]),
+            (["run", "tiny", "--env.name", "corridor", "--env.lenght", "5", "--dry-run"], ["'lenght'", "'length'"]),
+            (["run", "tiny", "--env.name", "corridor", "--env.length", "long", "--dry-run"], ["a whole number"]),
             (["list", "env"], ["env", "envs"]),
             (["list", "--all"], ["'--all'"]),
         ],
@@ -87,6 +92,27 @@ class TestRefusals:
     ) -> None:
         line = refused(capsys, *words)
         assert all(fragment in line for fragment in fragments), line
+
+    @pytest.mark.parametrize("words", [["--rl.lrr", "1"], ["--rl.lr", "fast"], ["--rl.algorithm", "pop"]])
+    def test_what_was_typed_is_not_blamed_on_the_file(self, recipe: Path, capsys: Any, words: list[str]) -> None:
+        line = refused(capsys, "run", "tiny", *words, "--dry-run")
+        assert line.startswith("reflectrl: the command line: ") and "tiny.toml" not in line
+
+    def test_what_is_wrong_in_the_file_is_blamed_on_it(self, recipe: Path, capsys: Any) -> None:
+        recipe.write_text("[rl]\nupdates = 'many'\n", encoding="utf-8")
+        assert "tiny.toml: 'rl.updates'" in refused(capsys, "run", "tiny", "--rl.lr", "1", "--dry-run")
+
+    def test_a_dry_run_prints_nothing_before_its_error(self, recipe: Path, capsys: Any) -> None:
+        assert main(["run", "tiny", "--arms", "wrong", "--dry-run"]) == 2
+        assert capsys.readouterr().out == ""
+
+    def test_a_dry_run_looks_at_no_code_that_is_not_trusted(self, recipe: Path, plugin: Path, capsys: Any) -> None:
+        recipe.write_text("env.name = 'my_lamp:Lamp'\nenv.colour = 'red'\n", encoding="utf-8")
+        traced = "import pathlib\npathlib.Path('ran').touch()\n"
+        plugin.write_text(traced + plugin.read_text(encoding="utf-8"), encoding="utf-8")
+        assert main(["run", "tiny", "--dry-run"]) == 0
+        assert "Not checked: " in capsys.readouterr().out and not Path("ran").exists()
+        assert "takes no 'colour'" in refused(capsys, "run", "tiny", "--trust", "--dry-run")
 
     def test_a_file_that_is_no_toml(self, recipe: Path, capsys: Any) -> None:
         recipe.write_text("updates = = 3", encoding="utf-8")

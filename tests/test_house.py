@@ -19,13 +19,15 @@ from reflectrl.plugins import announced
 PACKAGE = Path(reflectrl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
-    "types", "distributed", "terminal", "plugins", "digests", "git", "config", "statistics", "prompts", "envs",
-    "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline", "api", "cli",
+    "types", "advice", "distributed", "terminal", "plugins", "digests", "git", "config", "statistics", "prompts",
+    "envs", "models", "players", "rollout", "episodes", "teach", "learn", "evaluation", "report", "pipeline",
+    "projects", "api", "cli",
 )  # fmt: skip
 """The core; each imports only from those before it."""
 METHODS = (
     "downloads", "fitting", "playing", "workbench", "endpoints", "remote", "values", "offline",
     "reflecting", "distill", "pretrained", "exporting", "cluster", "watching", "sweeps", "mirror",
+    "examples",
 )  # fmt: skip
 """Further methods: each imports from the core, from itself and from those before it. Wings may import from them, the
 core never does."""

@@ -19,6 +19,7 @@ The command line does the same through the same functions.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from reflectrl.config import Recipe, from_dict, read_recipe
+from reflectrl.config import Recipe, from_dict, load_recipe, read_recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
 from reflectrl.evaluation import Row, rows_of
@@ -34,11 +35,13 @@ from reflectrl.pipeline import load_players
 from reflectrl.pipeline import run as run_recipe
 from reflectrl.players.base import LiveEpisode, Player
 from reflectrl.players.simple import UNLEARNED
+from reflectrl.projects import own_environment, recipe_named, recipe_of_class, with_learner
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
 
 EnvLike = str | type[TextEnv] | Mapping[str, Any]
-"""An environment: its name ("frozenlake", "package.module:Class"), its class, or name and arguments in a mapping."""
+"""An environment: its name ("frozenlake", "package.module:Class", or a project's folder, as `reflectrl init` makes it),
+its class, or name and arguments in a mapping. Of a project, also where its class is given, the recipe counts."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,22 @@ class Run:
         return found
 
 
-def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str = "report", **settings: Any) -> Run:
+def train(
+    env: EnvLike | Recipe,
+    folder: str | Path | None = None,
+    *,
+    until: str = "report",
+    trust: bool = False,
+    **settings: Any,
+) -> Run:
     """Train agents in an environment and evaluate them. If it is interrupted, call it again to continue.
 
     Args:
-        env: the environment, or a whole recipe; with a recipe, give no `settings`.
+        env: the environment, or a whole recipe; with a recipe, give no `settings`. A project (its folder's name, or its
+            class) is trained by its own `recipe.toml`, as `reflectrl run` does it.
         folder: where everything is written; `runs/NAME` by default.
         until: the last stage ("teach", "sft", "rl", "eval", "report").
+        trust: let a project's recipe run code that it names beside its own, now and from now on.
         settings: keys of a recipe: `arms=["sft", "reflect-rl"]`, `seeds=[0, 1]`, `sft={"steps": 300}` ...
 
     Raises:
@@ -79,9 +91,9 @@ def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str
             raise UserError(f"a recipe has all settings; {next(iter(settings))!r} belongs in it")
         recipe = env
     else:
-        section = env_section(env)
-        name = str(section.get("name", "run")).rpartition(":")[2].lower()
-        recipe = from_dict(Recipe, {"name": name, **settings, "env": section}, "reflectrl.train")
+        recipe, note = with_learner(_recipe(env, settings, trust), settings)
+        if note:
+            warnings.warn(note, stacklevel=2)
     place = Path("runs") / recipe.name if folder is None else Path(folder)
     run_recipe(recipe, place, until)
     return Run(place)
@@ -89,9 +101,35 @@ def train(env: EnvLike | Recipe, folder: str | Path | None = None, *, until: str
 
 def env_section(env: EnvLike) -> dict[str, Any]:
     """An environment as the `env` section of a recipe describes it."""
-    if isinstance(env, Mapping):
-        return dict(env)
-    return {"name": env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"}
+    section, path = _named(env)
+    return section if path is None else dict(_project(path, {"env": section}).env)
+
+
+def _named(env: EnvLike) -> tuple[dict[str, Any], Path | None]:
+    """The arguments that are given with an environment, with its name unless a project's recipe has it; that recipe."""
+    if isinstance(env, type):
+        return {"name": f"{env.__module__}:{env.__qualname__}"}, recipe_of_class(env)
+    section = {"name": env} if isinstance(env, str) else dict(env)
+    name = section.get("name")
+    path = recipe_named(name) if isinstance(name, str) else None
+    if path is not None:
+        del section["name"]
+    return section, path
+
+
+def _project(path: Path, settings: Mapping[str, Any], trust: bool = False) -> Recipe:
+    """The recipe of a project with further settings; its own environment needs no trust, since it was named."""
+    own = dict(word.removeprefix("env.").split("=", 1) for word in own_environment(path))
+    return load_recipe(path, {**settings, "env": {**own, **settings.get("env", {})}}, trust)
+
+
+def _recipe(env: EnvLike, settings: Mapping[str, Any], trust: bool) -> Recipe:
+    """The recipe by which an environment is trained: its project's, or the default one, with further settings."""
+    section, path = _named(env)
+    if path is not None:
+        return _project(path, {**settings, "env": section}, trust)
+    name = str(section.get("name", "run")).rpartition(":")[2].lower()
+    return from_dict(Recipe, {"name": name, **settings, "env": section}, "reflectrl.train")
 
 
 def make_env(env: EnvLike, **arguments: Any) -> TextEnv:

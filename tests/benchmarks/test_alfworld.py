@@ -14,7 +14,7 @@ from reflectrl.wings.alfworld.library import fill
 from reflectrl.wings.alfworld.reading import compile_game
 
 has_reference = bool(find_spec("textworld") and find_spec("alfworld"))
-needs_reference = pytest.mark.skipif(not has_reference, reason="needs the extra: reflectrl[alfworld]")
+needs_reference = pytest.mark.skipif(not has_reference, reason="needs the extra alfworld")
 NATIVE = ["3 environments, MiB", "steps/s, engine", "steps/s, environment", "reset from a store, ms"]
 
 
@@ -67,7 +67,7 @@ def test_a_sweep_finds_no_differences_and_goes_on_where_it_was(official: Path, t
 def test_a_sweep_without_the_reference_says_what_to_install(official: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         alfworld_sweep.main([str(official)])
-    assert "reflectrl[alfworld]" in capsys.readouterr().err
+    assert "make setup EXTRA=alfworld" in capsys.readouterr().err
 
 
 def test_a_summary_counts_by_type() -> None:

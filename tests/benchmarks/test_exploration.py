@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.exploration import ARMS, Settings, demonstration, row_of, rows
-from examples.key_door import KeyDoorEnv, chance
+from reflectrl.examples.key_door import KeyDoorEnv, chance
 from reflectrl.players import RandomPlayer
 from reflectrl.rollout import Job, rollout
 from reflectrl.types import UserError

@@ -17,7 +17,7 @@ from benchmarks.small_ppo import Settings, position, reached, spread, summary, t
 from reflectrl.types import Observation, UserError
 
 TINY = Settings(
-    env="examples.key_door:KeyDoorEnv",
+    env="reflectrl.examples.key_door:KeyDoorEnv",
     options='{"length": 5}',
     stage="key",
     episodes=600,

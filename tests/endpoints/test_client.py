@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from reflectrl.advice import install
 from reflectrl.endpoints.answers import without_thinking
 from reflectrl.endpoints.client import Ask, Endpoint
 from reflectrl.endpoints.config import EndpointConfig
@@ -147,7 +148,7 @@ def test_a_missing_client_library_is_explained():
         "except UserError as error: print(error)"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert shown == "endpoints need the openai package: pip install reflectrl[endpoint]\n"
+    assert shown == f"endpoints need the openai package; {install('endpoint')}\n"
 
 
 def test_thinking_is_cut_out():

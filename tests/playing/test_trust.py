@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.models.lm import CARD
+from reflectrl.models.cards import CARD
 from tests.test_trust import ENV, Write, ran, refused
 
 MODEL_CODE = """

@@ -67,7 +67,7 @@ def test_a_missing_bitsandbytes_is_noticed_before_teaching(
 ) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not installed
     settings = ("--model.quantisation", "nf4", "--model.lora-rank", "4")
-    assert refused(instruct, *settings).endswith("need bitsandbytes: reflectrl[qlora]")
+    assert refused(instruct, *settings).endswith("(or make setup EXTRA=qlora)")
 
 
 def test_a_folder_without_weights_is_named(refused: Refused, instruct: Path, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class TestTrackers:
         absent = [name for name in ("wandb", "mlflow", "trackio") if shutil.which(name) is None]
         words = ["run", str(recipe_file), "--folder", str(tmp_path / "run"), "--watch.trackers", absent[0]]
         assert main(words) == 2
-        assert f"pip install 'reflectrl[{absent[0]}]'" in capsys.readouterr().err
+        assert f"pip install '.[{absent[0]}]'" in capsys.readouterr().err
         assert not [*(tmp_path / "run").glob("episodes/*")]
 
 

@@ -24,12 +24,12 @@ import pytest
 
 from reflectrl.cli import main
 from reflectrl.cli.arguments import parse
-from reflectrl.cli.projects import env_section
 from reflectrl.cli.run import Run
 from reflectrl.cli.verbs import all_verbs
 from reflectrl.config.reference import keys, reference
 from reflectrl.playing.verbs import Play
 from reflectrl.plugins import look_here, resolve
+from reflectrl.projects import env_section
 from reflectrl.types import UserError
 from reflectrl.workbench.check_env import CheckEnv
 
@@ -59,7 +59,13 @@ SMALL = {
     "play my_env": [],
     "run demos.toml": [*TINY, "--teach.outcome_episodes", "1", "--teach.outcome_actions", "2"],
     "teach taxi": TINY,
-    "run taxi --env.name examples.guess_number:GuessEnv": [*TINY, "--env.train", "8", "--env.validation", "2"],
+    "run taxi --env.name reflectrl.examples.guess_number:GuessEnv": [
+        *TINY,
+        "--env.train",
+        "8",
+        "--env.validation",
+        "2",
+    ],
     "run taxi --arms sft,reflect-rl,archer,linvit": [*TINY, *VALUES],
     "run offline-taxi": [*TINY, *OFFLINE, "--arms", "offline-a_lol"],
     "offline": ["--offline.steps", "2", "--offline.value_epochs", "1", "--offline.eval_every", "1"],
@@ -111,8 +117,7 @@ RUN = [page for page in PAGES if any(map(is_run, commands(page)))]
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[[str], Path]) -> Path:
-    """A folder with what the pages speak of: the examples, a model, a file of answers with rewards."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with what the pages speak of: a model, a file of answers with rewards."""
     shutil.copytree(tiny_folder("llama"), tmp_path / "my-model")
     rows = [
         {"prompt": f"Go to place {n}.\n", "completion": f" {answer}", "reward": reward}
@@ -166,14 +171,15 @@ def require_readable(words: Sequence[str], line: str) -> None:
             require_verb(rest, line)
         case ["reflectrl", verb, *_]:
             assert verb in (*all_verbs(), "--version", "--help"), line
-        case ["make", target, *_]:
+        case ["make", target, *given]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), line
+            require_extras([word.removeprefix("EXTRA=") for word in given if word.startswith("EXTRA=")], line)
         case ["python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), line
         case ["python", "-m", module, *rest]:
             require_program(module, rest, line)
         case ["pip", "install", *packages]:
-            require_extras(packages, line)
+            require_extras([name for word in packages for name in re.findall(r"^\.\[(.+)\]$", word)], line)
         case [program, *rest] if "reflectrl" in rest and "--" in rest:  # an assistant that starts the server
             require_readable(rest[rest.index("--") + 1 :], f"{program}: {line}")
         case [script, "prepare" | "run", *_] if (ROOT / "scripts" / script).is_file():  # gpu_day.sh
@@ -183,7 +189,7 @@ def require_readable(words: Sequence[str], line: str) -> None:
         case [variable, *rest] if "=" in variable:
             require_readable(rest, line)
         case [program, *_]:
-            assert program in ("docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
+            assert program in ("git", "docker", "ray", "vllm", "curl", "hf", "pre-commit", "source"), (
                 f"nothing is known of: {line}"
             )
 
@@ -215,10 +221,11 @@ def require_program(module: str, words: Sequence[str], line: str) -> None:
         assert re.search(option.replace("-", "[-_]"), text), f"{option}: {line}"
 
 
-def require_extras(packages: Sequence[str], line: str) -> None:
+def require_extras(lists: Sequence[str], line: str) -> None:
+    """Each of the lists, such as "text,mcp", names extras that exist."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for extras in re.findall(r"reflectrl\[([\w,]+)\]", " ".join(packages)):
-        assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
+    for names in lists:
+        assert set(names.split(",")) <= set(project["optional-dependencies"]), line
 
 
 def test_pages_that_are_made_from_the_code_are_in_step_with_it() -> None:

@@ -66,7 +66,7 @@ def test_the_new_loss_trains(patched: Path) -> None:
 
 @pytest.mark.parametrize("patched", ["B"], indirect=True)
 def test_the_new_environment_keeps_every_promise(patched: Path) -> None:
-    assert "every promise is kept" in reflectrl_in(patched, "check-env", "examples.countdown:Countdown")
+    assert "every promise is kept" in reflectrl_in(patched, "check-env", "reflectrl.examples.countdown:Countdown")
 
 
 @pytest.mark.parametrize("patched", ["C"], indirect=True)

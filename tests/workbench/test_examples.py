@@ -13,6 +13,7 @@ from reflectrl.plugins import resolve
 from reflectrl.workbench.check import check_text_env
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "src" / "reflectrl" / "examples"
 
 
 @pytest.fixture
@@ -25,26 +26,31 @@ def examples(monkeypatch):
     ["add_up:AddUp", "blackjack:BlackjackEnv", "guess_number:GuessEnv", "frozen_maps:FrozenMaps", "say_back:SayBack"],
 )
 def test_the_examples_load_as_plug_ins_and_pass_the_checker(examples, name):
-    made = resolve("envs", f"examples.{name}")
+    made = resolve("envs", f"reflectrl.examples.{name}")
     check_text_env(made)
     env = made()
     assert env.tasks("train") and env.tasks("test")
 
 
+def test_the_examples_can_be_named_in_any_folder(command):
+    done = command("check-env", "reflectrl.examples.add_up:AddUp")
+    assert done.returncode == 0 and "every promise is kept" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(("script", "end"), [("blackjack.py", "lost"), ("guess_number.py", "won")])
 def test_the_examples_run_as_scripts(script, end):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / script)]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip().endswith(end)
 
 
 def test_the_smallest_environment_has_at_most_30_lines():
-    assert len((ROOT / "examples" / "add_up.py").read_text(encoding="utf-8").splitlines()) <= 30
+    assert len((EXAMPLES / "add_up.py").read_text(encoding="utf-8").splitlines()) <= 30
 
 
 def test_no_two_tasks_share_a_map_and_each_can_be_crossed(examples):
-    env = resolve("envs", "examples.frozen_maps:FrozenMaps")()
+    env = resolve("envs", "reflectrl.examples.frozen_maps:FrozenMaps")()
     tasks = [task for split in SPLITS for task in env.tasks(split)]
     maps = {tuple(generate_random_map(4, seed=task.payload["seed"])) for task in tasks}
     assert len(maps) == len(tasks) == 1250
@@ -60,7 +66,7 @@ def view_from_the_start(rows):
 
 
 def test_blackjack_is_won_exactly_when_the_game_pays(examples):
-    env = resolve("envs", "examples.blackjack:BlackjackEnv")()
+    env = resolve("envs", "reflectrl.examples.blackjack:BlackjackEnv")()
     results = set()
     for task in env.tasks("train")[:40]:
         env.reset(options={"task": task})
@@ -71,7 +77,7 @@ def test_blackjack_is_won_exactly_when_the_game_pays(examples):
 
 
 def test_the_guessing_expert_halves_the_range(examples):
-    env = resolve("envs", "examples.guess_number:GuessEnv")()
+    env = resolve("envs", "reflectrl.examples.guess_number:GuessEnv")()
     for task in env.tasks("test"):
         env.reset(options={"task": task})
         steps = 0

@@ -75,6 +75,28 @@ class TestInit:
         done = subprocess.run(words, cwd=project.parent, text=True, capture_output=True, check=False)
         assert done.returncode == 0 and done.stdout.startswith("... "), done.stdout
 
+    def test_its_own_test_outlives_every_edit(self, project: Path) -> None:
+        """Other rooms under another name, other words, a further action, other rewards: all that EDIT invites to."""
+        path = project / "__init__.py"
+        text = path.read_text(encoding="utf-8")
+        for old, new in (
+            ("ROOMS", "PLACES"),
+            ('"hall", "kitchen"', '"moon", "mars"'),
+            ('"take"', '"lift"'),
+            ('"drop"', '"put down"'),
+            ("You are in the", "Here is the"),
+            ("self.parcel", "self.load"),
+            ("self.goal", "self.target"),
+            ("Outcome(1.0 if", "Outcome(5.0 if"),
+            ("Outcome(-0.05)", "Outcome(-0.01)"),
+        ):
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text, encoding="utf-8")
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "parcels"]
+        done = subprocess.run(words, cwd=project.parent, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout
+
     def test_names_of_the_template_do_not_remain(self, project: Path) -> None:
         for path in project.iterdir():
             text = path.read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import reflectrl
+from reflectrl.advice import install, on_the_command_line
 from reflectrl.distributed import launched, spoken_for
 from reflectrl.plugins import reason
 from reflectrl.terminal import harmless, print_traceback, printable_line
@@ -26,6 +27,8 @@ DESCRIPTION = (
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk is full, a quota is used up, or a file may not grow any more."""
+LEFT_OUT = ("torch", "transformers", "peft", "accelerate", "matplotlib", "scipy")
+"""What the package depends on, but `make locate` does not install."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -38,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     if launched()[1] > 1:  # torch's libraries show their stacks when another process ends
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    with harmless(), ending_in_order():
+    with harmless(), ending_in_order(), on_the_command_line():
         try:
             if words and words[0] in ("--version", "-V"):
                 print(f"reflectrl {reflectrl.__version__}")
@@ -58,6 +61,12 @@ def main(words: Sequence[str] | None = None) -> int:
             how = "ended by SIGTERM" if terminated else "interrupted"
             print(f"reflectrl: {how}; the same command goes on", file=sys.stderr)
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
+        except ModuleNotFoundError as error:  # of a light install (`make locate`)
+            if error.name not in LEFT_OUT:
+                raise
+            what = f"{error.name} is not installed here, only what `locate` needs"
+            print(f"reflectrl: {what}; for the rest, {install()}", file=sys.stderr)
+            return 2
         except BrokenPipeError:  # the reader (head, less) has gone: nothing is left to say, at exit neither
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141

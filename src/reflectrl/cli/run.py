@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from reflectrl import pipeline
-from reflectrl.cli.projects import own_environment, project_recipe, projects, recipes
-from reflectrl.config import Recipe, load_recipe, read_recipe, to_toml
+from reflectrl.cli.projects import recipes
+from reflectrl.config import Recipe, load_recipe, parse_overrides, read_recipe, to_toml
 from reflectrl.config.folders import refuse_links, require_writable
 from reflectrl.config.reference import keys
 from reflectrl.distributed import launched
-from reflectrl.pipeline.arms import chosen
 from reflectrl.plugins import brought, suggestion
+from reflectrl.projects import own_environment, project_recipe, projects, with_learner
 from reflectrl.types import UserError
 
 RecipeName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")]
@@ -62,16 +62,25 @@ class Run:
         path = find_recipe(self.recipe)
         if path == project_recipe(self.recipe):
             settings = [*own_environment(path), *settings]
-        recipe = read_recipe(path, settings) if self.dry_run else load_recipe(path, settings, self.trust)
-        recipe = with_learner(recipe, settings)
+        if self.dry_run:
+            recipe, trusted = looked_at(path, settings, self.trust)
+        else:
+            recipe, trusted = load_recipe(path, settings, self.trust), True
+        recipe, note = with_learner(recipe, {key for key, _ in parse_overrides(settings)})
+        if note:
+            print(f"note: {note}", file=sys.stderr)
         folder = self.folder or Path("runs") / recipe.name
         options: list[Any] = [kind for kind in type(self).__mro__ if RunOption in kind.__bases__]
         for option in options:
             recipe = option.changed(self, recipe, folder)
-        if self.dry_run:
+        if self.dry_run:  # whatever is wrong is told before a line is printed
+            pipeline.require_known(recipe, trusted)
+            made, notes = pipeline.graph_lines(recipe, folder), [check.note(recipe) for check in brought("checks")]
+            if not trusted:
+                notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
             print(to_toml(recipe), end="")
-            print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
-            for words in filter(None, (check.note(recipe) for check in brought("checks"))):
+            print(f"\n# What the run makes in {folder}:", *made, sep="\n# ")
+            for words in filter(None, notes):
                 print(f"\n# {words}")
             return
         from reflectrl.api import train  # imports numpy and gymnasium
@@ -136,30 +145,12 @@ def run_verbs() -> dict[str, type]:
     }
 
 
-def with_learner(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """A recipe that names demonstrations has an arm that learns from them.
-
-    Where neither its file nor the command line names one, it takes the place of the arms that learn without, and the
-    run has a name of its own, since models made from scratch are made from the text of what teaches them.
-
-    Args:
-        settings: what was typed: named arms, or a name, are left as they are.
-    """
-    if recipe.teach.by != "log" or any(arm.is_taught for arm in chosen(recipe.arms, recipe).values()):
-        return recipe
-    typed, log = {word.partition("=")[0] for word in settings}, ", ".join(recipe.teach.log)
-    if "--arms" in typed:
-        print(f"note: {', '.join(recipe.arms)}: nothing learns from {log}; --arms no-reflection would", file=sys.stderr)
-        return recipe
-    from reflectrl.pipeline.demonstrations import best_taught  # slow to import
-
-    kept = [name for name, arm in chosen(recipe.arms, recipe).items() if not arm.policy]
-    arms, name = (*kept, best_taught(recipe)), recipe.name if "--name" in typed else f"{recipe.name}-shown"
-    print(
-        f"note: no arm of the recipe learns from {log}, so this is run: --arms {','.join(arms)} --name {name}",
-        file=sys.stderr,
-    )
-    return replace(recipe, arms=arms, name=name)
+def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:
+    """A recipe that is printed, not run, and whether the code that it names may run."""
+    try:
+        return load_recipe(path, settings, trust), True
+    except UserError:  # what is wrong beside a lack of trust is told by reading it
+        return read_recipe(path, settings), False
 
 
 # ---- settings ------------------------------------------------------------------------------------------------------

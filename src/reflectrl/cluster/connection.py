@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from reflectrl.advice import install
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -24,7 +25,7 @@ def connected() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UserError("engine = 'ray' needs Ray: pip install 'reflectrl[ray]'") from error
+        raise UserError(f"engine = 'ray' needs Ray; {install('ray')}") from error
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS", "")
         host, _, port = address.rpartition(":")

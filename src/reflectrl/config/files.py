@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tomllib
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reflectrl.advice import is_typed
 from reflectrl.config.folders import read_regular
 from reflectrl.config.recipe import Recipe
 from reflectrl.config.trust import needing_trust, require
@@ -23,33 +25,42 @@ _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), trust: bool = False) -> Recipe:
-    """Read a recipe that is going to be run, and apply overrides such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`.
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Values in place of a file's: words such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`, or plain values by section and
+key: `{"rl": {"lr": 1e-4}}`."""
+
+
+def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False) -> Recipe:
+    """Read a recipe that is going to be run, and apply overrides: `["rl.lr=1e-4"]` or `{"rl": {"lr": 1e-4}}`.
 
     A recipe without a `name` is named after its file. If a key is overridden twice, the later value counts.
 
     Args:
+        path: the file; a text or a `Path`.
+        overrides: what counts instead of the values in the file. What they name needs no trust.
         trust: allow the file to name code, addresses and secrets (see `trust.py`), now and from now on.
 
     Raises:
         UserError: the file is missing or no TOML, a key is unknown, a value has the wrong type or range, or the file
             names code, an address or a secret that is neither named in the overrides nor trusted by the user.
     """
-    recipe, data = _read(path, overrides)
-    require(path, needing_trust(data), trust)
+    recipe, data = _read(Path(path), overrides)
+    given = needing_trust(overrides) if isinstance(overrides, Mapping) else {}
+    named = {key: one for key, one in needing_trust(data).items() if given.get(key) != one}
+    require(Path(path), named, trust)
     return recipe
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
     """Read a recipe that will only be looked at. Do not run it: it may name code and addresses that nobody trusts.
 
     Raises:
         UserError: as `load_recipe`, except that nothing needs trust.
     """
-    return _read(path, overrides)[0]
+    return _read(Path(path), overrides)[0]
 
 
-def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]:
+def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
     """The recipe, and the plain values it was made from."""
     try:
         data = parse_toml(read_regular(path).decode("utf-8"))
@@ -58,9 +69,25 @@ def _read(path: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, Any]]
     except (ValueError, RecursionError) as error:
         raise UserError(f"recipe {path}: not valid TOML: {error}") from error
     data.setdefault("name", path.stem)
-    for key, value in parse_overrides(overrides):
-        _assign(data, key, value)
-    return from_dict(Recipe, data, where=str(path)), data
+    whole = _overridden(data, overrides)
+    try:
+        return from_dict(Recipe, whole, where=str(path)), whole
+    except UserError:
+        from_dict(Recipe, data, where=str(path))  # blames the file where it is wrong by itself
+        return from_dict(Recipe, whole, where="the command line" if is_typed() else "the given settings"), whole
+
+
+def _overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The plain values of a file with the overrides in their places."""
+    whole = copy.deepcopy(dict(data))
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            is_section = isinstance(value, Mapping) and isinstance(whole.get(key), Mapping)
+            whole[key] = {**whole[key], **value} if is_section else value
+    else:
+        for key, text in parse_overrides(overrides):
+            _assign(whole, key, text)
+    return whole
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -94,7 +121,8 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals:
             if not word.startswith("--"):
-                raise UserError(f"unexpected word {word!r} (overrides are written --key value)")
+                form = "--key value" if is_typed() else "key=value"
+                raise UserError(f"unexpected word {word!r} (overrides are written {form})")
             if not rest or rest[0].startswith("--"):
                 raise UserError(f"{word} needs a value (write {word} value)")
             value = rest.pop(0)

@@ -86,7 +86,7 @@ class SFTConfig:
     """Micro-batches per optimiser step. This changes memory use, not the result. 0 takes as many as are needed to keep
     the activations of each within about 4 GiB."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
-    """"adamw" for all weights; "paged_adamw", whose state may be moved off the GPU (reflectrl[qlora]); or "muon" for
+    """"adamw" for all weights; "paged_adamw", whose state may be moved off the GPU (the extra `qlora`); or "muon" for
     hidden matrices and AdamW for the rest (for small models made from scratch)."""
     lr: Positive = 2e-3
     """Peak learning rate of AdamW."""

@@ -57,8 +57,8 @@ class ModelConfig:
     """How many of a pretrained model's lowest layers no training changes; above 0, nor does it change the embeddings.
     The layers above learn whole. With half of all layers, a step of training takes a third less time."""
     quantisation: Literal["none", "nf4", "int8"] = "none"
-    """Keep the linear layers of the backbone in 4 bits (NormalFloat, double quantisation) or 8 bits; needs LoRA and
-    reflectrl[qlora]."""
+    """Keep the linear layers of the backbone in 4 bits (NormalFloat, double quantisation) or 8 bits; needs LoRA and the
+    extra `qlora`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The precision of the backbone's weights and activations, and of computations in quantised layers."""
     device: Device = "auto"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from reflectrl.advice import is_typed, option
 from reflectrl.config.recipe import Recipe, brought
 from reflectrl.config.rules import NeedsTrust
 from reflectrl.config.values import FreeSection, Word
@@ -172,8 +173,8 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
         for kind, words in WANTS.items()
         if any(one.kind == kind for one in unknown.values())
     ]
-    ways = "say so once with --trust"
-    if typed and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
+    ways = f"say so once with {option('trust', True)}"
+    if typed and is_typed() and all(re.fullmatch(r"[\w.]+", key) for key in unknown):  # options can name all of it
         options = (f"--{key} {shlex.quote(one.value.partition(' (')[0])}" for key, one in unknown.items())
         ways += f", or name it yourself: {' '.join(options)}"
     raise UserError(f"{file} wants to {', and to '.join(wishes)}; if you trust it, {ways}")

@@ -95,7 +95,7 @@ def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
     if config.ask == "log":
         if not recipe.teach.log:
             raise UserError(
-                "teacher.ask is 'log', and teach.log names no file; record one with `play ENV --record FILE`"
+                "teacher.ask is 'log', and teach.log names no file; record one with `reflectrl play ENV --record FILE`"
             )
         return demonstrated(recipe, env, seed)[split]
     if config.ask == "explain":

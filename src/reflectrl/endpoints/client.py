@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from reflectrl.advice import install
 from reflectrl.endpoints.answers import UnreadableError, shown_complaint, text_of, tokens_of, why_silent
 from reflectrl.endpoints.attempts import Attempts, Gate, bounded_client, current, in_loop
 from reflectrl.endpoints.config import EndpointConfig, require_address
@@ -68,7 +69,7 @@ class Endpoint:
         try:
             import openai
         except ImportError as error:
-            raise UserError("endpoints need the openai package: pip install reflectrl[endpoint]") from error
+            raise UserError(f"endpoints need the openai package; {install('endpoint')}") from error
         if problem := require_address(config, "endpoint").problem():
             raise UserError(f"endpoint: {problem}")
         for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):  # their finer lines quote what is sent

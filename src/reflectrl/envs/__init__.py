@@ -21,16 +21,25 @@ def make(section: Mapping[str, Any]) -> TextEnv:
         UserError: there is no such environment, or it is no class derived from `TextEnv`; an argument is unknown, has
             the wrong type or is missing; or the class raised an exception.
     """
+    made, arguments = class_and_arguments(section)
+    try:
+        return made(**arguments)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a plug-in may raise anything
+        raise UserError(f"environment {section['name']!r} cannot be made: {one_line(error)}") from error
+
+
+def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict[str, Any]]:
+    """The class that an `env` section names, and its arguments, checked and converted. Makes no environment.
+
+    Raises:
+        UserError: as `make`, as far as the signature of the class can tell.
+    """
     arguments = dict(section)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
         known = ", ".join(names("envs"))
         raise UserError(f'the env section names no environment; write name = "package.module:Class", or one of {known}')
     made = resolve_class("envs", name, TextEnv)
-    arguments = checked(made, arguments, f"environment {name!r}", "env")
-    try:
-        return made(**arguments)
-    except (UserError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a plug-in may raise anything
-        raise UserError(f"environment {name!r} cannot be made: {one_line(error)}") from error
+    return made, checked(made, arguments, f"environment {name!r}", "env")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from reflectrl.advice import option
 from reflectrl.config import Recipe, load_recipe, to_toml
 from reflectrl.config.folders import writing
 from reflectrl.envs import make
@@ -102,7 +103,8 @@ def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
     for name, lm in models.items():
         if lm is not None and lm.adapter is not None and Path(lm.base).exists():
             raise UserError(
-                f"the {name} is an adapter on {lm.base}, which only this machine has; add --merge to --push"
+                f"the {name} is an adapter on {lm.base}, which only this machine has; "
+                f"add {option('merge', True)} to {option('push')}"
             )
 
 
@@ -127,7 +129,7 @@ def merged(lm: LanguageModel) -> LanguageModel:
     if lm.adapter is None:
         return lm
     if getattr(lm.core.config, "quantization_config", None) is not None:
-        raise UserError("an adapter cannot be added to quantised weights; export it without --merge")
+        raise UserError(f"an adapter cannot be added to quantised weights; export it without {option('merge')}")
     lm.activate()
     whole = copy.deepcopy(lm.model).merge_and_unload(adapter_names=[lm.adapter]).eval()
     ids_1T = torch.arange(8, device=lm.device)[None]
@@ -135,7 +137,7 @@ def merged(lm: LanguageModel) -> LanguageModel:
         wanted, found = (model(input_ids=ids_1T, use_cache=False).logits.float() for model in (lm.model, whole))
     limit = MERGED if lm.dtype == torch.float32 else HALF
     if not float(((found - wanted).abs() / (1 + wanted.abs())).max()) <= limit:
-        raise UserError("an adapter of this kind cannot be added to the weights; export it without --merge")
+        raise UserError(f"an adapter of this kind cannot be added to the weights; export it without {option('merge')}")
     return replace(lm, model=whole, adapter=None, base="", counters=Counters())
 
 

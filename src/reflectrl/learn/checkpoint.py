@@ -21,7 +21,7 @@ from torch import Tensor
 from reflectrl import distributed
 from reflectrl.config.folders import apply_umask, replacing
 from reflectrl.digests import damage, write_digests
-from reflectrl.models.lm import read_json
+from reflectrl.models.cards import read_json
 from reflectrl.models.pieces import piece
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from reflectrl.advice import install
 from reflectrl.config.folders import writing
 from reflectrl.digests import DIGESTS, seal, unseal
 from reflectrl.plugins import one_line
@@ -65,7 +66,7 @@ class Store:
         try:
             import fsspec
         except ImportError as error:
-            raise UserError("--mirror needs fsspec: pip install 'reflectrl[mirror]'") from error
+            raise UserError(f"--mirror needs fsspec; {install('mirror')}") from error
         with self._reached():
             self.fs, self.root = fsspec.core.url_to_fs(self.address)
 

@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from reflectrl.models.lm import adapter_seed, read_json
+from reflectrl.models.cards import read_json
+from reflectrl.models.lm import adapter_seed
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 

@@ -12,8 +12,8 @@ from reflectrl.models.labels import find_labels
 from reflectrl.models.load import chat_in, load_tokenizer, pick_device, require_names_fit
 from reflectrl.models.memory import available
 from reflectrl.models.quantised import quantisation
+from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
-from reflectrl.models.strangers import require_sound
 from reflectrl.models.weights import shapes_of, weight_bytes
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError

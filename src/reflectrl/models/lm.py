@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,55 +15,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from reflectrl.config.folders import read_regular
 from reflectrl.models.backend import Backend, Counters
+from reflectrl.models.cards import CARD, fingerprint
 from reflectrl.models.machine import Mixed, autocast, is_mixed
 from reflectrl.models.packed import PackedBackend
 from reflectrl.models.pieces import activate, piece, wholes
 from reflectrl.models.plain import PlainBackend
-from reflectrl.plugins import one_line
 from reflectrl.prompts.chat import Chat
 from reflectrl.prompts.tokens import encode_text
-from reflectrl.types import UserError, named_seed
+from reflectrl.types import named_seed
 
 if TYPE_CHECKING:
     from reflectrl.models.sharded import Shards
 
-CARD, HEADS = "reflectrl.json", "heads.safetensors"
-"""The files beside saved weights: which tokenizer they belong to, and the weights of the heads."""
-
-
-def fingerprint(tokenizer: Any) -> str:
-    """Identifies a tokenizer by its vocabulary."""
-    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
-def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
-    """Raise UserError where weights were trained with another tokenizer than the one at hand.
-
-    Args:
-        backbone: the fingerprint of the backbone's tokenizer, where an adapter has one of its own.
-    """
-    if not (folder / CARD).is_file():
-        return
-    card, own = read_json(folder / CARD), fingerprint(tokenizer)
-    at_hand = {"tokenizer": own, "backbone_tokenizer": backbone or own}
-    for key, found in at_hand.items():
-        wanted = card.get(key, card.get("tokenizer"))
-        if wanted != found:
-            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {found})")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; UserError where it does not."""
-    try:
-        found = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} must hold a JSON object")
-    return found
+HEADS = "heads.safetensors"
+"""The file beside saved weights that holds the weights of the heads."""
 
 
 @dataclass(frozen=True)

@@ -27,32 +27,17 @@ from reflectrl.models.adapters import (
     make_room,
     require_shared_embeddings,
 )
+from reflectrl.models.cards import CARD, check_card, fingerprint, read_json
 from reflectrl.models.forward import fuse_activations
 from reflectrl.models.known import prove_once
-from reflectrl.models.lm import (
-    CARD,
-    HEADS,
-    LanguageModel,
-    Shortcuts,
-    adapter_seed,
-    as_player,
-    check_card,
-    fingerprint,
-    fresh_adapter,
-    read_json,
-)
+from reflectrl.models.lm import HEADS, LanguageModel, Shortcuts, adapter_seed, as_player, fresh_adapter
 from reflectrl.models.machine import keep_memory
 from reflectrl.models.memory import free_bytes, refuse_unless_fitting
 from reflectrl.models.proof import prove, tell
 from reflectrl.models.quantised import let_gradients_flow, quantisation
+from reflectrl.models.soundness import require_sound
 from reflectrl.models.sources import files_of, find_model
-from reflectrl.models.strangers import (
-    hushed,
-    require_all_loaded,
-    require_quick_patterns,
-    require_sound,
-    within_weights,
-)
+from reflectrl.models.strangers import hushed, require_all_loaded, require_quick_patterns, within_weights
 from reflectrl.plugins import names, one_line, suggestion
 from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError

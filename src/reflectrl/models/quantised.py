@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig
 
+from reflectrl.advice import install
 from reflectrl.config import ModelConfig
 from reflectrl.types import UserError
 
@@ -36,7 +37,7 @@ def bitsandbytes() -> Any:
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
-        raise UserError("models in 4 or 8 bits and paged_adamw need bitsandbytes: reflectrl[qlora]") from error
+        raise UserError(f"models in 4 or 8 bits and paged_adamw need bitsandbytes; {install('qlora')}") from error
 
 
 def let_gradients_flow(model: Any) -> None:

@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from reflectrl.digests import require_undamaged
 from reflectrl.learn.checkpoint import recover, write_folder
-from reflectrl.models.lm import LanguageModel, fingerprint
+from reflectrl.models.cards import fingerprint
+from reflectrl.models.lm import LanguageModel
 from reflectrl.models.sharing import Ids
 from reflectrl.offline.completions import Dataset
 from reflectrl.offline.config import OfflineConfig

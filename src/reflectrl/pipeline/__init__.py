@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from reflectrl.config import Recipe
 from reflectrl.pipeline.arms import Arm, all_arms
 from reflectrl.pipeline.artifacts import STAGES, Artifact
+from reflectrl.plugins import names, suggestion
+from reflectrl.types import UserError
 
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.players.base import Player
 
-__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "run"]
+__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "require_known", "run"]
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
@@ -32,6 +34,29 @@ def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
     from reflectrl.pipeline.graph import pipeline_of
 
     return listing(pipeline_of(recipe).graph(recipe), State.read(folder), recipe.plain())
+
+
+def require_known(recipe: Recipe, trusted: bool) -> None:
+    """Refuse what is wrong by its name alone: the engine, the environment, and the arguments of its class.
+
+    Nothing is made, and no data are read. Imports no torch.
+
+    Args:
+        trusted: whether code that the recipe names may be imported; what only that could tell is passed over otherwise.
+
+    Raises:
+        UserError: names the key, with the nearest known one.
+    """
+    from reflectrl.pipeline.graph import EnvironmentPipeline, pipeline_of
+
+    engine = recipe.engine
+    if engine != "local" and ":" not in engine and engine not in names("engines"):
+        raise UserError(f"unknown engine {engine!r}{suggestion(engine, ['local', *names('engines')])}")
+    name = recipe.env.get("name")
+    if name and pipeline_of(recipe) is EnvironmentPipeline and (trusted or ":" not in str(name)):
+        from reflectrl.envs import class_and_arguments  # gymnasium takes a moment to import
+
+        class_and_arguments(recipe.env)
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:

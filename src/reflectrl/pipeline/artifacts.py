@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from reflectrl.advice import is_typed, option
 from reflectrl.config import Recipe
 from reflectrl.digests import digest_of
 from reflectrl.types import UserError
@@ -228,14 +229,14 @@ def refuse_other_settings(
     state: State,
     before: Mapping[str, Any] | None,
     now: Mapping[str, Any],
-    option: str = "--folder",
+    place: str = "folder",
 ) -> None:
     """Refuse to continue in a folder whose artifacts were made, or begun, with other settings.
 
     Args:
         before: the settings with which the folder was last used, for artifacts that `state` does not know.
         now: the settings of this run.
-        option: the command-line option that names another folder, for the message.
+        place: what the caller sets to name another folder, for the message.
 
     Raises:
         UserError: names the first key that differs.
@@ -252,8 +253,11 @@ def refuse_other_settings(
             files = ", ".join(dict.fromkeys(files_of(graph, key)))
             other = f"another content of {files}" if files else f"{key!r} made with other settings"
             detail = next(filter(None, differences), other)
-            fork = f" (--fork {folder} takes over what stays the same)" if option == "--folder" else ""
-            raise UserError(f"{folder} holds a run with {detail}; use another {option}{fork}, or remove this one")
+            forks = place == "folder" and is_typed()  # in Python there is no forking
+            fork = f" ({option('fork', folder)} takes over what stays the same)" if forks else ""
+            raise UserError(
+                f"{folder} holds a run with {detail}; use another {option(place)}{fork}, or remove this one"
+            )
 
 
 def difference(key: str, before: Any, now: Any) -> str | None:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 
+from reflectrl.advice import option
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import TextEnv
@@ -90,8 +91,9 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
             names = f"arm{'s' * (len(reading) > 1)} {', '.join(map(repr, reading))}"
             raise UserError(
                 f"{names} would need reflections, and {', '.join(recipe.teach.log)} has none for both training and "
-                "validation: type some (/reflect in `play --record`), find them out (--teach.reflections outcomes), "
-                "or take arms without a reflector: --arms no-reflection"
+                "validation: type some (/reflect in `reflectrl play ENV --record FILE`), find them out "
+                f"({option('teach.reflections', 'outcomes')}), or take arms without a reflector: "
+                f"{option('arms', ['no-reflection'])}"
             )
 
 

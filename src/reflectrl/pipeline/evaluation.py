@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl import distributed
+from reflectrl.advice import option
 from reflectrl.config import Recipe
 from reflectrl.envs import make
 from reflectrl.envs.base import SPLITS, TextEnv
@@ -190,10 +191,11 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
         if names and ability not in has:
             arms = f"arm{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
             about = f"{type(env).__name__} has no {ability}, which {arms} would need"
+            shown = option("teach", {"by": "log", "log": ["demos.jsonl"]})
             raise UserError(
-                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (reflectrl play "
-                "ENV --record demos.jsonl, then --teach.by log --teach.log demos.jsonl --arms no-reflection), or "
-                "leave them out: --arms rl-only"
+                f"{about}; give its teacher one (docs/own-environment.md), teach by demonstrations (`reflectrl play "
+                f"ENV --record demos.jsonl`, then {shown} {option('arms', ['no-reflection'])}), or "
+                f"leave them out: {option('arms', ['rl-only'])}"
             )
 
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from reflectrl.advice import option
 from reflectrl.config import Recipe, read_recipe, to_toml
 from reflectrl.config.folders import locked, no_link, refuse_links
 from reflectrl.config.trust import needing_trust, remember
 from reflectrl.learn.checkpoint import recover, write_text
-from reflectrl.models.lm import CARD
+from reflectrl.models.cards import CARD
 from reflectrl.pipeline.artifacts import Graph, State, refuse_other_settings
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -99,7 +100,9 @@ def alone(folder: Path) -> Iterator[None]:
         if not locked(file):
             file.seek(0)
             who = file.read().strip() or "unknown"
-            raise UserError(f"another process ({who}) is at work in {folder}; wait for it, or use another --folder")
+            raise UserError(
+                f"another process ({who}) is at work in {folder}; wait for it, or use another {option('folder')}"
+            )
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -128,7 +131,7 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     state = State.read(folder)
     refuse_other_settings(graph, state, before, recipe.plain())
     if state.tasks and tasks and state.tasks != tasks:
-        raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another --folder")
+        raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another {option('folder')}")
     state.tasks = tasks or state.tasks
     write_text(path, to_toml(recipe))
     remember(path, needing_trust(recipe.plain()))

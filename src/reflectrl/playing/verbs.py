@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from reflectrl.cli.projects import EnvName, env_section
+from reflectrl.cli.projects import EnvName
 from reflectrl.cli.run import flags
+from reflectrl.projects import env_section
 from reflectrl.types import UserError
 
 

@@ -1,6 +1,6 @@
 """Models in GGUF files, as llama.cpp reads them: turned into an ordinary Hugging Face folder once, in the cache.
 
-The weights are dequantised by `transformers` with the package `gguf` (reflectrl[gguf]), and they stay as inexact as
+The weights are dequantised by `transformers` with the package `gguf` (the extra `gguf`), and they stay as inexact as
 their quantisation left them.
 """
 
@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 
+from reflectrl.advice import install
 from reflectrl.config.folders import apply_umask, data_folder, require_writable
 from reflectrl.digests import digest_of, require_undamaged, write_digests
 from reflectrl.learn.checkpoint import system_errors
-from reflectrl.models.strangers import bounded, hushed, require_all_loaded, require_possible
+from reflectrl.models.soundness import require_possible
+from reflectrl.models.strangers import bounded, hushed, require_all_loaded
 from reflectrl.plugins import one_line, reason
 from reflectrl.pretrained.catalogue import clear_parts
 from reflectrl.pretrained.gguf_header import read_header
@@ -85,7 +87,7 @@ def convert(file: Path, folder: Path, half: bool = False) -> None:
 def require_gguf() -> None:
     """Raise UserError if the package that reads GGUF files is not installed."""
     if importlib.util.find_spec("gguf") is None:
-        raise UserError("GGUF files need the package gguf: pip install 'reflectrl[gguf]'")
+        raise UserError(f"GGUF files need the package gguf; {install('gguf')}")
 
 
 def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from reflectrl.advice import install
 from reflectrl.endpoints.answers import complaint_of
 from reflectrl.endpoints.attempts import honest_client, in_loop
 from reflectrl.endpoints.client import UNREADABLE
@@ -43,7 +44,7 @@ class Servers:
         try:
             import openai
         except ImportError as error:
-            raise UserError("rollouts.servers need the openai package: pip install reflectrl[endpoint]") from error
+            raise UserError(f"rollouts.servers need the openai package; {install('endpoint')}") from error
         self.settings, self._openai = settings, openai
         self._key = EndpointConfig(key_env=settings.key_env).key()
         self._free = [asyncio.Semaphore(settings.concurrency) for _ in settings.servers]

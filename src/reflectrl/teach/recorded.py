@@ -83,19 +83,22 @@ def as_told(episode: ToldEpisode) -> Episode:
     if episode.whole is not None:
         return episode.whole
     if isinstance(episode.task, str) or not episode.task.env:
-        raise ValueError('\'task\' names no environment; write {"id": ..., "env": ...}, or name one with --env')
+        raise ValueError(
+            '\'task\' names no environment; write {"id": ..., "env": ...}, or name one: '
+            "`reflectrl import-episodes FILE --env ENV`"
+        )
     seed = named_seed("record", episode.task.id) if episode.seed is None else episode.seed
     recording = Recording(episode.task, seed, player=episode.player)
     for i, step in enumerate(episode.steps, start=1):
         missing = [name for name in ("observation", "actions") if getattr(step, name) is None]
         if missing:
-            raise ValueError(f"step {i}: {missing[0]!r} is missing; with --env the environment adds it")
+            raise ValueError(f"step {i}: {missing[0]!r} is missing; `reflectrl import-episodes FILE --env ENV` adds it")
         seen = step.observation if isinstance(step.observation, Observation) else Observation(
             "", step.observation or "", step.actions or ())  # fmt: skip
         now = TimeStep(seen, step.reward or 0.0, False, False, False, step.events or ())
         _write(recording, seen, step, now, episode.player)
     if episode.success is None:
-        raise ValueError("'success' is missing; with --env the environment says it")
+        raise ValueError("'success' is missing; `reflectrl import-episodes FILE --env ENV` asks the environment")
     return recording.finished(episode.success, episode.truncated or False)
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from reflectrl.advice import install
 from reflectrl.pipeline.folder import Context
 from reflectrl.pipeline.metrics import Listen
 from reflectrl.types import UserError
@@ -27,7 +28,7 @@ def listeners(context: Context) -> list[Listen]:
         found.append(lambda path, earlier: Alarms(alarms, path.stem, earlier))
     for name in watch.trackers:
         if find_spec(name) is None:
-            raise UserError(f"watch.trackers: {name} is not installed; pip install 'reflectrl[{name}]'")
+            raise UserError(f"watch.trackers: {name} is not installed; {install(name)}")
     if watch.trackers:
         found.append(lambda path, earlier: _trackers(context, watch, path))
     return found

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reflectrl.cli.projects import EnvName, env_section, project_recipe
+from reflectrl.cli.projects import EnvName
 from reflectrl.config import ModelConfig, Recipe, Word, read_recipe
 from reflectrl.config.values import read_word
 from reflectrl.plugins import announced, one_line
+from reflectrl.projects import env_section, project_recipe
 from reflectrl.types import Episode, UserError
 
 if TYPE_CHECKING:

@@ -265,7 +265,7 @@ def test_without_the_extra(repo: Path) -> None:
     words = [sys.executable, "-c", code, "mcp", "--repo", str(repo)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "pip install reflectrl[mcp]" in done.stderr
+    assert done.stderr.count("\n") == 1 and "(or make setup EXTRA=mcp)" in done.stderr
 
 
 @needs_mcp

@@ -23,7 +23,7 @@ from reflectrl.wings.babyai.view import ACTIONS, SIDES, Wanted, steps, wanted
 from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("minigrid") is None:
-    pytest.skip("reflectrl[babyai]", allow_module_level=True)
+    pytest.skip("the extra babyai", allow_module_level=True)
 
 from minigrid.manual_control import ManualControl  # it needs the extra, which is looked for above
 
@@ -222,7 +222,7 @@ def test_bad_arguments_are_refused_in_one_line(arguments, message):
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
-    with pytest.raises(UserError, match=r"pip install 'reflectrl\[babyai\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[babyai\]'"):
         BabyAIEnv()
 
 

@@ -22,7 +22,7 @@ def exporter() -> None:
     """Tests of exported models are skipped without the packages of the extra `browser`."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: pip install 'reflectrl[browser]'")
+        pytest.skip(f"{', '.join(missing)} not installed: the extra browser")
 
 
 @pytest.fixture(scope="session")

@@ -111,8 +111,8 @@ def replay(world: World, env: TextEnv, seed: int) -> int:
         ({"name": "taxi"}, 2),
         ({"name": "taxi", "maps": "random"}, 1),
         ({"name": "frozenlake", "maps": "8x8"}, 3),
-        ({"name": "examples.blackjack:BlackjackEnv"}, 9),
-        ({"name": "examples.add_up:AddUp"}, 9),
+        ({"name": "reflectrl.examples.blackjack:BlackjackEnv"}, 9),
+        ({"name": "reflectrl.examples.add_up:AddUp"}, 9),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
 )

@@ -14,7 +14,7 @@ from reflectrl.types import UserError
 from reflectrl.wings.openenv.env import OpenEnvEnv
 from reflectrl.workbench.check import check_text_env
 
-needs_package = pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="reflectrl[openenv]")
+needs_package = pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="the extra openenv")
 pytestmark = pytest.mark.filterwarnings("default")  # of fastapi, websockets and others, when they are imported
 
 

@@ -15,7 +15,7 @@ from reflectrl.wings.reasoning_gym.questions import FIRST_SEED, KEY, dataset, pr
 from reflectrl.wings.reasoning_gym.score import ReasoningGymScore
 
 if importlib.util.find_spec("reasoning_gym") is None:
-    pytest.skip("reflectrl[reasoning-gym]", allow_module_level=True)
+    pytest.skip("the extra reasoning-gym", allow_module_level=True)
 
 SHORT = '{"max_word_len": 4}'
 ORIGIN = {"dataset": "gcd", "settings": {}, "seed": 3, "index": 0}
@@ -118,7 +118,7 @@ def test_bad_options_are_refused_in_one_line(words, message, tmp_path, monkeypat
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(UserError, match=r"pip install 'reflectrl\[reasoning-gym\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[reasoning-gym\]'"):
         ReasoningGymScore()
 
 

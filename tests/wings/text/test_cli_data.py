@@ -232,3 +232,20 @@ class TestRefusals:
         (tmp_path / "file").touch()
         words = ("hha", "--from", FIXTURES / "hha", "--store", tmp_path / "file")
         assert "cannot be written" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["reasoning-gym"], "`reflectrl data reasoning-gym` writes them"),
+        (["orders", "--text.task", "own", "--text.data", "mine"], "`reflectrl data convert --from FILE --to mine"),
+        (["hha"], "`reflectrl data hha --from DIR` writes them"),
+    ],
+)
+def test_a_run_without_data_names_a_verb_that_there_is(
+    words: list[str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REFLECTRL_DATA", str(tmp_path / "data"))
+    assert main(["teach", *words, "--model.source", "scratch"]) == 2
+    assert command in capsys.readouterr().err

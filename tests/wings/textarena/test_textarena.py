@@ -15,7 +15,7 @@ from reflectrl.wings.textarena.games import LISTED
 from reflectrl.workbench.check import check_text_env
 
 if importlib.util.find_spec("textarena") is None:
-    pytest.skip("reflectrl[textarena]", allow_module_level=True)
+    pytest.skip("the extra textarena", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("default")  # what the package and its own dependencies say when imported
 SMALL = {"train": 6, "validation": 3, "test": 3}
@@ -170,5 +170,5 @@ def test_bad_arguments_are_refused_in_one_line(arguments, message):
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(UserError, match=r"pip install 'reflectrl\[textarena\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[textarena\]'"):
         TextArenaEnv()

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from reflectrl.advice import install
 from reflectrl.types import UserError
 from reflectrl.wings.alfworld.game import Game
 
@@ -22,7 +23,7 @@ def _engine() -> Any:
         from textworld.envs import PddlEnv
     except ImportError as error:
         raise UserError(
-            f"engine 'textworld' needs TextWorld ({error}): pip install 'reflectrl[alfworld]', or use the native one"
+            f"engine 'textworld' needs TextWorld ({error}), or use the native one; {install('alfworld')}"
         ) from None
     return PddlEnv(textworld.EnvInfos(admissible_commands=True))
 
@@ -34,7 +35,7 @@ def _rules() -> tuple[str, str]:
 
     spec = find_spec("alfworld")
     if spec is None or spec.origin is None:
-        raise UserError("engine 'textworld' needs alfworld: pip install 'reflectrl[alfworld]'")
+        raise UserError(f"engine 'textworld' needs alfworld; {install('alfworld')}")
     data = Path(spec.origin).parent / "data"
     return (data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text()
 

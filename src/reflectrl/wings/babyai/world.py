@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from reflectrl.advice import install
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
@@ -23,7 +24,7 @@ def level_id(level: str) -> str:
     try:
         import minigrid  # noqa: F401  (registers the levels)
     except ImportError as error:
-        raise UserError("environment babyai needs minigrid: pip install 'reflectrl[babyai]'") from error
+        raise UserError(f"environment babyai needs minigrid; {install('babyai')}") from error
     known = {id.removeprefix("BabyAI-").rpartition("-")[0]: id for id in gym.registry if id.startswith("BabyAI-")}
     if level not in known:
         raise UserError(f"babyai: unknown level {level!r}{suggestion(level, known)}")

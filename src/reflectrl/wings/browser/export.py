@@ -17,7 +17,8 @@ from reflectrl.config import load_recipe
 from reflectrl.config.folders import writing
 from reflectrl.envs import make
 from reflectrl.learn.checkpoint import write_folder
-from reflectrl.models.lm import LanguageModel, fingerprint
+from reflectrl.models.cards import fingerprint
+from reflectrl.models.lm import LanguageModel
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.prompts import policy_prompt, reflector_prompt
 from reflectrl.prompts.tokens import beginning

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from reflectrl.advice import install
 from reflectrl.models.lm import LanguageModel
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
@@ -75,7 +76,7 @@ def require_packages() -> None:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"exporting to a browser needs {', '.join(missing)}: pip install 'reflectrl[browser]'")
+        raise UserError(f"exporting to a browser needs {', '.join(missing)}; {install('browser')}")
 
 
 def export_onnx(lm: LanguageModel, path: Path) -> None:

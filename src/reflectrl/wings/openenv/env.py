@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from reflectrl.advice import install
 from reflectrl.envs.adapter import FIRST_SEED
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.plugins import one_line
@@ -75,7 +76,7 @@ class OpenEnvEnv(TextEnv):
         try:
             from openenv.core import GenericEnvClient
         except ImportError as error:
-            raise UserError("environment openenv needs the package: pip install 'reflectrl[openenv]'") from error
+            raise UserError(f"environment openenv needs the package; {install('openenv')}") from error
         client = GenericEnvClient(self.url, message_timeout_s=self.timeout).sync()
         try:
             return client.connect()

@@ -17,7 +17,7 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class ReasoningGym(Data):
-    """Make questions of reasoning-gym with verified answers, as samples of a text task: reflectrl[reasoning-gym]."""
+    """Make questions of reasoning-gym with verified answers, as samples of a text task (the extra `reasoning-gym`)."""
 
     dataset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("spell_backward",)
     """Data sets of the package; several are mixed in equal numbers."""

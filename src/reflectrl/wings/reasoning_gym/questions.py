@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from reflectrl.advice import install
 from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import UserError
 
@@ -28,9 +29,7 @@ def package() -> Any:
     try:
         import reasoning_gym
     except ImportError as error:
-        raise UserError(
-            "questions of reasoning-gym need the package: pip install 'reflectrl[reasoning-gym]'"
-        ) from error
+        raise UserError(f"questions of reasoning-gym need the package; {install('reasoning-gym')}") from error
     return reasoning_gym
 
 

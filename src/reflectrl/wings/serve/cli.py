@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from reflectrl.advice import install
 from reflectrl.config.trust import is_loopback
 from reflectrl.plugins import suggestion
 from reflectrl.terminal import printable_line
@@ -60,7 +61,7 @@ class Serve:
         try:
             from reflectrl.wings.serve.app import Limits, Server
         except ImportError as error:
-            raise UserError("the server needs an extra: pip install reflectrl[serve]") from error
+            raise UserError(f"the server needs an extra; {install('serve')}") from error
         with bound(self.host, self.port, token is not None) as listening:
             limits = Limits(self.body_kib * 1024, self.concurrent, self.batch, self.timeout)
             name, about, agent = self._loaded()
@@ -128,7 +129,7 @@ class ServeRollouts:
             from reflectrl.wings.serve.guard import Limits
             from reflectrl.wings.serve.weights import WeightsServer
         except ImportError as error:
-            raise UserError("the server needs an extra: pip install reflectrl[serve]") from error
+            raise UserError(f"the server needs an extra; {install('serve')}") from error
         with bound(self.host, self.port, token is not None) as listening:
             limits = Limits(self.body_kib * 1024, concurrent=1024, seconds=self.timeout)
             server = WeightsServer(self.folder, limits, token, self.threads, self.trust)

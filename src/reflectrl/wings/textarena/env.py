@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from reflectrl.advice import install
 from reflectrl.envs.adapter import FIRST_SEED, refuse_wrong_settings
 from reflectrl.envs.base import SPLITS, TextEnv, require_known
 from reflectrl.plugins import one_line, suggestion
@@ -93,7 +94,7 @@ class TextArenaEnv(TextEnv):
         try:
             import textarena
         except ImportError as error:
-            raise UserError("environment textarena needs TextArena: pip install 'reflectrl[textarena]'") from error
+            raise UserError(f"environment textarena needs TextArena; {install('textarena')}") from error
         if self.id not in textarena.envs.registration.ENV_REGISTRY:
             raise UserError(f"textarena: unknown game {self.id!r}{_near(self.id)}")
         with self._luck(0):

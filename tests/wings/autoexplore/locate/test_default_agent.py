@@ -1,6 +1,7 @@
 """The agent that ships in the package: small, loaded without the transformers library, and better than nothing."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,52 @@ def test_it_tells_from_the_question_which_kind_of_file_answers(
     walked = agent.walk(finder, question)
     assert walked.strides[-1].action.startswith(f"id {kind} ")
     assert f"The answer is in {kind}." in str(walked.strides[-1].reflection)
+
+
+LIGHT = """
+import re, sys
+from importlib.metadata import packages_distributions, requires
+
+wanted, allowed = sys.argv[1].split(","), {"reflectrl", "pip"}
+while wanted:  # what the packages themselves require, but not their extras
+    name = re.match("[A-Za-z0-9_.-]+", wanted.pop())[0].lower().replace("_", "-")
+    if name not in allowed:
+        allowed.add(name)
+        wanted += [one for one in requires(name) or () if ";" not in one]
+homes = packages_distributions()
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in homes and not any(home.lower().replace("_", "-") in allowed for home in homes[top]):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from reflectrl.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""Runs the command line as if nothing were installed but some packages."""
+
+
+def in_a_light_install(*words: str) -> subprocess.CompletedProcess[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    packages = re.search(r"^LIGHT := (.*)$", makefile, re.MULTILINE)
+    assert packages is not None
+    program = [sys.executable, "-c", LIGHT, packages[1].replace(" ", ","), *words]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def test_it_answers_where_only_that_is_installed_what_make_locate_installs() -> None:
+    question = ["locate", "where is BM25 computed?", "--repo", str(ROOT / "src"), "--json"]
+    done = in_a_light_install(*question)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "agent"
+
+
+def test_what_a_light_install_lacks_is_said_in_one_line(tmp_path: Path) -> None:
+    done = in_a_light_install("run", "taxi", "--folder", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert " is not installed here, only what `locate` needs; for the rest, in the checkout" in done.stderr
 
 
 def test_it_answers_by_default() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def test_the_named_agent_answers_and_says_so(repo: Path, agent_folder: Path, cap
     out, err = capsys.readouterr()
     assert err == "reflectrl: the agent tiny (sft, seed 0) walks through the repository; nothing leaves this machine\n"
     first, *_ = out.splitlines()
-    assert first.startswith(" 1  ") and "%" in first
+    assert first.startswith(" 1  ") and "%" not in first
     assert sum(line[:4].strip().isdigit() for line in out.splitlines()) == 2
 
 
@@ -47,7 +48,7 @@ def test_one_in_the_environment_or_in_the_package_answers_too(
 def test_the_walk_can_be_read(repo: Path, agent_folder: Path, capsys: Any) -> None:
     assert locate(repo, "--model", str(agent_folder), "--trace") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("# ") and lines[1].startswith("> ") and lines[1].endswith("%)")
+    assert lines[0].startswith("# ") and lines[1].startswith("> ") and re.search(r" \(p = [01]\.\d\d\)$", lines[1])
     assert all(character.isprintable() for line in lines for character in line)
 
 

@@ -42,12 +42,12 @@ def agent_of(model: str, search: bool) -> Agent | None:
     if folder is None:
         return None
     read_card(folder)  # what is wrong with it is said before torch is imported
-    import torch
-
     from reflectrl.wings.autoexplore.locate.agent import Agent
 
     agent = Agent.load(folder)
-    if agent.weights <= SMALL:
+    if 0 < agent.weights <= SMALL:
+        import torch
+
         torch.set_num_threads(1)
     return agent
 
@@ -110,7 +110,7 @@ class Locate:
         if not answer.files:
             _note("no file shares a word with the question")
         for number, hit in enumerate(answer.files, 1):
-            print(f"{number:>2}  {_described(hit, answer.walked is not None)}")
+            print(f"{number:>2}  {_described(hit)}")
 
     def _method(self, agent: Agent | None) -> str:
         """In one line, who answers."""
@@ -146,25 +146,27 @@ def _about_cut(paths: Sequence[str]) -> str:
 
 
 def _trace(walked: Walked) -> str:
-    """The walk as text: thoughts, commands with their probabilities, and outputs."""
+    """The walk as text: thoughts, commands with the probabilities that the policy gave them, and outputs."""
     lines = []
     for stride in walked.strides:
         if stride.reflection is not None:
             lines.append(f"# {''.join(c if c.isprintable() else ' ' for c in stride.reflection)}")
-        lines.append(f"> {stride.action}  ({stride.probability or 0:.0%})")
+        lines.append(f"> {stride.action}  (p = {stride.probability or 0:.2f})")
         lines += [f"  {line}" for line in stride.output.split("\n") if line]
     return "\n".join([*lines, ""])
 
 
-def _described(hit: Hit, by_agent: bool = False) -> str:
-    """Path and line as editors understand them, the words that led there, and the line itself below."""
+def _described(hit: Hit) -> str:
+    """Path and line as editors understand them, the words that led there, and the line itself below.
+
+    No number says how sure the answer is: a policy gives a file close to 1 whether it is right or wrong.
+    """
     from reflectrl.wings.autoexplore.names import shown
 
     place = shown(hit.path) if hit.line is None else f"{shown(hit.path)}:{hit.line}"
     more = len(hit.words) - WORDS_SHOWN
     words = ", ".join(hit.words[:WORDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    why = "; ".join(filter(None, [f"{hit.score:.0%}" if by_agent else "", words]))
-    return f"{place}  ({why})" + (f"\n      {hit.text}" if hit.text else "")
+    return place + (f"  ({words})" if words else "") + (f"\n      {hit.text}" if hit.text else "")
 
 
 def _note(text: str) -> None:

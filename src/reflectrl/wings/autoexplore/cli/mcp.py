@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from reflectrl.advice import install
 from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.cli.locate import agent_of
@@ -34,7 +35,7 @@ class Mcp:
         try:
             from reflectrl.wings.autoexplore.locate.mcp import make_server
         except ImportError as error:
-            raise UserError("the MCP server needs an extra: pip install reflectrl[mcp]") from error
+            raise UserError(f"the MCP server needs an extra; {install('mcp')}") from error
         from reflectrl.wings.autoexplore.locate.answers import METHODS, LiveLocator
 
         agent = agent_of(self.model, self.search)

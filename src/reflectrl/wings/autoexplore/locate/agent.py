@@ -4,7 +4,7 @@
     walked = agent.walk(Finder(Repository.open(".")), "where are retries configured?")
     walked.ranking[0]      # ("net/retry.py", 0.83)
 
-Nothing leaves the machine. torch is imported when an agent is loaded, not before.
+Nothing leaves the machine. Small agents need no torch; for others it is imported when they are loaded, not before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reflectrl.advice import install
 from reflectrl.pipeline.artifacts import POLICY, REFLECTOR
 from reflectrl.types import Episode, Sampling, Task, UserError, named_seed
 from reflectrl.wings.autoexplore.env import AutoExploreEnv
@@ -110,7 +111,7 @@ class Agent:
         card: what they are.
         player: the policy.
         reflector: who speaks before it, or None.
-        weights: how many numbers the policy's model consists of.
+        weights: how many numbers the policy's model consists of, where torch computes; 0 where numpy does.
     """
 
     def __init__(self, card: Card, player: Player, reflector: Player | None, weights: int = 0) -> None:
@@ -125,9 +126,16 @@ class Agent:
         """
         place = Path(folder)
         card = read_card(place)
-        from reflectrl.players import Policy, Reflector
+        _refuse_unplayable(place)
+        light = _light_players(place, card)
+        if light is not None:
+            return cls(card, *light)
+        try:
+            from reflectrl.players import Policy, Reflector
 
-        policy, reflector = _models(place, card.play.context)
+            policy, reflector = _models(place, card.play.context)
+        except ModuleNotFoundError as error:
+            raise UserError(f"the agent in {folder} needs {error.name}; {install()}") from error
         player = Policy(policy, Sampling(0.0), card.play.shuffle_labels, scoring=card.play.scoring)
         speaker = None if reflector is None else Reflector(reflector, card.play.reflection_tokens)
         return cls(card, player, speaker, sum(weight.numel() for weight in policy.model.parameters()))
@@ -152,19 +160,32 @@ class Agent:
         return Walked(episode, ranking(strides[-1], found), strides)
 
 
-def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
-    """Policy and reflector; without the transformers library where that will do."""
-    from reflectrl.wings.autoexplore.locate.light import load_light
-
+def _refuse_unplayable(folder: Path) -> None:
     if not (folder / POLICY).is_dir():
         raise UserError(f"the agent in {folder} has no {POLICY}/")
     if (folder / POLICY / "heads.safetensors").is_file():
         raise UserError(f"the agent in {folder} needs its critic to play; `locate` takes policies that need none")
-    places = [place for place in (folder / POLICY, folder / REFLECTOR) if place.is_dir()]
-    light = [lm for lm in (load_light(place, context) for place in places) if lm is not None]
-    if len(light) == len(places):
-        return light[0], light[1] if len(light) > 1 else None
-    # By transformers: two models, or two adapters on one backbone.
+
+
+def _light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | None:
+    """Policy and reflector in numpy; None where they need torch."""
+    if card.play.scoring != "trie":
+        return None
+    from reflectrl.wings.autoexplore.locate.light import LightPolicy, LightReflector, load_light
+
+    policy = load_light(folder / POLICY, card.play.context)
+    if policy is None:
+        return None
+    if not (folder / REFLECTOR).is_dir():
+        return LightPolicy(policy), None
+    reflector = load_light(folder / REFLECTOR, card.play.context)
+    if reflector is None:
+        return None
+    return LightPolicy(policy), LightReflector(reflector, card.play.reflection_tokens)
+
+
+def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
+    """Policy and reflector by transformers: two models, or two adapters on one backbone."""
     from transformers.utils.logging import disable_progress_bar
 
     from reflectrl.config import ModelConfig

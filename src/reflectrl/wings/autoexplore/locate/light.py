@@ -1,8 +1,8 @@
-"""Small Llama-shaped models for playing, loaded without the transformers library: importing that takes three seconds,
-which is most of what a question to an agent would cost.
+"""Small Llama-shaped players in numpy: they need neither torch nor the transformers library, to import which takes
+seconds, and to install which takes hundreds of megabytes.
 
 Whatever is out of the ordinary (other families, biases, scaled rotary positions, adapters, several files of weights,
-tokenizers with a beginning-of-text token) is left to `load.py`.
+tokenizers with a beginning-of-text token, chat templates) is left to `load.py`, and so are other ways of scoring.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from safetensors.torch import load_file
+import numpy as np
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
-from torch import Tensor, nn
 
-from reflectrl.models.lm import LanguageModel, check_card
-from reflectrl.models.strangers import require_sound, within_weights
+from reflectrl.models.cards import CARD, check_card
+from reflectrl.models.soundness import require_sound
+from reflectrl.players.base import LiveEpisode
+from reflectrl.prompts import reflector_prompt, tokenize, words_prompt
+from reflectrl.prompts.tokens import encode_text
+from reflectrl.types import Sampling, Turn
 
 ORDINARY: dict[str, Any] = {
     "model_type": "llama",
@@ -31,43 +33,7 @@ ORDINARY: dict[str, Any] = {
 }
 """What `config.json` has to say, or leave out where the value is None."""
 
-
-def load_light(folder: Path, context: int) -> LanguageModel | None:
-    """A player's model, frozen, in float32 on the CPU; None if only `load_model` can load what the folder holds.
-
-    Args:
-        context: longest sequence in tokens; the model's own limit if that is smaller.
-
-    Raises:
-        UserError: the weights were trained with another tokenizer, or a file is not what was written there.
-    """
-    require_sound(folder)
-    try:
-        config, about = (
-            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
-        )
-        if not _ordinary(config, about):
-            return None
-        tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
-        with within_weights(folder):
-            model = LightLlama(config)
-        saved = load_file(folder / "model.safetensors")  # without the head, which is the embedding
-        model.load_state_dict({"lm_head.weight": saved["model.embed_tokens.weight"], **saved})
-    except Exception:  # many kinds; whatever is wrong with it, `load_model` says it better
-        return None
-    check_card(folder, tokenizer)
-    model.requires_grad_(False).eval()
-    return LanguageModel(model, tokenizer, min(context, model.positions), None, str(folder))
-
-
-def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
-    rope = config.get("rope_parameters") or {}
-    return (
-        all(config.get(key) == value for key, value in ORDINARY.items())
-        and rope.get("rope_type") == "default"
-        and about.get("bos_token") is None
-        and about.get("eos_token") is not None
-    )
+Ids = tuple[int, ...]
 
 
 class LightTokenizer:
@@ -100,87 +66,259 @@ class LightTokenizer:
         return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
-class LightLlama(nn.Module):
-    """The weights of a Llama-shaped model under the names that they are saved by; `forward.py` computes with them.
+class Cache(NamedTuple):
+    """The tokens that were read, and their keys and values in each layer, (2, heads, tokens, width)."""
+
+    ids: Ids
+    layers: tuple[np.ndarray, ...]
+
+    def first(self, count: int) -> Cache:
+        """The cache as it was after so many tokens."""
+        return Cache(self.ids[:count], tuple(layer[:, :, :count] for layer in self.layers))
+
+
+class LightModel:
+    """A language model in float32; what was read last is kept, since the next prompt often begins like it.
 
     Args:
         config: what `config.json` says.
+        weights: by the names under which Llama models are saved.
+        tokenizer: its tokenizer.
+        context: longest sequence in tokens; the model's own limit if that is smaller.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.config = SimpleNamespace(**{"num_key_value_heads": None, "head_dim": None, **config})
-        self.positions = int(config["max_position_embeddings"])
-        embeddings = nn.Embedding(config["vocab_size"], config["hidden_size"])
-        self.model = _module(
-            embed_tokens=embeddings,
-            layers=nn.ModuleList([_layer(config) for _ in range(config["num_hidden_layers"])]),
-            norm=_norm(config),
-            rotary_emb=_Rotary(_head_dim(config), float(config["rope_parameters"]["rope_theta"])),
+    chat = None
+
+    def __init__(
+        self, config: dict[str, Any], weights: dict[str, np.ndarray], tokenizer: LightTokenizer, context: int
+    ) -> None:
+        self.tokenizer, self.context = tokenizer, min(context, int(config["max_position_embeddings"]))
+        self.size = sum(weight.size for weight in weights.values())
+        self.heads, self.epsilon = int(config["num_attention_heads"]), float(config["rms_norm_eps"])
+        self.shared_heads = int(config.get("num_key_value_heads") or self.heads)
+        self.width = int(config.get("head_dim") or config["hidden_size"] // self.heads)
+        theta = float(config["rope_parameters"]["rope_theta"])
+        self.frequencies_D = 1.0 / theta ** (np.arange(0, self.width, 2, dtype=np.float32) / self.width)
+        single = {name.removeprefix("model."): weight.astype(np.float32) for name, weight in weights.items()}
+        self.embeddings_VD, self.norm_D = single["embed_tokens.weight"], single["norm.weight"]
+        self.layers = [_layer(single, number) for number in range(config["num_hidden_layers"])]
+        self._require_shapes(config)
+        none = np.zeros((2, self.shared_heads, 0, self.width), np.float32)
+        self.nothing = Cache((), (none,) * len(self.layers))
+        self._latest = self.nothing
+
+    def _require_shapes(self, config: dict[str, Any]) -> None:
+        """Raise ValueError where weights do not have the shapes that the configuration says."""
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        all_heads, fewer = self.heads * self.width, self.shared_heads * self.width
+        wanted = {
+            "self_attn.q_proj": (all_heads, hidden),
+            "self_attn.k_proj": (fewer, hidden),
+            "self_attn.v_proj": (fewer, hidden),
+            "self_attn.o_proj": (hidden, all_heads),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+        }
+        fitting = all(layer[name].shape == shape for layer in self.layers for name, shape in wanted.items())
+        if not fitting or self.embeddings_VD.shape != (config["vocab_size"], hidden):
+            raise ValueError("weights of other shapes than the configuration says")
+
+    def read(self, ids: Ids) -> tuple[np.ndarray, Cache]:
+        """Read a prompt: the hidden state (D,) at its end, and the cache behind it."""
+        known = self._latest
+        shared = 0
+        while shared < min(len(ids) - 1, len(known.ids)) and ids[shared] == known.ids[shared]:
+            shared += 1
+        hidden_D, cache = self.further(ids[shared:], known.first(shared))
+        self._latest = cache
+        return hidden_D, cache
+
+    def further(self, ids: Ids, cache: Cache) -> tuple[np.ndarray, Cache]:
+        """Read tokens behind others: the hidden state (D,) at their end, and the cache behind them."""
+        past, new = len(cache.ids), len(ids)
+        positions_T = np.arange(past, past + new)
+        angles_TD = positions_T[:, None].astype(np.float32) * self.frequencies_D
+        turn = np.cos(angles_TD), np.sin(angles_TD)
+        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]
+        x_TD = self.embeddings_VD[list(ids)]
+        layers = []
+        for layer, held in zip(self.layers, cache.layers, strict=True):
+            attended_TD, held = self._attend(layer, self._norm(x_TD, layer["input_layernorm"]), held, turn, hidden_TS)
+            x_TD = x_TD + attended_TD
+            y_TD = self._norm(x_TD, layer["post_attention_layernorm"])
+            gate_TI = y_TD @ layer["mlp.gate_proj"].T
+            gated_TI = gate_TI / (1 + np.exp(-gate_TI)) * (y_TD @ layer["mlp.up_proj"].T)
+            x_TD = x_TD + gated_TI @ layer["mlp.down_proj"].T
+            layers.append(held)
+        return self._norm(x_TD[-1], self.norm_D), Cache((*cache.ids, *ids), tuple(layers))
+
+    def logits(self, hidden_D: np.ndarray, tokens: Sequence[int] | None = None) -> np.ndarray:
+        """Logits (V,) of the next token, or those of some tokens only, in double precision."""
+        rows = self.embeddings_VD if tokens is None else self.embeddings_VD[list(tokens)]
+        logits: np.ndarray = (rows @ hidden_D).astype(np.float64)
+        return logits
+
+    def _attend(
+        self,
+        layer: dict[str, np.ndarray],
+        x_TD: np.ndarray,
+        held: np.ndarray,
+        turn: tuple[np.ndarray, np.ndarray],
+        hidden_TS: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attention (T, D) of new tokens to all, and the keys and values (2, H, S, W) of all."""
+        queries, keys, values = (
+            (x_TD @ layer[f"self_attn.{name}_proj"].T).reshape(len(x_TD), -1, self.width).swapaxes(0, 1)
+            for name in "qkv"
         )
-        self.lm_head = nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
-        self.lm_head.weight = embeddings.weight
+        held = np.concatenate((held, np.stack((_turned(keys, turn), values))), axis=2)
+        # Several heads may share their keys and values: (shared heads, heads that share, tokens, width).
+        queries_HGTW = _turned(queries, turn).reshape(self.shared_heads, -1, len(x_TD), self.width)
+        scores_HGTS = queries_HGTW @ held[0][:, None].swapaxes(-1, -2) / np.float32(self.width**0.5)
+        scores_HGTS = np.where(hidden_TS, np.float32(-np.inf), scores_HGTS)
+        weights = np.exp(scores_HGTS - scores_HGTS.max(-1, keepdims=True))
+        mixed_HGTW = (weights / weights.sum(-1, keepdims=True)) @ held[1][:, None]
+        mixed_TD = mixed_HGTW.reshape(self.heads, len(x_TD), self.width).swapaxes(0, 1).reshape(len(x_TD), -1)
+        return mixed_TD @ layer["self_attn.o_proj"].T, held
 
-    @property
-    def base_model(self) -> nn.Module:
-        """Everything below the head."""
-        return self.model
-
-    def get_input_embeddings(self) -> nn.Module:
-        """(V, D)."""
-        return self.model.embed_tokens  # type: ignore[return-value]
-
-    def get_output_embeddings(self) -> nn.Module:
-        """(V, D), the same weights."""
-        return self.lm_head
+    def _norm(self, x: np.ndarray, weight_D: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(self.epsilon)) * weight_D
+        return scaled
 
 
-def _module(**parts: Any) -> nn.Module:
-    """A module that only holds others, and what else has to be said of them."""
-    made = nn.Module()
-    for name, part in parts.items():
-        setattr(made, name, part)
-    return made
+def _layer(weights: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """The weights of a layer, by their names within it."""
+    start = f"layers.{number}."
+    return {
+        name.removeprefix(start).removesuffix(".weight"): weight
+        for name, weight in weights.items()
+        if name.startswith(start)
+    }
 
 
-def _layer(config: dict[str, Any]) -> nn.Module:
-    """Attention, gated MLP, and the norms before them."""
-    width, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    head_dim, fewer = _head_dim(config), config.get("num_key_value_heads") or heads
-    attention = _module(
-        q_proj=nn.Linear(width, heads * head_dim, bias=False),
-        k_proj=nn.Linear(width, fewer * head_dim, bias=False),
-        v_proj=nn.Linear(width, fewer * head_dim, bias=False),
-        o_proj=nn.Linear(heads * head_dim, width, bias=False),
-        head_dim=head_dim,
+def _turned(x_HTW: np.ndarray, turn: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Su et al. 2021: pairs of numbers turned by the angles of their positions."""
+    cos, sin = turn
+    first, second = np.split(x_HTW, 2, axis=-1)
+    return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
+
+
+def load_light(folder: Path, context: int) -> LightModel | None:
+    """A player's model; None if only `load_model` can load what the folder holds.
+
+    Args:
+        context: longest sequence in tokens; the model's own limit if that is smaller.
+
+    Raises:
+        UserError: the weights were trained with another tokenizer, or a file is not what was written there.
+    """
+    require_sound(folder)
+    try:
+        config, about, card = (
+            json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
+            for name in ("config.json", "tokenizer_config.json", CARD)
+        )
+        if not _ordinary(config, about) or card.get("chat"):
+            return None
+        tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
+        model = LightModel(config, load_file(folder / "model.safetensors"), tokenizer, context)
+    except Exception:  # many kinds; whatever is wrong with it, `load_model` says it better
+        return None
+    check_card(folder, tokenizer)
+    return model
+
+
+def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
+    rope = config.get("rope_parameters") or {}
+    return (
+        all(config.get(key) == value for key, value in ORDINARY.items())
+        and rope.get("rope_type") == "default"
+        and about.get("bos_token") is None
+        and about.get("eos_token") is not None
     )
-    mlp = _module(
-        gate_proj=nn.Linear(width, inner, bias=False),
-        up_proj=nn.Linear(width, inner, bias=False),
-        down_proj=nn.Linear(inner, width, bias=False),
-        act_fn=nn.functional.silu,
-    )
-    norms = {"input_layernorm": _norm(config), "post_attention_layernorm": _norm(config)}
-    return _module(self_attn=attention, mlp=mlp, **norms)
 
 
-def _norm(config: dict[str, Any]) -> nn.Module:
-    weight = nn.Parameter(torch.ones(config["hidden_size"]))
-    return _module(weight=weight, variance_epsilon=float(config["rms_norm_eps"]))
+class LightReflector:
+    """Writes the likeliest analysis of the state, until end-of-text: `players.Reflector` on a light model."""
+
+    def __init__(self, model: LightModel, max_new_tokens: int) -> None:
+        self.model, self.max_new_tokens = model, max_new_tokens
+
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [self._turn(episode) for episode in episodes]
+
+    def _turn(self, episode: LiveEpisode) -> Turn:
+        model = self.model
+        prompt = tokenize(model, reflector_prompt(episode.observation), reserve=self.max_new_tokens)
+        hidden_D, cache = model.read(prompt)
+        written, logprobs = list[int](), list[float]()
+        while len(written) < self.max_new_tokens:
+            logits_V = model.logits(hidden_D)
+            token = int(logits_V.argmax())
+            if token == model.tokenizer.eos_token_id:
+                break
+            written.append(token)
+            logprobs.append(float(logits_V[token] - np.logaddexp.reduce(logits_V)))
+            if len(written) < self.max_new_tokens:
+                hidden_D, cache = model.further((token,), cache)
+        text = model.tokenizer.decode(written).strip()
+        return Turn("reflector", text, token_ids=tuple(written), logprobs=tuple(logprobs), sampling=Sampling(0.0))
 
 
-class _Rotary(nn.Module):
-    """Su et al. 2021: the angles by which positions turn pairs of numbers."""
+class LightPolicy:
+    """Takes the likeliest legal action, spelling it out: `players.Policy` with `scoring = "trie"` on a light model."""
 
-    def __init__(self, width: int, theta: float) -> None:
-        super().__init__()
-        self.frequencies_D = 1.0 / theta ** (torch.arange(0, width, 2).float() / width)
+    def __init__(self, model: LightModel) -> None:
+        self.model = model
 
-    def forward(self, x_1ND: Tensor, positions_1N: Tensor) -> tuple[Tensor, Tensor]:
-        angles_1ND = positions_1N[..., None].float() * self.frequencies_D
-        both_1ND = torch.cat((angles_1ND, angles_1ND), dim=-1)
-        return both_1ND.cos(), both_1ND.sin()
+    def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
+        return [self._turn(episode) for episode in episodes]
 
+    def _turn(self, episode: LiveEpisode) -> Turn:
+        model, actions = self.model, episode.observation.actions
+        answers = [(*encode_text(model.tokenizer, f" {action}"), model.tokenizer.eos_token_id) for action in actions]
+        words = words_prompt(episode.observation, episode.reflection)
+        prompt = tokenize(model, words, reserve=max(map(len, answers)))
+        logp = np.full(len(actions), -np.inf)
+        self._spell(logp, answers, list(range(len(actions))), 0, 0.0, *model.read(prompt))
+        logp -= np.logaddexp.reduce(logp)
+        probs, choice = np.exp(logp), int(logp.argmax())
+        return Turn(
+            "policy",
+            actions[choice],
+            choice=choice,
+            probs=tuple(round(float(p), 6) for p in probs),
+            token_ids=answers[choice],
+            logprobs=(float(logp[choice]),),
+            entropy=float(-(probs * np.where(probs > 0, logp, 0.0)).sum()),
+            sampling=Sampling(0.0),
+        )
 
-def _head_dim(config: dict[str, Any]) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    def _spell(
+        self,
+        logp: np.ndarray,
+        answers: Sequence[Ids],
+        left: Sequence[int],
+        depth: int,
+        before: float,
+        hidden_D: np.ndarray,
+        cache: Cache,
+    ) -> None:
+        """Fill in the log-probabilities of the actions that are left once `depth` of their tokens are written.
+
+        Only tokens that lead to a legal action are allowed. So as soon as one action is left, it is certain.
+        """
+        branches: dict[int, list[int]] = {}
+        for action in left:
+            branches.setdefault(answers[action][depth], []).append(action)
+        logits = self.model.logits(hidden_D, list(branches))
+        shares = before + logits - np.logaddexp.reduce(logits)
+        for (token, further), share in zip(branches.items(), shares, strict=True):
+            if len(further) == 1 or len(answers[further[0]]) == depth + 1:  # equal texts end together
+                logp[further] = share
+            else:
+                state = self.model.further((token,), cache)
+                self._spell(logp, answers, further, depth + 1, float(share), *state)

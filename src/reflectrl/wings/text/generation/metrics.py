@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from reflectrl.advice import install
 from reflectrl.types import UserError
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -52,7 +53,7 @@ def synonyms() -> tuple[Any, str]:
     try:
         from nltk.corpus import wordnet
     except ImportError as error:
-        raise UserError("METEOR needs nltk: pip install reflectrl[text]") from error
+        raise UserError(f"METEOR needs nltk; {install('text')}") from error
     try:
         wordnet.ensure_loaded()
     except LookupError:

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from reflectrl.advice import option
 from reflectrl.config import ModelConfig
 from reflectrl.learn.checkpoint import drop_state, recover, write_folder, write_text
-from reflectrl.models.lm import CARD, LanguageModel
+from reflectrl.models.cards import CARD
+from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model
 from reflectrl.offline.algorithms import BY_ADVANTAGE
 from reflectrl.offline.completions import Dataset
@@ -140,9 +142,9 @@ def _claim(context: _Context, graph: Graph) -> State:
         before = dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
     except (ValueError, TypeError) as error:
         folder = context.folder
-        raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another --out") from error
+        raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another {option('out')}") from error
     state = State.read(context.folder)
-    refuse_other_settings(graph, state, before, context.settings, "--out")
+    refuse_other_settings(graph, state, before, context.settings, "out")
     write_text(path, json.dumps(context.settings, indent=1))
     return state
 

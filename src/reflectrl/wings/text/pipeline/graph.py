@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,7 +11,7 @@ from reflectrl.config import Recipe
 from reflectrl.offline.config import Algorithm
 from reflectrl.pipeline.artifacts import Artifact, Graph, Stage, graph_of
 from reflectrl.pipeline.graph import EXTENT, ends
-from reflectrl.plugins import suggestion
+from reflectrl.plugins import names, suggestion
 from reflectrl.types import UserError
 from reflectrl.wings.text.config import text_settings
 
@@ -46,6 +46,13 @@ class TextPipeline:
         for split in recipe.eval.splits:
             if split not in SPLITS:
                 raise UserError(f"eval.splits: unknown split {split!r}{suggestion(split, SPLITS)}")
+        for section in ("rewards", "test_rewards"):
+            for name, value in recipe.sections[section].items():
+                kind = value.get("use", name) if isinstance(value, Mapping) else name
+                if ":" not in str(kind) and kind not in names("rewards"):
+                    raise UserError(
+                        f"{section}.{name}: unknown reward {kind!r}{suggestion(str(kind), names('rewards'))}"
+                    )
         samples = Artifact("text", DATA, 0, "teach", f"{ROOM}:data", ("data/train.jsonl",), (), ("text", "rewards"))
         made = [samples, *(artifact for seed in recipe.seeds for artifact in _artifacts(recipe, seed, samples.key))]
         return graph_of([*made, *ends(recipe, made, "reflectrl.wings.text.pipeline.results")])

@@ -27,6 +27,7 @@ from reflectrl.offline.reference_cache import Outcomes, ReferenceCache, cached_r
 from reflectrl.pipeline.artifacts import Artifact
 from reflectrl.pipeline.metrics import MetricsFile
 from reflectrl.pipeline.progress import Tick
+from reflectrl.plugins import names
 from reflectrl.types import Sampling, UserError, named_seed
 from reflectrl.wings.text.config import text_settings
 from reflectrl.wings.text.generation.generate import read_completions, write_completions
@@ -52,10 +53,10 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
     found, task = {split: _source(text, split) for split in SPLITS}, text_settings(text.recipe).task
     for split in SPLITS[:2]:
         if not found[split]:
-            raise UserError(
-                f"text task {task!r}: no {split} samples (looked in {_folder(text)};"
-                f" `reflectrl data {task} --from DIR` writes them, docs/offline-text.md says more)"
+            where = (
+                f"looked in {_folder(text)}; {_source_of_data(text, split)} writes them, docs/offline-text.md says more"
             )
+            raise UserError(f"text task {task!r}: no {split} samples ({where})")
     text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
     for split in reversed(SPLITS):
         if found[split]:
@@ -81,6 +82,17 @@ def _source(text: TextContext, split: str) -> list[Sample]:
 def _folder(text: TextContext) -> Path:
     settings = text_settings(text.recipe)
     return (Path(settings.data) if settings.data else data_folder(settings.task)) / settings.subset
+
+
+def _source_of_data(text: TextContext, split: str) -> str:
+    """The command that writes the samples of a task; of the caller's own ones, a folder may be named after it."""
+    settings = text_settings(text.recipe)
+    if settings.task != "own":
+        return f"`reflectrl data {settings.task} --from DIR`"
+    maker = Path(settings.data).name
+    if maker in names("benchmarks"):
+        return f"`reflectrl data {maker}`"
+    return f"`reflectrl data convert --from FILE --to {_folder(text) / split}.jsonl`"
 
 
 def _labelled(text: TextContext, samples: Sequence[Sample]) -> list[Sample]:

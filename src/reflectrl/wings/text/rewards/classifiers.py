@@ -16,7 +16,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 
 from reflectrl.models.load import pick_device, refuse_kernels
-from reflectrl.models.strangers import hushed, require_sound, within_weights
+from reflectrl.models.soundness import require_sound
+from reflectrl.models.strangers import hushed, within_weights
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 

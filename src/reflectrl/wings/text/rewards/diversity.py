@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reflectrl.advice import install
 from reflectrl.types import UserError
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.samples.sample import Sample
@@ -24,7 +25,7 @@ class Diversity(Component):
         try:
             from sklearn.feature_extraction.text import TfidfVectorizer
         except ImportError as error:
-            raise UserError("reward diversity needs scikit-learn: pip install reflectrl[text]") from error
+            raise UserError(f"reward diversity needs scikit-learn; {install('text')}") from error
         self._vectoriser: Any = TfidfVectorizer()
         self._seen = ""
 

@@ -1,4 +1,4 @@
-"""The smallest complete environment. From the folder above: reflectrl play examples.add_up:AddUp --player human"""
+"""The smallest complete environment: reflectrl play reflectrl.examples.add_up:AddUp --player human"""
 
 from reflectrl.envs.base import SPLITS, Outcome, TextEnv, require_known
 from reflectrl.types import Task

@@ -1,4 +1,4 @@
-"""Free text over several turns: each word is answered in letters. reflectrl check-env examples.say_back:SayBack"""
+"""Free text over several turns, in letters: reflectrl check-env reflectrl.examples.say_back:SayBack"""
 
 from itertools import product
 

@@ -1,12 +1,11 @@
 """An environment with a teacher: guess a number, and be told "higher" or "lower".
 
-    python examples/guess_number.py
+    python src/reflectrl/examples/guess_number.py
 
-checks the environment and shows a game. In a recipe, run from the folder above `examples` (with --trust, since a file
-names it):
+checks the environment and shows a game. In a recipe:
 
     [env]
-    name = "examples.guess_number:GuessEnv"
+    name = "reflectrl.examples.guess_number:GuessEnv"
     span = 31
 """
 

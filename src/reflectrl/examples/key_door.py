@@ -1,6 +1,6 @@
 """An environment where reward is rare: fetch the key at one end of a corridor, then open the door at the other.
 
-    python examples/key_door.py
+    python src/reflectrl/examples/key_door.py
 
 says how seldom random actions win. Nothing is paid before the door is open, so a policy that starts from nothing sees
 no reward: this is what `benchmarks.exploration` trains in.

@@ -1,12 +1,11 @@
 """Adapting a gymnasium environment: Blackjack as text.
 
-    python examples/blackjack.py
+    python src/reflectrl/examples/blackjack.py
 
-checks the environment and shows a game. In a recipe, run from the folder above `examples` (with --trust, since a file
-names it):
+checks the environment and shows a game. In a recipe:
 
     [env]
-    name = "examples.blackjack:BlackjackEnv"
+    name = "reflectrl.examples.blackjack:BlackjackEnv"
 """
 
 from __future__ import annotations

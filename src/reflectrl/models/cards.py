@@ -1,0 +1,48 @@
+"""The card beside saved weights, which says to which tokenizer they belong. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from reflectrl.config.folders import read_regular
+from reflectrl.plugins import one_line
+from reflectrl.types import UserError
+
+CARD = "reflectrl.json"
+"""The file beside saved weights that says which tokenizer they belong to."""
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Identifies a tokenizer by its vocabulary."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
+    """Raise UserError where weights were trained with another tokenizer than the one at hand.
+
+    Args:
+        backbone: the fingerprint of the backbone's tokenizer, where an adapter has one of its own.
+    """
+    if not (folder / CARD).is_file():
+        return
+    card, own = read_json(folder / CARD), fingerprint(tokenizer)
+    at_hand = {"tokenizer": own, "backbone_tokenizer": backbone or own}
+    for key, found in at_hand.items():
+        wanted = card.get(key, card.get("tokenizer"))
+        if wanted != found:
+            raise UserError(f"checkpoint {folder} belongs to another tokenizer ({wanted}, not {found})")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; UserError where it does not."""
+    try:
+        found = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return found
