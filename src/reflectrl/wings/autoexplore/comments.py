@@ -72,6 +72,7 @@ class Comments:
         """Return the first sentence of the comment right above line `number` (from 1); "" if there is none."""
         block: list[str] = []
         inside = False
+        # Upwards from the definition, so `block` is reversed, and a block comment begins with its closing mark.
         for line in map(str.strip, reversed(lines[max(0, number - 1 - _MOST_ABOVE) : number - 1])):
             if not block and (_BETWEEN.match(line) or (self.opening == "/*" and _TYPE.fullmatch(line))):
                 continue

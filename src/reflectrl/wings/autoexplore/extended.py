@@ -214,6 +214,7 @@ class ExtendedWalk:
 
     def _label_then(self, way: list[str], target: str) -> str:
         """Return the label that a file gets after the actions `way`, by executing them and restoring the state."""
+        # A label is a number in the order of showing, so it is known only after the actions.
         state = self.get_state()
         for action in way:
             self.do(action)

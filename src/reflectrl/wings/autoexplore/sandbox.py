@@ -2,7 +2,7 @@
 
 No other module opens them. A path is walked name by name: each folder is opened relative to its parent, and the kernel
 refuses links (`O_NOFOLLOW`). So no step can lead out of the root, even if files are swapped meanwhile. The system never
-resolves a whole path, and nothing here starts a process.
+resolves a path below the root, and nothing here starts a process.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Sandbox:
         """
         descriptor = os.open(self.root, _folder_flags())
         try:
+            # The path of the root is resolved by the system each time, so it may lead elsewhere by now.
             if self._device_and_inode(descriptor) != self._identity:
                 raise OSError(errno.ESTALE, "the repository's folder was replaced")
             for name in path.split("/") if path else ():

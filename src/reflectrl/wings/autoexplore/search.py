@@ -200,6 +200,8 @@ def _counted(
     words_T: Sequence[Sequence[int]], term_P: Integers, times_P: Integers, document_P: Integers
 ) -> tuple[Integers, Integers, Integers]:
     """Convert counts of terms to counts of words: word, document and count, sorted by word, then by document."""
+    # Suffixes: T terms, E words of all terms, P pairs (term, document), Q pairs (word, document) with repetitions, R
+    # pairs (word, document) without. Expand P to Q, sort, and add up the counts of equal pairs.
     sizes_T = np.array([len(words) for words in words_T], int)
     word_E = np.array([word for words in words_T for word in words], int)
     sizes_P, starts_T = sizes_T[term_P], sizes_T.cumsum() - sizes_T
@@ -216,6 +218,7 @@ def _counted(
 
 def _least(scores_F: NDArray[np.float64], most: int) -> float:
     """Return a lower bound on the `most`-th best score, from a sixteenth of the scores."""
+    # A sample's `most`-th best score cannot exceed that of all scores. Sorting the few scores above it is much faster.
     sample = np.sort(scores_F[::16])
     return float(sample[-most]) if 0 < most <= len(sample) else 0.0
 

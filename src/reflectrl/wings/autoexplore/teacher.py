@@ -28,8 +28,8 @@ def kind_of(path: str) -> str:
     """Return the kind of a file, judged by its path alone. Any file in a documentation folder counts as documentation.
 
     Shared words do not show whether code or documentation answers a question, since a page of the manual repeats the
-    words of the docstring. The phrasing of the question does. So the player decides on the kind, and search compares
-    files within a kind.
+    words of the docstring. The phrasing of the question does. So files are compared within their kind, and the player
+    decides on the kind.
     """
     pure = PurePosixPath(path)
     suffix = pure.suffix.lower()

@@ -87,6 +87,7 @@ def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) ->
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced
 
     known = entries(store)
+    # A folder that is in the library already keeps its name.
     there = {entry.path: entry.name for entry in known.values() if entry.path}
     taken = dict.fromkeys(name for name in known if name not in there.values())
     found: list[RepoEntry] = []

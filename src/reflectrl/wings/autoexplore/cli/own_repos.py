@@ -19,7 +19,7 @@ LIBRARY = "library"
 
 @dataclass(frozen=True)
 class OwnRepositories(RunOption):
-    """The option `--repos` of `reflectrl run`."""
+    """Option `--repos` of `reflectrl run`."""
 
     repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
     """AutoExplore: write questions about these repositories, then train on them."""

@@ -34,7 +34,7 @@ class NoSuchPackageError(UserError):
 
 @dataclass(frozen=True)
 class File:
-    """A file of a package on an index."""
+    """File of a package on an index."""
 
     name: str
     url: str

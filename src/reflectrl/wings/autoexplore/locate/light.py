@@ -143,7 +143,7 @@ class LightModel:
         positions_T = np.arange(past, past + new)
         angles_TD = positions_T[:, None].astype(np.float32) * self.frequencies_D
         turn = np.cos(angles_TD), np.sin(angles_TD)
-        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]
+        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]  # causal mask: True for later positions
         x_TD = self.embeddings_VD[list(ids)]
         layers = []
         for layer, held in zip(self.layers, cache.layers, strict=True):

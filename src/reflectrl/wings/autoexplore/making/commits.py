@@ -103,6 +103,7 @@ def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: r
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
         return
+    # The tree of the parent was written first, because the judge compares the question with its files.
     task = Judge(repository, rng).judged(Draft(question, commit.path, "commit")) if commit.path in repository else None
     if task is None:
         shutil.rmtree(folder, ignore_errors=True)
