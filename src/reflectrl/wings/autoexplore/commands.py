@@ -1,4 +1,4 @@
-"""Commands of a walk through a repository, and what they answer: read-only, without a shell and without a process."""
+"""Commands of a walk through a repository and their results: read-only, without a shell or subprocess."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reflectrl.wings.autoexplore.view import View, cut
 Verb = Literal["cd", "ls", "next", "back", "cat", "head", "outline", "id", "search", "more"]
 
 HEAD_TOKENS = 60
-"""Longest output of `head`."""
+"""Longest output of `head`, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What an action does: a verb, and the path (or, for `search`, the words) that it is about."""
+    """Parsed action: a verb and its argument, which is a path, or words for `search`."""
 
     verb: Verb
     path: str = ""
@@ -28,65 +28,65 @@ class Command:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command answered; `trouble` costs extra, as in Reflect-RL."""
+    """Output of a command. Errors and warnings (`trouble`) cost extra reward, as in Reflect-RL."""
 
     text: str
     trouble: Literal["error", "warning"] | None = None
 
 
 class Walk(Protocol):
-    """A walk under way, by one of the action sets (`paper.py`, `extended.py`)."""
+    """State of a walk, implemented by each action set (`paper.py`, `extended.py`)."""
 
     view: View
     folder: str
 
     def history(self) -> str:
-        """Text that only grows."""
+        """Return the part of the prompt that only grows."""
         ...
 
     def state(self) -> str:
-        """Text that may change entirely."""
+        """Return the part of the prompt that may change entirely at each step."""
         ...
 
     def commands(self) -> Mapping[str, Command]:
-        """The actions that are legal now; the same object until the next `do`, not to be changed."""
+        """Return the legal actions: the same object until the next `do`. Callers must not change it."""
         ...
 
     def do(self, action: str) -> Result:
-        """Carry out a legal action."""
+        """Execute a legal action."""
         ...
 
     def way_to(self, target: str) -> list[str]:
-        """The actions of a short way from here to identifying a file, the first to be taken now."""
+        """Return a short sequence of actions from here that ends with identifying `target`."""
         ...
 
     def found_with(self, path: str) -> tuple[str, ...]:
-        """The files of the last page of search hits that showed a file; () where none did."""
+        """Return the latest page of search hits that contains `path`; () if none does."""
         ...
 
     def get_state(self) -> Any:
-        """Everything that `do` changes."""
+        """Return everything that `do` changes."""
         ...
 
     def set_state(self, state: Any) -> None:
-        """Go back to a value of `get_state`."""
+        """Restore a value of `get_state`."""
         ...
 
 
 def cat(repository: Repository, path: str) -> Result:
-    """The beginning of a file."""
+    """Return the beginning of a file."""
     read = repository.read(path)
     return _error(read) if isinstance(read, Unreadable) else Result(cut(read.text))
 
 
 def head(repository: Repository, path: str) -> Result:
-    """The first lines of a file."""
+    """Return the first `HEAD_TOKENS` tokens of a file."""
     read = repository.read(path)
     return _error(read) if isinstance(read, Unreadable) else Result(cut(read.text, HEAD_TOKENS))
 
 
 def outlined(repository: Repository, profiles: Profiles, path: str) -> Result:
-    """What a file defines, a line for each: its kind, its name with parameters, and what is said about it."""
+    """Return the definitions of a file, one per line: kind, name with parameters, and first sentence of the docs."""
     read = repository.read(path, CONTENT_BYTES)
     if isinstance(read, Unreadable):
         return _error(read)

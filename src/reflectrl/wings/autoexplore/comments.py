@@ -1,4 +1,4 @@
-"""Comments of many languages: where they are, what the first one says, and what the one above a line says."""
+"""Extract comments from source files of many languages: the leading comment of a file, and the comment above a line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 from reflectrl.wings.autoexplore.definitions import sentence
 
 _MOST_ABOVE = 60
-"""Lines above a definition that are looked at for its comment."""
+"""Number of lines above a definition that are searched for its comment."""
 _MOST_LEADING = 200
-"""Lines at the beginning of a file in which the comment about all of it is looked for."""
+"""Number of lines at the beginning of a file that are searched for the comment about the file."""
 _CREDITS = re.compile(
     r"copyright|\(c\) |©|licen[sc]e|spdx|all rights reserved|warrant|redistribut|permission is hereby|public domain|"
     r"file is part of|\bgpl\b|notice\.txt|^\W*@?(?:authors?|created|maintainer|contributors?)\b|\$id",
@@ -28,21 +28,21 @@ _PASSED_OVER = re.compile(
     r"#(?:pragma once|ifndef\b.*|define \w+)",
     re.I,
 )
-"""Lines that are no comment, and before which no comment is about the file as yet."""
+"""Lines that are no comment, but may stand before the comment about the file."""
 _BETWEEN = re.compile(r"@\w|#\[|\[[A-Z]|template\b")
-"""Annotations and attributes stand between a definition and its comment."""
+"""Annotations and attributes, which may stand between a definition and its comment."""
 _TYPE = re.compile(r"[\w *]+")
-"""So does, in C, what a function returns."""
+"""Return type of a function in C, which may also stand there."""
 _DECORATION = re.compile(r"^[ \t]*(?:[*#/!;%=~+-]+(?=\s|$)|[*!]+(?=\w))?[ \t]?|(?:[ \t]*[*#/=~+-]{2,})?[ \t]*$")
 
 
 @dataclass(frozen=True)
 class Comments:
-    """How a language writes comments.
+    """Comment syntax of a language.
 
     Attributes:
-        line: what begins a comment that ends with its line, as an expression; "" if there is none.
-        opening, closing: what encloses others; "" if there are none.
+        line: regular expression for the start of a line comment; "" if the language has none.
+        opening, closing: delimiters of block comments; "" if the language has none.
     """
 
     line: str = ""
@@ -54,11 +54,11 @@ class Comments:
         return re.compile(self.line or "(?!)")
 
     def is_line(self, line: str) -> bool:
-        """Whether a line, without white space at its ends, is a comment from its beginning on."""
+        """Return whether a line, stripped of white space, begins with a line comment."""
         return self._line.match(line) is not None
 
     def bare(self, block: list[str]) -> str:
-        """What is said in the lines of a comment."""
+        """Return the text of a comment's lines without markers and decoration."""
         said = []
         for line in map(str.strip, block):
             if (mark := self._line.match(line)) is not None:
@@ -69,9 +69,10 @@ class Comments:
         return "\n".join(said).strip("\n")
 
     def above(self, lines: list[str], number: int) -> str:
-        """The first sentence of the comment right above line `number` (from 1), "" if there is none."""
+        """Return the first sentence of the comment right above line `number` (from 1); "" if there is none."""
         block: list[str] = []
         inside = False
+        # Upwards from the definition, so `block` is reversed, and a block comment begins with its closing mark.
         for line in map(str.strip, reversed(lines[max(0, number - 1 - _MOST_ABOVE) : number - 1])):
             if not block and (_BETWEEN.match(line) or (self.opening == "/*" and _TYPE.fullmatch(line))):
                 continue
@@ -90,19 +91,19 @@ class Comments:
         return "" if inside or is_code or _DIRECTIVE.match(said) else sentence(said)
 
     def leading(self, text: str) -> str:
-        """The first sentence of the first comment that is about the file, rather than its licence; "" if none is."""
+        """Return the first sentence of the comment about the file, licences skipped; "" if there is none."""
         for block in self._blocks(text.split("\n", _MOST_LEADING)[:_MOST_LEADING]):
             for paragraph in re.split(r"\n\s*\n", self.bare(block)):
                 told = "\n".join(line for line in paragraph.split("\n") if not _DIRECTIVE.search(line))
                 if _CREDITS.search(told):
-                    break  # and so is what follows
+                    break  # the rest of a licence comment is about the licence, too
                 said = sentence(told)
-                if " " in said:  # a single word is a name
+                if " " in said:  # a single word is a name, not a description
                     return said
         return ""
 
     def _blocks(self, lines: list[str]) -> list[list[str]]:
-        """The comments before the first line of code, cut where there is none between."""
+        """Return the comments before the first line of code. Lines that are no comment separate them."""
         blocks: list[list[str]] = [[]]
         inside = False
         for number, line in enumerate(map(str.strip, lines)):
@@ -151,6 +152,6 @@ _NAMED = (
 
 
 def comments_of(path: str) -> Comments | None:
-    """How the file of that name writes comments; None if that is not known."""
+    """Return the comment syntax for a path, by its name or suffix; None if unknown."""
     name = path.rpartition("/")[2].lower()
     return HASH if name in _NAMED else _SUFFIXES.get(name.rpartition(".")[2] if "." in name else "")

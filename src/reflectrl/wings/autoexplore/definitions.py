@@ -1,4 +1,4 @@
-"""What an outline consists of, and how the prose in it is cut to one line."""
+"""Elements of an outline, and functions that cut prose to one line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 MOST_CHARACTERS = 300
-"""Longer names, sentences and signatures are cut."""
+"""Longest name, sentence or signature. Longer ones are cut."""
 MOST_DEFINITIONS = 2000
-"""So many of a file's definitions are told, from its beginning."""
+"""Largest number of definitions of a file. Later ones are dropped."""
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _TAG = re.compile(
     r"(?m)^[ \t]*(?:[@\\]\w|:(?:param|return|raise|type)|(?:Args|Arguments|Parameters|Returns|Raises):[ \t]*$)"
@@ -19,16 +19,16 @@ _ENDS = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)(?<!\betc)[.!?](?=[
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Something that a file defines.
+    """Definition in a file.
 
     Attributes:
-        line: from 1; lines end with a line feed and with nothing else.
+        line: line number from 1. Only a line feed ends a line.
         kind: "class" (with interfaces, structs, enums, modules and the like), "function", "method", "constant",
             "heading", "section", "key" or "column".
         name: as written.
         parent: name of the enclosing class, heading or section; "" at the top level.
-        doc: first sentence of its docstring or comment, in one line; "" if there is none.
-        signature: of a function, its parameters: "(path, retries=3)".
+        doc: first sentence of the docstring or comment, in one line; "" if there is none.
+        signature: parameters of a function: "(path, retries=3)".
     """
 
     line: int
@@ -40,14 +40,14 @@ class Definition:
 
 
 def one_line(text: str) -> str:
-    """Printable characters only, without repeated white space, and not too many."""
+    """Return text as one line: printable, white space collapsed, at most `MOST_CHARACTERS` long."""
     text = text[: 4 * MOST_CHARACTERS]
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= MOST_CHARACTERS else line[: MOST_CHARACTERS - 2].rsplit(" ", 1)[0] + " …"
 
 
 def sentence(prose: str) -> str:
-    """The first sentence of a docstring or comment, in one line; "" if it holds no word."""
+    """Return the first sentence of a docstring or comment, in one line; "" if it holds no letter."""
     prose = prose[: 8 * MOST_CHARACTERS].strip()
     if (tag := _TAG.search(prose)) is not None:
         prose = prose[: tag.start()]

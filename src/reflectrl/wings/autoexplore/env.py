@@ -1,8 +1,8 @@
 """AutoExplore as a `TextEnv`: find the file of a repository that answers a question.
 
-Rules (Reflect-RL, section on benchmarks): the player walks through a repository in a sandbox; `id F` answers and ends
-the episode, which is won when F is a file that answers. A step costs 1, an error 2 more, a warning 1 more; a right
-answer pays H, a wrong one, or none within H = 15 steps, costs H. Rewards are these numbers divided by H.
+Rules (Reflect-RL, section on benchmarks): the player walks through a repository in a sandbox. `id F` ends the episode,
+which succeeds if F is one of the files that answer the question. A step costs 1, an error 2 more, a warning 1 more. A
+right answer earns H. A wrong answer, or no answer within H = 15 steps, costs H. All rewards are divided by H.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View
 
 TROUBLE = {"error": 2, "warning": 1, None: 0}
-"""Further cost of a step."""
+"""Extra cost of a step, by its trouble."""
 STAGES = {"depth-1": 1, "depth-2": 2}
-"""Stages of the curriculum → how many folders may lie above the file; the first two levels are one stage."""
+"""Curriculum stage → largest number of folders above the file. The first two levels form one stage."""
 PAPER_LEFT_OUT = 0.5
 
 
 class AutoExploreEnv(TextEnv):
-    """Find the file that answers a question.
+    """Environment: find the file that answers a question.
 
     Args:
-        library: folder of the library that `reflectrl data autoexplore` made; "" is its default.
-        actions: Reflect-RL's ("paper": cd, cat, id), or "extended" by search, outline and head.
-        sources: where questions come from ("docstring", "docs" ...); none means all.
-        repos: names of repositories; none means all.
-        leave_out: probability with which a file or folder that is not on the way is left out while training; negative
+        library: folder of the library that `reflectrl data autoexplore` made; "" for its default.
+        actions: "paper" for Reflect-RL's actions (cd, cat, id), "extended" to add search, outline and head.
+        sources: sources of questions to use ("docstring", "docs" ...); empty for all.
+        repos: names of repositories to use; empty for all.
+        leave_out: during training, probability of hiding each file and folder off the path to the answer. Negative
             means 0.5 with the paper's actions and 0 with the extended ones, which rank files.
-        page: entries of a folder that are shown at a time; 0 means 40 with the paper's actions and 20 otherwise.
-        hits: files that a search shows at a time.
-        group_by: report results by the source of the questions, by the depth of the file, or by repository.
-        limit: at most so many questions per split, spread evenly; 0 takes all.
-        horizon: greatest number of steps.
+        page: number of folder entries shown at a time; 0 means 40 with the paper's actions and 20 otherwise.
+        hits: number of files that a search shows at a time.
+        group_by: report results by source of the question, depth of the file, or repository.
+        limit: largest number of questions per split, evenly spaced; 0 for all.
+        horizon: largest number of steps.
 
     Attributes:
-        walk: the walk under way.
-        finder: the search of the repository.
-        question, gold: what is asked, and the files that answer it.
-        last: the command before; None at the start.
+        walk: state of the current walk.
+        finder: search engine of the repository.
+        question, gold: question of the episode, and the files that answer it.
+        last: previous command; None at the start.
 
     Raises:
         UserError: an argument is unknown or out of range, or there is no library.
@@ -113,11 +113,11 @@ class AutoExploreEnv(TextEnv):
         return [found[i * len(found) // count] for i in range(count)]
 
     def card_settings(self) -> Mapping[str, Any]:
-        """What decides how a walk looks."""
+        """Return the settings that determine the prompts and actions of a walk."""
         return {"actions": self.actions, "hits": self.hits, "page": self.page, "horizon": self.horizon}
 
     def group(self, task: Task) -> str | None:
-        """What results are reported by, too."""
+        """Return the group under which a task's result is also reported."""
         if self.group_by == "depth":
             nearest = min(map(depth, task.payload["gold"]))
             return next((name for name, most in STAGES.items() if nearest <= most), "deeper")
@@ -135,17 +135,17 @@ class AutoExploreEnv(TextEnv):
         self.last: Command | None = None
 
     def _ask(self, task: Task) -> None:
-        """Take up a task's question; one without `gold` has no right answer, and no expert."""
+        """Set the question of a task. A question without `gold` has no right answer and no expert."""
         self.finder = self.finder_of(task)
         self.question = printable(task.payload["question"])
         self.gold = tuple(path for path in task.payload["gold"] if path in self.finder.repository)
 
     def finder_of(self, task: Task) -> Finder:
-        """The search of the repository that a task asks about, shared by all episodes in it."""
+        """Return the search engine of a task's repository. All episodes in the repository share it."""
         return _opened(open_library(self.library), task.payload["repo"])
 
     def _started(self, salt: str) -> Walk:
-        """A walk at its start; with a salt, in a repository of which parts are left out."""
+        """Return a new walk. With a salt, parts of the repository are hidden."""
         view = View.around(self.finder.repository, self.gold, self.leave_out if salt else 0.0, salt)
         if self.actions == "paper":
             return PaperWalk(view, self.question, self.page)
@@ -189,5 +189,5 @@ class AutoExploreEnv(TextEnv):
 
 @lru_cache(maxsize=256)
 def _opened(library: Library, name: str) -> Finder:
-    """The search of a repository, made once per process."""
+    """Return the search engine of a repository, made once per process."""
     return Finder(library.repository(name))

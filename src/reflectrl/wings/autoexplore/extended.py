@@ -1,10 +1,10 @@
-"""The action set of today's locators: search for words of the question, look at what was found, and go on from there.
+"""Extended action set: search for words of the question, look at the hits, and continue from there.
 
-Every file that is shown, by a search or in a folder, gets a label that it keeps for the episode: its kind and a number
-among those of its kind. `id code 3`, `cat docs 1`, `head news 1` and `outline code 2` name it by that, so a player
-decides about the kind first, which the question tells. `search` looks for the whole question and `search W` for one of
-its words; `more` shows what else the last search found. `ls`, `cd` and `next` walk folders, so every file can be
-reached. All outputs are history, which only grows; the folder that one is in is state.
+Every file that is shown, by a search or in a folder, gets a label for the rest of the episode: its kind and a number.
+Actions use the label: `id code 3`, `cat docs 1`, `head news 1`, `outline code 2`. So a policy that writes an action
+first decides on the kind, which the question suggests. `search` looks for the whole question, `search W` for one of its
+words, and `more` shows the next hits of the last search. `ls`, `cd` and `next` list folders, so every file can be
+reached. All outputs belong to the history, which only grows. Only the current folder belongs to the state.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from reflectrl.wings.autoexplore.teacher import kind_of
 from reflectrl.wings.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
 LOOKS: tuple[Verb, ...] = ("outline", "head", "cat")
-"""Ways to look at a file, each offered once."""
+"""Commands that show a file. Each is offered once per file."""
 NATURAL, PATIENCE = ("search", "more"), 3
-"""How a way begins for one who does not know the file, and how many pages such a one looks at."""
+"""First actions of a search without knowledge of the target, and how many result pages to read before giving up."""
 WORDS = 6
-"""So many words of the question are offered for searching alone: the rarest that occur in the repository."""
+"""Number of single words that are offered to `search`: the question's rarest words that occur in the repository."""
 
 
 class ExtendedWalk:
-    """A walk under way.
+    """Walk with the extended action set.
 
     Args:
-        view: the repository.
-        finder: its search.
-        question: what is asked.
-        page: entries of a folder that are shown at a time.
-        hits: files that a search shows at a time.
+        view: the visible part of the repository.
+        finder: search engine of the repository.
+        question: question of the episode.
+        page: number of folder entries shown at a time.
+        hits: number of files that a search shows at a time.
     """
 
     def __init__(self, view: View, finder: Finder, question: str, page: int, hits: int) -> None:
@@ -42,22 +42,22 @@ class ExtendedWalk:
         self.page, self.hits = page, hits
         self.folder = ""
         self._listed = 0
-        """Entries of the present folder that were shown: 0 before `ls`."""
+        """Number of entries of the current folder that were shown; 0 before `ls`."""
         self.labels: dict[str, str] = {}
-        """Path → label, of the files that were shown."""
+        """Path → label of each file that was shown."""
         self._together: tuple[tuple[str, ...], ...] = ()
-        """What each page of hits showed."""
+        """Pages of hits that were shown, each a tuple of paths."""
         self.looked: frozenset[tuple[str, str]] = frozenset()
-        """(verb, path) of the looks that were taken."""
+        """(verb, path) of each `outline`, `head` or `cat` that was executed."""
         self.searched: tuple[str, ...] = ()
-        """What was searched for, the last one last; "" is the whole question."""
+        """Search terms in order; "" stands for the whole question."""
         self._found = 0
-        """Hits of the last search that were shown."""
+        """Number of hits of the last search that were shown."""
         self._history = f"Question: {cut_line(question, QUESTION_TOKENS)}\n"
         self._legal: dict[str, Command] = {}
-        """The actions that are legal now; empty where they must be listed anew."""
+        """Cache of the legal actions; empty if they must be computed again."""
         self._rankings: dict[str, tuple[str, ...]] = {}
-        """What the finder found for what was searched for."""
+        """Search term → ranked paths."""
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class ExtendedWalk:
         return self._rankings[words]
 
     def _hits(self) -> Result:
-        """The next hits of the last search, a line for each."""
+        """Show the next hits of the last search, one per line."""
         ranked = self._ranked(self.searched[-1])
         paths = ranked[self._found : self._found + self.hits]
         self._found += len(paths)
@@ -144,7 +144,7 @@ class ExtendedWalk:
         return next((page for page in reversed(self._together) if path in page), ())
 
     def _page(self) -> Result:
-        """The next entries of the present folder: folders first, then files with their labels."""
+        """Show the next entries of the current folder: folders first, then files with their labels."""
         folder = self.view.folder(self.folder)
         entries = [f"{shown(name)}/" for name in folder.folders[self._listed : self._listed + self.page]]
         first = max(0, self._listed - len(folder.folders))
@@ -164,10 +164,11 @@ class ExtendedWalk:
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
     def way_to(self, target: str) -> list[str]:
-        """A short way: the commands that lead from here to identifying a file, the first to be taken now.
+        """Return a short sequence of actions from here that ends with identifying `target`.
 
-        Searching for the whole question comes first if it finds the file within `PATIENCE` pages, since nobody could
-        know beforehand that another search is shorter. Otherwise the shortest way; of equals, searching before walking.
+        If searching for the whole question shows the file within `PATIENCE` pages, that search is used: a player cannot
+        know beforehand that another search is shorter. Otherwise it is the shortest sequence; at equal length, a search
+        is preferred to walking folders.
         """
         if target in self.labels:
             return [f"id {self.labels[target]}"]
@@ -177,7 +178,7 @@ class ExtendedWalk:
         return [*way, f"id {self._label_then(way, target)}"]
 
     def _ways_by_search(self, target: str) -> list[list[str]]:
-        """Ways that begin with "more", with "search", and with searches for words, in this order."""
+        """Return sequences that begin with "more", with "search", and with searches for words, in this order."""
         ways = []
         if self.searched and (place := self._place(self.searched[-1], target)) >= self._found:
             ways.append(["more"] * ((place - self._found) // self.hits + 1))
@@ -187,7 +188,7 @@ class ExtendedWalk:
         return ways
 
     def _place(self, words: str, target: str) -> int:
-        """Rank of a file, from 0, in a search; -1 if it does not find it."""
+        """Return the rank of a file in a search, from 0; -1 if the search does not find the file."""
         ranked = self._ranked(words)
         return ranked.index(target) if target in ranked else -1
 
@@ -206,13 +207,14 @@ class ExtendedWalk:
         return [*way, *self._turns(folder, listed, rest, False)]
 
     def _turns(self, folder: str, listed: int, name: str, is_folder: bool) -> list[str]:
-        """The pages to turn until an entry is shown."""
+        """Return the `next` actions that are needed until an entry is shown."""
         found = self.view.folder(folder)
         place = found.folders.index(name) if is_folder else len(found.folders) + found.files.index(name)
         return ["next"] * max(0, place // self.page + 1 - listed // self.page)
 
     def _label_then(self, way: list[str], target: str) -> str:
-        """The label that a file gets on the way there."""
+        """Return the label that a file gets after the actions `way`, by executing them and restoring the state."""
+        # A label is a number in the order of showing, so it is known only after the actions.
         state = self.get_state()
         for action in way:
             self.do(action)

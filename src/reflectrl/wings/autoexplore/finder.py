@@ -1,4 +1,4 @@
-"""Search as a player uses it: files ranked for words of a question, each with a line that says what speaks for it."""
+"""Search engine of the players: BM25, reranked by the parts of a file that match the question."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from reflectrl.wings.autoexplore.view import View
 from reflectrl.wings.autoexplore.words import count_words, distinct_words, spoken
 
 PASSAGE_LINES = 80
-"""A definition's words are looked for in so many lines from its beginning."""
+"""Number of lines, from its first, in which the words of a definition are collected."""
 ENOUGH = 3
-"""So many occurrences of a word in a file count as "often"."""
+"""Smallest number of occurrences of a word in a file that count as "often"."""
 PATH, NAMES, DOCS, ANYWHERE, OFTEN = (1 << place for place in range(5))
-"""Where a word stands in a file: in its path; in the names of what is defined; in docstrings and in what the file says
-of itself; in text or path; several times in the text. A word's places are their sum."""
+"""Bit flags for the places of a word in a file: its path; the names of definitions; docstrings and the file's
+description; text or path; at least `ENOUGH` times in the text. The places of a word are combined by OR."""
 
 Shares = tuple[float, float, float, float, float, float]
-"""From 0 to 1, how much of a question is covered by the words in each of these places, in their order, and by the one
-definition that covers most."""
+"""Shares of a question, from 0 to 1, that are covered by the words in each of these places, in their order, and by the
+best single definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The words of a file by where they stand, each without its ending (`words.py`)."""
+    """Stemmed words of a file (`words.py`) and their places."""
 
     about: str
-    """One line, perhaps ""."""
+    """Description of the file in one line; "" if there is none."""
     definitions: tuple[Definition, ...]
     places: Mapping[str, int]
-    """Word → the sum of the places where it stands."""
+    """Word → bit flags of its places."""
     holders: Mapping[str, tuple[int, ...]]
-    """Word → numbers of the definitions in whose lines, name or parent it stands."""
+    """Word → indices of the definitions that hold it in their lines, name or parent."""
 
 
 def profile(path: str, text: str) -> Profile:
-    """Take a file apart."""
+    """Compute the profile of a file."""
     definitions, said = outline(path, text), about(path, text)
     places = {word: ANYWHERE | OFTEN * (times >= ENOUGH) for word, times in count_words(text).items()}
     parts = {
@@ -53,7 +53,7 @@ def profile(path: str, text: str) -> Profile:
     for place, part in parts.items():
         for word in distinct_words(part):
             places[word] = places.get(word, 0) | place
-    # The words of a definition are those from its first line to the next definition.
+    # The words of a definition reach from its first line to the next definition.
     holders: dict[str, list[int]] = {}
     lines = text.split("\n")
     ends = [*(definition.line - 1 for definition in definitions[1:]), len(lines)]
@@ -66,10 +66,10 @@ def profile(path: str, text: str) -> Profile:
 
 
 def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:
-    """Hold a file against a question.
+    """Return the shares of a question that a file's profile covers.
 
     Args:
-        weights: what each word of the question is worth (its rarity); they need not sum to anything.
+        weights: word of the question → weight (rarity). They need not be normalized.
     """
     total = sum(weights.values()) or 1.0
     standing = [(weight, found.places[word]) for word, weight in weights.items() if word in found.places]
@@ -86,14 +86,14 @@ def weigh(found: Profile, weights: Mapping[str, float]) -> Shares:
 
 
 class Profiles:
-    """The profiles of a repository's files, each made when it is first asked for, and kept."""
+    """Profiles of a repository's files, computed on first use and cached."""
 
     def __init__(self, repository: Repository, most: int = 4096) -> None:
         self._repository = repository
         self._of = lru_cache(maxsize=most)(self._make)
 
     def of(self, path: str) -> Profile:
-        """The profile of a file; one of its path alone where it cannot be read."""
+        """Return the profile of a file; if the file cannot be read, the profile of its path alone."""
         return self._of(path)
 
     def _make(self, path: str) -> Profile:
@@ -101,29 +101,30 @@ class Profiles:
 
 
 DEEPEST = 50
-"""Files beyond this rank of BM25 are not shown by a search."""
+"""Largest number of files that a search finds, by BM25."""
 WEIGHED = 30
-"""So many of the first are held against the question part by part, and ordered by that."""
+"""Number of top files by BM25 that are reranked by `GROUNDS`."""
 KEPT = 4096
-"""So many questions' rankings are remembered."""
+"""Number of questions with cached rankings."""
 GROUNDS = ("words", "path", "names", "notes", "anywhere", "often", "one place")
-"""What may speak for a file: BM25 as a share of the best file's, and the shares of the question that are covered by its
-path, by the names that it defines, by what it says of itself, by all of it, by what it says often, and by the one
-definition that covers most."""
+"""Names of the ranking features: BM25 relative to the best file, and the shares of the question that are covered by
+the path, the names of definitions, the documentation, the whole file, its frequent words, and the best single
+definition."""
 WEIGHTS = (1.0, -0.1, 0.6, 0.4, -0.35, -0.4, 0.75)
-"""How much each of them counts where files are ordered: fitted to 60 questions about each training repository, as
-multiples of the largest (`benchmarks/autoexplore_weights.py`). Grounds overlap: what stands in names or in one
-definition also stands anywhere, so the latter speaks against a file where the former are equal."""
+"""Weights of the features, relative to the largest, fitted to 60 questions about each training repository
+(`benchmarks/autoexplore_weights.py`). Features overlap: a word in a name or definition also counts as "anywhere". So
+the weight of "anywhere" is negative: at equal other features, matches outside of names and definitions count against
+a file."""
 
 
 class Finder:
-    """The search of one repository, shared by all episodes in it; what it found for a question is remembered."""
+    """Search engine of a repository, shared by all its episodes. Results are cached."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.profiles = Profiles(repository)
         self.search = Search(repository)
-        """BM25, whose index is built when it is first needed."""
+        """BM25 search; its index is built on first use."""
         self._bm25 = lru_cache(maxsize=KEPT)(self._searched)
         self._order = lru_cache(maxsize=KEPT)(self._ordered)
         self._shares = lru_cache(maxsize=8 * KEPT)(self._weigh)
@@ -131,31 +132,31 @@ class Finder:
         self._weights = lru_cache(maxsize=KEPT)(self._weighed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Finder, (self.repository,)  # a copy, in another process say, remembers nothing
+        return Finder, (self.repository,)  # a copy (for another process) starts with empty caches
 
     def ranked(self, question: str, words: str, view: View) -> tuple[str, ...]:
-        """Paths that a search finds, best first: for one word of the question, or for all of it where `words` is ""."""
+        """Return the paths that a search for `words` finds, best first; "" searches for the whole question."""
         found = self._order(question, words)
         return tuple(path for path in found if view.shows(path)) if view.left_out else found
 
     def promise(self, path: str, question: str) -> float:
-        """What speaks for a file in one number: the weighted sum of its grounds."""
+        """Return the score of a file for a question: the weighted sum of its features."""
         return sum(map(mul, WEIGHTS, self.grounds(path, question)))
 
     def grounds(self, path: str, question: str) -> tuple[float, ...]:
-        """What speaks for a file, each from 0 to 1, in the order of `GROUNDS`."""
+        """Return the features of a file, each from 0 to 1, in the order of `GROUNDS`."""
         return (self.score(path, question), *self._shares(path, question))
 
     def first(self, question: str) -> tuple[str, ...]:
-        """The files that are ordered by what speaks for them: the first by BM25."""
+        """Return the files that are reranked: the top `WEIGHED` by BM25."""
         return tuple(self._bm25(question))[:WEIGHED]
 
     def score(self, path: str, question: str) -> float:
-        """BM25 of a file as a share of that of the best one; 0 for files that are not among the first."""
+        """Return a file's BM25 divided by the best file's; 0 if the file is not among the top `DEEPEST`."""
         return self._bm25(question).get(path, 0.0)
 
     def _searched(self, words: str) -> dict[str, float]:
-        """The first files by BM25, best first, with their scores as shares of the best one's."""
+        """Return the top files by BM25, best first → score divided by the best score."""
         if not spoken(words):
             return {}
         found = self.search.rank(words, DEEPEST)
@@ -163,17 +164,17 @@ class Finder:
 
     def _ordered(self, question: str, words: str) -> tuple[str, ...]:
         found = list(self._bm25(words or question))
-        first = sorted(found[:WEIGHED], key=lambda path: -self.promise(path, question))  # equals stay in BM25's order
+        first = sorted(found[:WEIGHED], key=lambda path: -self.promise(path, question))  # ties keep BM25's order
         return (*first, *found[WEIGHED:])
 
     def _words(self, question: str) -> tuple[str, ...]:
-        """The words of a question that occur in the repository, the rarest first, as the question has them."""
+        """Return the words of a question that occur in the repository, rarest first, spelled as in the question."""
         weights, forms = self._weights(question)
         known = [word for word in weights if self.search.occurs(word)]
         return tuple(forms[word] for word in sorted(known, key=lambda word: (-weights[word], word)))
 
     def _weighed(self, question: str) -> tuple[dict[str, float], dict[str, str]]:
-        """What each word of a question is worth, and the form in which it first occurs."""
+        """Return the weight of each word of a question, and the form in which the word first occurs."""
         forms = {word: form for form, word in reversed(spoken(question))}
         return {word: self.search.rarity(word) for word in forms}, forms
 

@@ -1,13 +1,13 @@
-"""Which entries of a folder git would ignore.
+"""Rules of .gitignore files, applied as git does.
 
-pathspec reads the lines of a .gitignore. It judges files only, though, by rules that may have matched a folder above
-them, whereas we walk from the root downwards and need git's own order: the last rule that matches *this entry* decides,
-a deeper .gitignore before one above it, and nothing below an ignored folder is looked at. So a rule has to match all of
-an entry's path here, and the path of a folder ends with "/".
+pathspec parses the lines of a .gitignore. It judges files only, by rules that may have matched a parent folder. We walk
+from the root downwards and need git's order instead: the last rule that matches *this entry* decides, a deeper
+.gitignore precedes a higher one, and an ignored folder is not entered. So here a rule must match the whole path of an
+entry, and the path of a folder ends with "/".
 
-A repository is not to be trusted, so no rule may take for ever: each run of characters between two `*` of a name is
-matched where it first occurs and not tried again further on, and rules with more than three `**` are passed over, as
-are lines beyond the first thousand.
+A repository is untrusted, so no rule may take very long. Each run of characters between two `*` of a name is
+matched at its first occurrence, without backtracking. Rules with more than three `**` are skipped, and so are all rules
+after the first thousand.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from itertools import islice
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 MOST_BYTES = 64 * 1024
-"""So much of a .gitignore is read."""
+"""Largest part of a .gitignore that is read."""
 MOST_RULES = 1000
 MOST_DOUBLE_STARS = 3
 LONGEST_NAME = 255
-"""Characters of a file's name, at most, on nearly all systems."""
+"""Longest name of a file on nearly all systems, in characters."""
 
 _ANY_DEPTH = {"(?:.+/)?": "(?:[^/]+/)*?", "(?:/.+)?": "(?:/[^/]+)*?"}
-"""How pathspec writes `**`, and the same with fewer ways to match."""
+"""Expression that pathspec writes for `**` → equivalent expression with less backtracking."""
 _TAIL = "(?:(?P<ps_d>/)|$)"
-"""Ends most of pathspec's expressions: the entry itself, or anything below it."""
+"""End of most of pathspec's expressions: the entry itself, or anything below it."""
 _STAR = re.escape("[^/]*")
 _BRACKET = r"\[\^?\]?[^\]]*\]"
 _PIECE = rf"\\.|{_BRACKET}|[^\\\[/(]"
@@ -47,7 +47,7 @@ _POSIX = {
     "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
 }
-"""The classes that git knows within brackets, as ranges that pathspec reads so.
+"""Character classes that git knows within brackets → equivalent ranges for pathspec.
 
 None begins with "!", which would negate, and none holds "]", or "/", which a bracket never matches."""
 _POSIX_CLASS = re.compile(r"\[:([^\[\]:]{0,20}):\]")
@@ -55,11 +55,11 @@ _CLASS = re.compile(rf"(\\.)|(?!\[\^/\]){_BRACKET}", re.DOTALL)
 
 
 class Rules:
-    """The rules of one .gitignore.
+    """Rules of a single .gitignore file.
 
     Args:
-        base: path of the folder in which it lies.
-        text: what it says. Lines that git would not understand say nothing.
+        base: path of the folder that holds the file.
+        text: contents of the file. Lines that git would not understand are ignored.
     """
 
     def __init__(self, base: str, text: str) -> None:
@@ -69,22 +69,22 @@ class Rules:
         self._any = _compiled("|".join(f"(?:{rule.pattern})" for rule, _ in self._rules) or "(?!)")
 
     def verdict(self, path: str) -> bool | None:
-        """Whether an entry below the base is ignored (a folder's path ends with "/"); None if no rule speaks of it."""
+        """Return whether an entry below the base is ignored; None if no rule matches. A folder's path ends with "/"."""
         entry = path[self._start :]
-        if self._any.fullmatch(entry) is None:  # true of nearly all, and much quicker than rule by rule
+        if self._any.fullmatch(entry) is None:  # true for nearly all entries, and much faster than rule by rule
             return None
         return next(ignored for rule, ignored in self._rules if rule.fullmatch(entry))
 
 
 def is_ignored(path: str, rules: tuple[Rules, ...]) -> bool:
-    """Whether the rules on the way from the root to an entry ignore it (a folder's path ends with "/")."""
+    """Return whether the rules from the root down to an entry ignore it. A folder's path ends with "/"."""
     verdicts = (each.verdict(path) for each in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:
-    """An expression for whole paths of entries, and whether it ignores them or takes them back."""
-    line = _trimmed(line.removesuffix("\r").partition("\0")[0])  # to git, a NUL ends a text
+    """Parse a line into an expression for whole paths, and True to ignore or False to re-include; None if no rule."""
+    line = _trimmed(line.removesuffix("\r").partition("\0")[0])  # git stops reading at a NUL
     folders_only = line.endswith("/")
     try:
         regex, ignored = GitIgnoreSpecPattern.pattern_to_regex(_plain(line.removesuffix("/")))
@@ -96,20 +96,20 @@ def _rule(line: str) -> tuple[re.Pattern[str], bool] | None:
 
 
 def _trimmed(line: str) -> str:
-    """The line without the spaces at its end, but for one that a backslash keeps."""
+    """Return the line without trailing spaces, except for a space after a backslash."""
     text = line.rstrip(" ")
     backslashes = len(text) - len(text.rstrip("\\"))
     return line[: len(text) + 1] if backslashes % 2 else text
 
 
 def _plain(line: str) -> str:
-    """What git means by a line, in the part of its language that pathspec knows.
+    """Translate a line into the part of git's syntax that pathspec knows.
 
-    Classes such as `[:upper:]` become ranges. Other white space than `_trimmed` takes away, which pathspec would take
-    away as well, stands in brackets. Each character is looked at once, since a line may be long and hostile.
+    Classes such as `[:upper:]` become ranges. Outer white space that `_trimmed` keeps is put in brackets, since
+    pathspec would strip it. Each character is visited once, because a line may be long and hostile.
 
     Raises:
-        ValueError: a class that git does not know either, or a bracket without an end; such a rule matches nothing.
+        ValueError: git does not know a class either, or a bracket has no end. Such a rule matches nothing.
     """
     found, i = list[str](), 0
     while i < len(line):
@@ -132,10 +132,10 @@ def _plain(line: str) -> str:
 
 
 def _bracket_end(line: str, start: int) -> int:
-    """Where a bracket ends: behind its "]"; ValueError if there is none."""
+    """Return the index after the "]" of a bracket; raise ValueError if there is none."""
     i = start + 1
     i += line[i : i + 1] in ("!", "^")
-    i += line[i : i + 1] == "]"  # as the first one, it is a member
+    i += line[i : i + 1] == "]"  # at the first place, it is a member of the class
     while i < len(line) and line[i] != "]":
         named = _POSIX_CLASS.match(line, i)
         i = named.end() if named else i + 1 + (line[i] == "\\")
@@ -151,7 +151,7 @@ def _ranges(named: re.Match[str]) -> str:
 
 
 def _outer_space(pieces: list[str]) -> list[int]:
-    """The places of white space at both ends."""
+    """Return the indices of white space at both ends."""
     text = [i for i, piece in enumerate(pieces) if not piece.isspace()]
     first, last = (text[0], text[-1]) if text else (len(pieces), len(pieces))
     return [*range(first), *range(last + 1, len(pieces))]
@@ -159,12 +159,12 @@ def _outer_space(pieces: list[str]) -> list[int]:
 
 def _compiled(regex: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's doubts about `[[`, which would quote our source on stderr
+        warnings.simplefilter("ignore")  # Python warns about `[[`, and would print our source on stderr
         return re.compile(regex, re.DOTALL)
 
 
 def _whole(regex: str) -> str:
-    """One of pathspec's expressions, made to match the whole path of an entry instead of the start of it."""
+    """Make an expression of pathspec match the whole path of an entry instead of its start."""
     if sum(regex.count(double) for double in _ANY_DEPTH) > MOST_DOUBLE_STARS:
         raise ValueError("too many **")
     for double, simpler in _ANY_DEPTH.items():
@@ -173,4 +173,4 @@ def _whole(regex: str) -> str:
     regex = regex + ".+" if regex.endswith("/") else regex  # `folder/**`: what is inside
     regex = regex if regex.startswith("^") else ".*" + regex  # `*`: anywhere
     regex = _BETWEEN_STARS.sub(r"(?>[^/]*?\1)", regex)
-    return _CLASS.sub(lambda found: found[0] if found[1] else f"(?!/){found[0]}", regex)  # `[!a]` is no "/" either
+    return _CLASS.sub(lambda found: found[0] if found[1] else f"(?!/){found[0]}", regex)  # `[!a]` never matches "/"

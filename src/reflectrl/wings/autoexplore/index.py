@@ -1,4 +1,4 @@
-"""Walking a repository, once: which files there are to explore, and why others were left out."""
+"""Index a repository in one walk: list the files to explore, and count the reasons for leaving out others."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from reflectrl.wings.autoexplore.names import joined
 from reflectrl.wings.autoexplore.sandbox import Kind, Sandbox, Stamp, entries, read_in
 
 HEAD = 8192
-"""Bytes of a file from which it is told whether it holds text; git looks at about as many."""
+"""Number of bytes from which a file is judged to be text or binary. Git reads about as many."""
 _UNTEXTUAL = 0.3
-"""Share of control characters and undecodable bytes beyond which a file without a null byte is binary all the same."""
+"""Share of control characters and undecodable bytes above which a file is binary even without a null byte."""
 _TEST_FOLDER = re.compile(r"tests?|__tests__", re.IGNORECASE)
 _TEST_FILE = re.compile(r"test_.*|(tests?|conftest)\.\w+|.*[._-](test|spec)s?\.\w+", re.IGNORECASE)
 _CONTROL = bytes({*range(32), 127} - set(b"\b\t\n\v\f\r\x1b"))
-"""What text does not hold. The escape character is not among them: logs with colours are text."""
+"""Control characters that text does not hold. The escape character is allowed: logs with colours are text."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What is left out; False (or 0) keeps it. Links, devices, pipes, sockets and `.git` are always left out."""
+    """Filters of files to leave out. Links, devices, pipes, sockets and `.git` are always left out."""
 
     ignored: bool = True
-    """What the repository's .gitignore files, nested ones included, name. (Not those above the root or the user's.)"""
+    """Leave out files that the repository's .gitignore files name. Files above the root or the user's do not count."""
     hidden: bool = True
-    """Names that begin with a dot."""
+    """Leave out names that begin with a dot."""
     tests: bool = True
-    """Folders of tests and files that are named like tests."""
+    """Leave out folders of tests, and files named like tests."""
     binaries: bool = True
-    """Files that do not hold text."""
+    """Leave out files that do not hold text."""
     non_ascii: bool = True
-    """Names with characters beyond ASCII, or that do not print."""
+    """Leave out names with non-ASCII or non-printable characters."""
     min_characters: int = 10
-    """Files with fewer characters, white space at both ends not counted."""
+    """Smallest number of characters of a file, without white space at both ends. Shorter files are left out."""
 
     def of_name(self, name: str, is_folder: bool) -> str | None:
-        """Why an entry of that name is left out; None if it is not."""
+        """Return the reason to leave out an entry because of its name; None to keep it."""
         if name == ".git":
             return "git's own"
         if self.hidden and name.startswith("."):
@@ -53,7 +53,7 @@ class Filters:
         return None
 
     def of_content(self, head: bytes, size: int) -> str | None:
-        """Why a file of so many bytes that begins like this is left out; None if it is not."""
+        """Return the reason to leave out a file because of its first bytes and its size; None to keep it."""
         if self.binaries and not is_text(head, complete=len(head) == size):
             return "binary"
         if len(head) == size and len(decoded(head).strip()) < self.min_characters:
@@ -62,10 +62,10 @@ class Filters:
 
 
 def is_text(data: bytes, complete: bool = True) -> bool:
-    """Whether a file that begins like this holds text: UTF-8, or something else that is nearly all readable.
+    """Return whether a file that begins with `data` holds text: UTF-8, or another encoding that is mostly readable.
 
-    Only the first `HEAD` bytes are looked at. `complete` says that `data` is all of the file; otherwise its last
-    character may be cut.
+    Only the first `HEAD` bytes are examined. Pass `complete=False` if `data` is only the beginning of the file: then
+    its last character may be cut.
     """
     head, complete = data[:HEAD], complete and len(data) <= HEAD
     if b"\0" in head:
@@ -75,31 +75,31 @@ def is_text(data: bytes, complete: bool = True) -> bool:
 
 
 def decoded(data: bytes, complete: bool = True) -> str:
-    """Bytes as text. What is not UTF-8 becomes U+FFFD, and a character cut off by an incomplete end is dropped."""
+    """Decode bytes as UTF-8. Invalid bytes become U+FFFD. With `complete=False`, a cut last character is dropped."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data, complete)
 
 
 MOST_ENTRIES = 1_000_000
-"""Files and folders beyond which something that is no repository (a home folder, a disk) was named."""
+"""Largest number of files and folders. With more, the user named no repository but a home folder or a disk."""
 DEEPEST = 64
-"""Folders inside folders beyond which a walk does not go."""
+"""Largest depth of nested folders that are walked."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a walk found."""
+    """Result of a walk."""
 
     files: dict[str, Stamp]
-    """Every file to explore, sorted by path."""
+    """Files to explore, sorted by path → stamp."""
     left_out: dict[str, int]
-    """Reason → how many entries were left out for it. What is in a folder that was left out is not counted."""
+    """Reason → number of entries that were left out. The contents of a left-out folder are not counted."""
 
 
 def index(sandbox: Sandbox, filters: Filters) -> Index:
-    """Walk the whole repository, reading the beginnings of its files.
+    """Walk the whole repository and read the beginnings of its files.
 
     Raises:
-        UserError: there are more entries than in any repository.
+        UserError: there are more than `MOST_ENTRIES` entries.
     """
     walk = _Walk(sandbox, filters)
     walk.pending.append(("", ()))
@@ -109,7 +109,7 @@ def index(sandbox: Sandbox, filters: Filters) -> Index:
 
 
 class _Walk:
-    """A walk under way: the folders yet to be visited, each with the rules of git that hold in it."""
+    """State of a walk: the pending folders, each with the .gitignore rules that apply in it."""
 
     def __init__(self, sandbox: Sandbox, filters: Filters) -> None:
         self.sandbox, self.filters = sandbox, filters
@@ -119,7 +119,7 @@ class _Walk:
         self._seen = 0
 
     def visit(self, path: str, rules: tuple[Rules, ...]) -> None:
-        """Look at everything in one folder."""
+        """Visit all entries of a folder."""
         try:
             with self.sandbox.folder(path) as descriptor:
                 found = entries(descriptor)
@@ -138,7 +138,7 @@ class _Walk:
             self.left_out["unreadable"] += 1
 
     def _take(self, descriptor: int, folder: str, name: str, kind: Kind, rules: tuple[Rules, ...]) -> str | None:
-        """Note a file, or a folder to visit, unless there is a reason not to, which is returned."""
+        """Add a file to the index, or a folder to the pending ones; return the reason if the entry is left out."""
         if kind in ("link", "special"):
             return "a link" if kind == "link" else "a device, pipe or socket"
         path = joined(folder, name)
@@ -161,7 +161,7 @@ class _Walk:
 
 
 def _rules_in(descriptor: int, path: str) -> tuple[Rules, ...]:
-    """The rules of a folder's .gitignore; none if it cannot be read."""
+    """Return the rules of a folder's .gitignore; () if the file cannot be read."""
     try:
         data, _ = read_in(descriptor, ".gitignore", gitignore.MOST_BYTES)
     except OSError:

@@ -1,7 +1,7 @@
-"""What is to be read in a file: its text without encoded data, such as the pictures in a notebook.
+"""Text of a file without encoded data, such as the pictures in a notebook.
 
-Encoded data holds words by chance ("box" in 300 kB of base64), and takes the room of what can be read behind it. Line
-breaks stay where they are, so lines have the same numbers as in the file.
+Encoded data holds words by chance ("box" in 300 kB of base64), and uses up the limit on the text that is searched. Line
+breaks are kept, so lines have the same numbers as in the file.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from reflectrl.wings.autoexplore.repository import Repository
 from reflectrl.wings.autoexplore.texts import Text
 
 CONTENT_BYTES = 256 * 1024
-"""So much of a file is searched, from its beginning, encoded data not counted."""
+"""Largest part of a file that is searched, from its beginning, without encoded data."""
 WITH_ENCODED_BYTES = 16 * CONTENT_BYTES
-"""So much is read of a file with encoded data to get there."""
+"""Largest part of a file with encoded data that is read to reach `CONTENT_BYTES` of text."""
 LONG = 60
-"""Characters without a space in which encoded data is looked for. Base64 is often broken into lines of 76."""
+"""Shortest run without white space that is checked for encoded data. Base64 is often broken into lines of 76."""
 NO_WORDS = 1000
-"""Longer runs of ASCII characters without a space are no words: minified code, tables of numbers. (Not all writing puts
-spaces between words, but all that does not is beyond ASCII.)"""
+"""Longest run of ASCII characters without white space that may hold words. Longer runs are minified code or tables of
+numbers. (Scripts without spaces between words are not ASCII.)"""
 CHANGES = 0.45
-"""Share of neighbours of different kinds (small, capital, digit, other) beyond which such a run is encoded. In base64
-it is 0.64 on average; in names and paths, whose parts have four letters or more, it is below 0.4."""
+"""Share of neighbours of different kinds (lower case, upper case, digit, other) above which such a run is encoded data.
+Base64 has 0.64 on average. Names and paths, whose parts have four letters or more, have less than 0.4."""
 
 _LONG_RUN = re.compile(rf"\S{{{LONG},}}")
 _DATA_ADDRESS = re.compile(r"data:[\w.+/-]*(?:;[\w.=-]+)*,[^\s\"'<>)]*")
 _MAPPINGS = re.compile(r'"mappings"\s*:\s*"[^"]*"')
-"""What a source map consists of."""
+"""Data of a source map."""
 _BASE64 = re.compile(rf"(?:[A-Za-z0-9+/=_-]|\\n){{{LONG},}}")
 _KINDS = str.maketrans(ascii_lowercase + ascii_uppercase + digits, "a" * 26 + "A" * 26 + "0" * 10)
 _OUTPUTS = '"outputs": ['
 
 
 class Legible(NamedTuple):
-    """The text of a file as it is searched."""
+    """Searchable text of a file."""
 
     text: str
     complete: bool = True
-    """Whether that is all that can be read of the file."""
+    """True if `text` is all readable text of the file."""
 
 
 def legible(repository: Repository, path: str) -> Legible:
-    """The text of a file as it is searched; "" where it cannot be read.
+    """Return the searchable text of a file; "" if the file cannot be read.
 
-    Of a notebook with more than `CONTENT_BYTES`, the outputs are left out, so that the source of its cells is found.
+    A notebook of more than `CONTENT_BYTES` loses its outputs, so that the source of all its cells can be found.
     """
     found = repository.read(path, CONTENT_BYTES)
     if not isinstance(found, Text):
@@ -63,14 +63,14 @@ def legible(repository: Repository, path: str) -> Legible:
 
 
 def without_encoded(text: str) -> str:
-    """The text without data addresses, source maps, base64, and runs without a space that are too long for words."""
+    """Remove data URLs, source maps, base64, and runs without white space that are too long to hold words."""
     if '"mappings"' in text:
         text = _MAPPINGS.sub(lambda found: "\n" * found[0].count("\n"), text)
     return _LONG_RUN.sub(lambda run: _words_in(run[0]), text)
 
 
 def _words_in(run: str) -> str:
-    """What is left of a run without a space."""
+    """Remove encoded data from a run without white space."""
     run = _DATA_ADDRESS.sub(" ", run)
     if len(run) > NO_WORDS and run.isascii():
         return ""
@@ -78,14 +78,14 @@ def _words_in(run: str) -> str:
 
 
 def _is_encoded(run: str) -> bool:
-    """Whether letters, capitals and digits follow each other as they do by chance."""
+    """Return whether lower case, upper case and digits alternate as often as in random data."""
     kinds = run.replace("\\n", "").translate(_KINDS)
     changes = sum(one != other for one, other in pairwise(kinds))
     return changes > CHANGES * len(kinds)
 
 
 def _without_outputs(text: str) -> str:
-    """A notebook without the outputs of its cells, if it is written line by line, as Jupyter does."""
+    """Blank the outputs of a notebook's cells. The notebook must be formatted line by line, as Jupyter does."""
     kept, closing = list[str](), ""
     for line in text.split("\n"):
         if closing:

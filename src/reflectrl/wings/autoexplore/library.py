@@ -1,7 +1,7 @@
-"""A library: repositories, and questions about them, as `reflectrl data autoexplore` makes it.
+"""Library of repositories and questions about them, made by `reflectrl data autoexplore`.
 
 repos.jsonl                 a line per repository (`RepoEntry`)
-repos/NAME/...              the repository, unless its entry says that it lies elsewhere
+repos/NAME/...              the repository, unless its entry has a `path`
 questions/SPLIT.jsonl       train, validation, test, and one for every imported set (swe-qa, say)
 """
 
@@ -21,56 +21,56 @@ from reflectrl.wings.autoexplore.repository import Repository
 
 REPOS, QUESTIONS = "repos.jsonl", "questions"
 IMPORTED = "imported"
-"""The split of repositories that only imported questions ask about."""
+"""Split of repositories that only imported questions ask about."""
 VERB = "reflectrl data autoexplore"
 
 
 @dataclass(frozen=True)
 class RepoEntry:
-    """What is known of a repository."""
+    """Entry of a repository in the library."""
 
     name: str
-    """Its name in the library, and that of its folder under `repos`."""
+    """Name in the library; also the name of the folder under `repos`."""
     version: str
-    """Of the release; of a git clone, its commit; "" where neither is known."""
+    """Version of the release, or commit of the git clone; "" if unknown."""
     origin: str
-    """Where it came from: an address, or a path."""
+    """Source of the repository: an address or a path."""
     licence: str
     split: str
     """train, validation, test, or `IMPORTED`."""
     path: str = ""
-    """Where it lies, if not in the library."""
+    """Folder of the repository if it is outside of the library; otherwise ""."""
 
 
 class Library:
-    """An open library; `open_library` makes one.
+    """Open library, made by `open_library`.
 
     Args:
-        folder: where it lies.
+        folder: folder of the library.
 
     Raises:
-        UserError: it is damaged; the message names the file and the line.
+        UserError: the library is damaged. The message names the file and the line.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         entries = [_entry_of(row, place) for row, place in rows_of(folder / REPOS)]
         self.repos: Mapping[str, RepoEntry] = MappingProxyType({entry.name: entry for entry in entries})
-        """Every repository by its name."""
+        """Name → entry of each repository."""
         found = sorted(path.stem for path in (folder / QUESTIONS).glob("*.jsonl"))
         self.splits = (
             *(split for split in SPLITS if split in found),
             *(split for split in found if split not in SPLITS),
         )
-        """Which sets of questions there are: the splits, then the imported sets."""
+        """Names of the sets of questions: the splits, then the imported sets."""
         self.questions = cache(self._questions)
         self.repository = cache(self._repository)
 
     def _questions(self, split: str) -> tuple[Question, ...]:
-        """The questions of a split or imported set.
+        """Read the questions of a split or imported set.
 
         Raises:
-            UserError: there is none of that name, a line is no question, or asks about a repository that is not there.
+            UserError: there is no such set, a line is no question, or a question is about an unknown repository.
         """
         if split not in self.splits:
             raise UserError(f"{self.folder} has no questions {split!r}; there are {', '.join(self.splits) or 'none'}")
@@ -82,25 +82,25 @@ class Library:
         return questions
 
     def _repository(self, name: str) -> Repository:
-        """A repository, opened once and kept.
+        """Open a repository. `self.repository` caches the result.
 
         Raises:
-            UserError: there is none of that name, or its folder has gone.
+            UserError: there is no such repository, or its folder is missing.
         """
         if name not in self.repos:
             raise UserError(f"{self.folder} has no repository {name!r}")
         return Repository.open(self.root(name))
 
     def root(self, name: str) -> Path:
-        """The folder of a repository."""
+        """Return the folder of a repository."""
         return Path(self.repos[name].path or self.folder / "repos" / name)
 
 
 def open_library(folder: str = "") -> Library:
-    """The library in a folder; opened once per process, and anew when its list of repositories has changed.
+    """Open the library in a folder. It is cached per process and reopened when its list of repositories changes.
 
     Args:
-        folder: "" is the default one.
+        folder: folder of the library; "" for the default.
 
     Raises:
         UserError: there is no library, or it is damaged.

@@ -1,7 +1,7 @@
-"""Paths inside a repository, and how they are written where a model or a person reads them.
+"""Paths inside a repository, and their text form for models and users.
 
 A path is a `str` relative to the repository's root, in POSIX form: "" is the root, "src/app.py" a file. Bytes of a name
-that are not UTF-8 are surrogates in it, as everywhere in Python (PEP 383).
+that are not UTF-8 become surrogates, as everywhere in Python (PEP 383).
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.+=@#%^~()\[\]{}/-]*")
-"""Names of these are shown as they are; so are letters and digits of other scripts."""
+"""Characters that need no quotes. Letters and digits of other scripts need none either."""
 _SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def shown(path: str) -> str:
-    r"""A path as it appears in text: itself if it is plain, else quoted and with escapes.
+    r"""Return the text form of a path: unchanged if it is plain, else quoted and escaped.
 
-    No two paths are shown alike, and what is shown never holds a line break, a control character, a mark that turns
-    the direction of reading, a combining mark, or half of a surrogate pair: `; touch x` becomes `"; touch x"`, and a
-    line break in a name `\n`.
+    The form is unique for each path. It never holds a line break, a control character, a bidirectional mark, a
+    combining mark, or half of a surrogate pair: `; touch x` becomes `"; touch x"`, and a line break in a name `\n`.
     """
     if path and (_PLAIN.fullmatch(path) or all(map(_is_plain, path))):
         return path
@@ -45,23 +44,23 @@ def _escaped(character: str) -> str:
 
 
 def joined(folder: str, name: str) -> str:
-    """The path of an entry of a folder."""
+    """Return the path of an entry of a folder."""
     return f"{folder}/{name}" if folder else name
 
 
 def parent(path: str) -> str:
-    """The folder that holds a path; the root's is the root."""
+    """Return the folder that holds a path; the root for the root itself."""
     return path.rpartition("/")[0]
 
 
 def depth(path: str) -> int:
-    """How many folders lie above a path: 0 for what is in the root."""
+    """Return the number of folders above a path; 0 for an entry of the root."""
     return path.count("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What lies in a folder: names, sorted. Folders without any file below them are not among them."""
+    """Contents of a folder: sorted names. Folders without any file below them are left out."""
 
     path: str
     folders: tuple[str, ...]
@@ -69,7 +68,7 @@ class Folder:
 
 
 def tree(files: Iterable[str]) -> dict[str, Folder]:
-    """Every folder above the files, by its path. The root ("") is always there."""
+    """Return path → contents of every folder above the files, always including the root ("")."""
     folders: defaultdict[str, list[str]] = defaultdict(list)
     names: defaultdict[str, list[str]] = defaultdict(list)
     known = {""}

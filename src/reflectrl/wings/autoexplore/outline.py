@@ -1,9 +1,9 @@
-"""What a file defines and what it is about, told from its text alone, whatever it holds.
+"""Extract the definitions of a file, and a one-line description, from its text.
 
     outline("src/net.py", text)  # (Definition(line=4, kind="function", name="fetch", signature="(url, retries=3)"),)
     about("src/net.py", text)    # "Fetches pages, again and again."
 
-Texts may be cut off anywhere. Nothing is imported, run or evaluated.
+Texts may be cut anywhere. Nothing is imported, run or evaluated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OUTLINES: dict[str, Callable[[str], Iterator[Definition]]] = {
     "tsv": partial(csv_outline, delimiter="\t"),
 }
 _NAMES = {"cargo.lock": "toml", "poetry.lock": "toml", "pipfile": "toml", "rakefile": "rb", "gemfile": "rb"}
-"""Files whose name tells what their suffix does not."""
+"""Name of a file → suffix that fits its contents."""
 _CLASSES = re.compile(r"\b(?:class|interface|struct|trait|enum|object|record|type|module|protocol)[ \t]+(\w+)")
 _TITLE = re.compile(r"<(title|description)>([^<]{1,1000})</\1>", re.IGNORECASE)
 _SETUP = re.compile(r"\bdescription\s*=\s*[\"']([^\"'\n]{3,})[\"']")
@@ -52,11 +52,11 @@ _SUMMARY = re.compile(r"\.(?:summary|description)\s*=\s*[\"']([^\"'\n]{3,})[\"']
 
 
 def outline(path: str, text: str) -> tuple[Definition, ...]:
-    """What a file defines, in the order of lines, up to `MOST_DEFINITIONS`; () where nothing is known of such files.
+    """Return the first `MOST_DEFINITIONS` definitions of a file, in line order; () for unknown types of files.
 
     Args:
-        path: its name decides what kind of file it is; nothing is opened.
-        text: what it holds, or the beginning of that.
+        path: path whose name determines the type of the file. Nothing is opened.
+        text: contents of the file, or their beginning.
     """
     suffix, text = _suffix(path), _clean(text)
     if suffix in _OUTLINES:
@@ -66,7 +66,7 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
     found: Iterable[Definition] | None = python_outline(text) if suffix in ("py", "pyi") else None
     if found is None:
         found = code_outline(text, LANGUAGES[suffix], comments_of(path) or HASH)
-    kept, constants = [], set()  # a constant counts once, where it is set first
+    kept, constants = [], set()  # a constant counts once, at its first assignment
     for each in found:
         if each.kind != "constant" or (each.name, each.parent) not in constants:
             kept.append(each)
@@ -77,11 +77,11 @@ def outline(path: str, text: str) -> tuple[Definition, ...]:
 
 
 def about(path: str, text: str) -> str:
-    """One line that says what a file is about; "" if it does not say.
+    """Return a one-line description of a file; "" if the file has none.
 
-    Of Python the docstring's first sentence, of other code its first comment's (licences and the like are passed over)
-    or that of the class that is named like the file, of Markdown and reStructuredText the first heading, of tables the
-    names of their columns, of package files their description.
+    Python: first sentence of the docstring. Other code: first sentence of the first comment (licences are skipped), or
+    of the comment on the class that is named like the file. Markdown and reStructuredText: first heading. Tables: names
+    of the columns. Package files: their description.
     """
     suffix, text, comments = _suffix(path), _clean(text), comments_of(path)
     if suffix in ("md", "markdown", "mdx", "rmd", "rst", "rest"):
@@ -98,7 +98,7 @@ def about(path: str, text: str) -> str:
 
 
 def _of_package(path: str, suffix: str, text: str) -> str:
-    """What a package file, a docstring or a page's title says."""
+    """Return the description in a package file, module docstring or page title; "" if there is none."""
     if suffix in ("toml", "ini", "cfg", "yaml", "yml"):
         return settings_about(text, outline(path, text))
     if suffix in ("py", "pyi", "pyx", "pxd") and (said := module_docstring(text)):
@@ -111,10 +111,10 @@ def _of_package(path: str, suffix: str, text: str) -> str:
 
 
 def _of_namesake(path: str, text: str) -> str:
-    """What the comment on the class that is named like the file says."""
+    """Return the first sentence of the comment on the class that is named like the file; "" if there is none."""
     stem = _letters(path.rpartition("/")[2].partition(".")[0])
     if stem not in map(_letters, _CLASSES.findall(text)):
-        return ""  # without a look at all of the file
+        return ""  # saves the outline of the whole file
     classes = (each for each in outline(path, text) if each.kind == "class" and _letters(each.name) == stem)
     return next((each.doc for each in classes if each.doc), "")
 
@@ -129,5 +129,5 @@ def _suffix(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Lines end with a line feed and with nothing else, as everywhere in this package."""
+    """Make line feeds the only line ends, as everywhere in this package."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", " ")

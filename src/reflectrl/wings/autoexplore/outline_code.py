@@ -1,4 +1,4 @@
-"""What a file of code defines, line by line. What encloses what is told by indentation, which needs no grammar."""
+"""Extract definitions from source code by regular expressions. Nesting is inferred from indentation."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from reflectrl.wings.autoexplore.outline_languages import PYTHON, Language
 from reflectrl.wings.autoexplore.outline_python import docstring_after
 
 LONGEST_LINE = 1000
-"""Longer lines were not written by hand, and are not looked at."""
+"""Longest line that is examined. Longer lines were not written by hand."""
 _MOST_PARAMETERS = 2000
-"""Characters between a function's parentheses that are read."""
+"""Largest number of characters that are read between a function's parentheses."""
 _GOES_ON = re.compile(
     r"[ \t]*(?:[)}\]{>]|#[ \t]*(?:if|el|endif|define|undef|pragma|include)|where\b|"
     r"(?:public|private|protected|signals|slots)\b[ \t\w]*:)"
 )
-"""A line that says nothing about where the block of the line above ends, though it is indented no further."""
+"""Lines that do not end the block above although they are not indented further."""
 _IDENTIFIER = re.compile(r"[\w$]+")
 _FUNCTION_POINTER = re.compile(r"\(\s*[*^]\s*(\w+)")
 _UNNAMED = re.compile(r"[*/]$|[{\[][^{}\[\]]*[}\]]")
-"""What stands where a parameter's name would: Python's marks, and patterns of JavaScript."""
+"""Elements in the place of a parameter's name: Python's `*` and `/`, and JavaScript's destructuring patterns."""
 _PLAIN = re.compile(r"[\w.\"'-]{1,30}")
 
 
 class _Scope(NamedTuple):
-    """A definition whose block is open."""
+    """Definition whose block is open."""
 
     indent: int
     name: str
@@ -36,8 +36,8 @@ class _Scope(NamedTuple):
 
 
 def code_outline(text: str, language: Language, comments: Comments) -> Iterator[Definition]:
-    """Definitions at the top level and in classes, in the order of lines; what is inside a function is left out."""
-    # The text, as long as before, with blanks for comments, strings and overlong lines.
+    """Yield definitions at the top level and in classes, in line order. The contents of functions are left out."""
+    # Comments, strings and overlong lines become blanks. The length is kept, so that offsets fit the original text.
     masked = language.masked.sub(lambda found: _blank(found[0]), text)
     masked = "\n".join(line if len(line) <= LONGEST_LINE else " " * len(line) for line in masked.split("\n"))
     found = _matches(masked, language)
@@ -50,7 +50,7 @@ def code_outline(text: str, language: Language, comments: Comments) -> Iterator[
         while scopes and scopes[-1].indent >= indent and not _GOES_ON.match(line):
             scopes.pop()
         kind, match = found.get(number, ("", None))
-        if match is None or not (scopes[-1].is_class if scopes else kind != "method"):  # inside of a function
+        if match is None or not (scopes[-1].is_class if scopes else kind != "method"):  # inside a function
             continue
         name = match["name"]
         if kind != "within":
@@ -71,7 +71,7 @@ def _blank(text: str) -> str:
 
 
 def _matches(masked: str, language: Language) -> dict[int, tuple[str, re.Match[str]]]:
-    """Line → what its first rule found there."""
+    """Return line → kind and match of the first rule that matches there."""
     by_start: dict[int, tuple[str, re.Match[str]]] = {}
     for kind, expression in language.rules:
         for match in expression.finditer(masked):
@@ -84,7 +84,7 @@ def _matches(masked: str, language: Language) -> dict[int, tuple[str, re.Match[s
 
 
 def _doc(text: str, masked: str, match: re.Match[str]) -> str:
-    """The docstring of a class or function of Python."""
+    """Return the docstring's first sentence of a Python class or function; "" if there is none."""
     start = match.end()
     if masked[start - 1] == "(":
         start = max((end for _, end in _between_commas(masked, start)), default=start)
@@ -101,7 +101,7 @@ def _signature(text: str, masked: str, match: re.Match[str], language: Language)
 
 
 def _between_commas(masked: str, start: int) -> Iterator[tuple[int, int]]:
-    """From where to where each parameter reaches, up to the parenthesis that closes the one before `start`."""
+    """Yield start and end of each parameter, up to the parenthesis that closes the one before `start`."""
     depth = 0
     for place in range(start, min(len(masked), start + _MOST_PARAMETERS)):
         character = masked[place]
@@ -117,7 +117,7 @@ def _between_commas(masked: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _parameter(written: str, language: Language) -> str:
-    """The name of a parameter, with its default if that is plain; "" for `void` and the object itself."""
+    """Return the name of a parameter and its default, "..." unless plain; "" for `void`, `self` and `cls`."""
     left, equals, default = (part.strip() for part in written.partition("="))
     if (pointer := _FUNCTION_POINTER.search(left)) is not None:
         return pointer[1]

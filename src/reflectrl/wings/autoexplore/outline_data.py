@@ -1,4 +1,4 @@
-"""Sections, keys and columns of data and settings: TOML, INI, YAML, JSON, CSV."""
+"""Extract sections, keys and columns from data and settings: TOML, INI, YAML, JSON, CSV."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _PACKAGE_SECTIONS = ("", "project", "package", "tool.poetry", "workspace.package
 
 
 class _Key(NamedTuple):
-    """A key of a JSON object."""
+    """Key of a JSON object."""
 
     start: int
     name: str
     value: str
-    """What it is set to, if that is a string."""
+    """Value if it is a string; otherwise ""."""
 
 
 def toml_outline(text: str) -> Iterator[Definition]:
-    """Sections and their keys."""
+    """Yield sections and their keys."""
     return _settings(_TRIPLE.sub(lambda found: "\n" * found[0].count("\n"), text), HASH)
 
 
 def ini_outline(text: str) -> Iterator[Definition]:
-    """Sections and their keys; a line that is indented goes on with the value above."""
+    """Yield sections and their keys. An indented line continues the value above."""
     return _settings(text, SEMICOLONS)
 
 
 def yaml_outline(text: str) -> Iterator[Definition]:
-    """Keys at the top level."""
+    """Yield keys at the top level."""
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if (match := _YAML_KEY.match(line)) is not None:
@@ -54,7 +54,7 @@ def yaml_outline(text: str) -> Iterator[Definition]:
 
 
 def json_outline(text: str, one_per_line: bool = False) -> Iterator[Definition]:
-    """Keys of an object at the top level; of a list of objects (or one per line), the keys of the first."""
+    """Yield keys of the top-level object; for a list of objects (or one per line), the keys of the first object."""
     records = one_per_line or _JSON_RECORDS.match(text) is not None
     line, reached = 1, 0
     for key in _json_keys(text):
@@ -64,13 +64,13 @@ def json_outline(text: str, one_per_line: bool = False) -> Iterator[Definition]:
 
 
 def csv_outline(text: str, delimiter: str = "") -> Iterator[Definition]:
-    """The columns that the first line names; none if it holds numbers, as data do."""
+    """Yield the columns that the first line names; none if that line holds numbers and is therefore data."""
     line, columns = csv_header(text, delimiter)
     return (Definition(line, "column", name) for name in columns)
 
 
 def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
-    """The first line that is no comment, and its cells if they look like names: different, none empty or a number."""
+    """Return the first line (from 1) that is no comment, and its cells if they are names: unique and no numbers."""
     lines = text.split("\n", _MOST_REMARKS)
     place = next((place for place, line in enumerate(lines[:_MOST_REMARKS]) if not line.startswith("#")), 0)
     delimiter = delimiter or max(",;\t|", key=lines[place].count)
@@ -79,24 +79,24 @@ def csv_header(text: str, delimiter: str = "") -> tuple[int, list[str]]:
     except csv.Error:
         return 1, []
     named = all(cell and not _NUMBER.fullmatch(cell[:100]) for cell in cells[1:]) and any(cells)
-    columns = [cell for cell in cells if cell]  # the first is empty where it numbers the rows
+    columns = [cell for cell in cells if cell]  # the first is empty if it numbers the rows
     return place + 1, columns[:_MOST_COLUMNS] if named and len(set(columns)) == len(columns) else []
 
 
 def json_about(text: str) -> str:
-    """What the object at the top level says that it is about."""
+    """Return the description in the top-level object; "" if there is none."""
     told = {key.name: key.value for key in _json_keys(text) if key.value and key.name in _ABOUT}
     return next((sentence(told[name]) for name in _ABOUT if name in told), "")
 
 
 def settings_about(text: str, outline: tuple[Definition, ...]) -> str:
-    """What a TOML, INI or YAML file says that it, or the package that it describes, is about."""
+    """Return the description in a TOML, INI or YAML file, or of the package it describes; "" if there is none."""
     lines = text.split("\n")
     for name in _ABOUT:
         for key in outline:
             if key.name == name and key.kind == "key" and key.parent in _PACKAGE_SECTIONS:
                 value = re.split("[=:]", lines[key.line - 1], maxsplit=1)[-1].strip().strip("\"',")
-                if value in ("|", ">", ">-", "|-", ""):  # it stands below, indented
+                if value in ("|", ">", ">-", "|-", ""):  # the value is indented below
                     value = "\n".join(line for line in lines[key.line : key.line + 5] if line[:1].isspace())
                 if said := sentence(value):
                     return said
@@ -114,7 +114,7 @@ def _settings(text: str, comments: Comments) -> Iterator[Definition]:
 
 
 def _doc(lines: list[str], number: int, comments: Comments) -> str:
-    """The comment above, or else the one behind."""
+    """Return the comment above the line, or else the one at its end; "" if there is none."""
     if above := comments.above(lines, number):
         return above
     remark = _REMARK.search(lines[number - 1][:1000])
@@ -126,7 +126,7 @@ def _unquoted(name: str) -> str:
 
 
 def _json_keys(text: str) -> Iterator[_Key]:
-    """Keys of the first object that is not inside another; no more than the text holds."""
+    """Yield the keys of the first outermost object, as far as the text reaches."""
     depth, inside = 0, 0
     for token in _JSON_TOKEN.finditer(text):
         mark = token[0]

@@ -1,7 +1,7 @@
-"""How definitions look in programming languages, as expressions that are matched where a line begins.
+"""Regular expressions for definitions in programming languages, matched at the beginning of a line.
 
-They see a text in which comments and strings are blanks. Files come from anyone, so no expression may take long: what
-is repeated never leaves a choice of how to divide the same characters, and long lines are not looked at.
+Comments and strings are blanked before. Files are untrusted, so no expression may backtrack for long: a repetition can
+never match the same characters in two ways, and long lines are skipped.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _CHARACTER = r"'(?:[^'\\\n]|\\[^\n]{1,9}?)'"
 _SLASHED = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
 _HASHED = r"(?<![$\w{])#[^\n]*"
 TRIPLE = r'(?:"""(?:[^"\\]|\\.?|"(?!""))*+(?:"""|\Z)|' + r"'''(?:[^'\\]|\\.?|'(?!''))*+(?:'''|\Z))"
-"""A string between three quotation marks, or from there to the end of the text."""
+"""Triple-quoted string. Without a closing mark, it reaches to the end of the text."""
 
 
 @dataclass(frozen=True)
 class Language:
-    """What is needed to find the definitions of a language.
+    """Rules that find the definitions of a language.
 
     Attributes:
-        masked: comments and strings, which are not looked into.
-        rules: kind of definition and expression, whose group "name" is what is defined and whose group "parent", if
-            any, what it belongs to; it ends behind the "(" of a function. The first that matches a line decides. The
-            kind "within" is no definition, but what is inside belongs to it (Rust's `impl`).
-        type_first: whether a parameter's name follows its type.
+        masked: expression for comments and strings, which are blanked.
+        rules: pairs of kind and expression. Group "name" is the name of the definition, and the optional group "parent"
+            its owner. The match ends after the "(" of a function. The first rule that matches a line wins. The kind
+            "within" is no definition, but owns the definitions inside it (Rust's `impl`).
+        type_first: True if a parameter's name follows its type.
     """
 
     masked: re.Pattern[str]
@@ -198,4 +198,4 @@ _LANGUAGES = {
     "sh bash zsh ksh": _SHELL,
 }
 LANGUAGES = {suffix: language for suffixes, language in _LANGUAGES.items() for suffix in suffixes.split()}
-"""Suffix, in lower case and without its dot → language."""
+"""Suffix (lower case, without dot) → language."""

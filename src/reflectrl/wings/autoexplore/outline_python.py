@@ -1,4 +1,7 @@
-"""What a Python file defines: by its syntax tree, or line by line where there is none (a cut end, another version)."""
+"""Extract definitions from Python files by the syntax tree, and docstrings by regular expressions.
+
+A text without a syntax tree (a cut end, another version of Python) is left to `outline_code`.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from reflectrl.wings.autoexplore.definitions import Definition, one_line, senten
 from reflectrl.wings.autoexplore.outline_languages import TRIPLE
 
 _NESTED = (ast.If, ast.Try, ast.With, ast.For, ast.While)
-"""Statements of a module or class whose bodies are looked into."""
+"""Statements of a module or class whose bodies are searched for definitions."""
 _CONSTANT = re.compile(r"_*[A-Z]\w*")
 NOWHERE = ""
-"""Name of a file that cannot be: Python looks for the line of a syntax error in the file that it believes to parse."""
+"""Impossible file name for `ast.parse`. On a syntax error, Python reads the line from the file of that name."""
 _STRING = rf"""[rRuU]?(?:{TRIPLE}|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')"""
 _FIRST_STATEMENT = re.compile(rf"(?>(?:\s|#[^\n]*+)*)(?P<string>{_STRING})", re.DOTALL)
 _STRING_NEXT = re.compile(rf"[ \t]*+(?:#[^\n]*+)?\n\s*+(?P<string>{_STRING})", re.DOTALL)
 
 
 def python_outline(text: str) -> tuple[Definition, ...] | None:
-    """Classes, functions, methods and constants (names that begin with a capital), in the order of lines.
+    """Return classes, functions, methods and constants (names that begin with a capital), in line order.
 
-    None if the text has no syntax tree.
+    Return None if the text has no syntax tree.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # doubts about invalid escapes would quote the file on stderr
+            warnings.simplefilter("ignore")  # a warning about an invalid escape would print the file on stderr
             found = _defined(ast.parse(text, NOWHERE).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -35,24 +38,24 @@ def python_outline(text: str) -> tuple[Definition, ...] | None:
 
 
 def module_docstring(text: str) -> str:
-    """The first sentence of a module's docstring, told from its beginning alone; "" if there is none."""
+    """Return the first sentence of a module's docstring; "" if there is none. The rest of the text may be cut."""
     found = _FIRST_STATEMENT.match(text)
     return sentence(inside_quotes(found["string"])) if found else ""
 
 
 def docstring_after(text: str, start: int) -> str:
-    """The first sentence of the docstring that follows a colon at `start`; "" if there is none."""
+    """Return the first sentence of the docstring that follows a colon at `start`; "" if there is none."""
     found = _STRING_NEXT.match(text, start + 1)
     return sentence(inside_quotes(found["string"])) if found else ""
 
 
 def inside_quotes(literal: str) -> str:
-    """What a string literal says, escapes left as they are."""
+    """Return the contents of a string literal. Escapes are kept."""
     return literal.lstrip("rRuU").strip("\"'")
 
 
 def _defined(body: Sequence[ast.stmt]) -> list[Definition]:
-    """What the statements of a module define, in no particular order."""
+    """Return the definitions of a module's statements, in no particular order."""
     found: list[Definition] = []
     pending = [(body, "")]  # no recursion: an `elif` is an `if` within an `else`, and there may be thousands
     while pending:
@@ -75,7 +78,7 @@ def _defined(body: Sequence[ast.stmt]) -> list[Definition]:
 
 
 def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The blocks of a statement."""
+    """Yield the blocks of a statement."""
     for field in ("body", "orelse", "finalbody"):
         yield getattr(node, field, [])
     yield from (handler.body for handler in getattr(node, "handlers", ()))
@@ -89,7 +92,7 @@ def _constants(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def _doc(body: Sequence[ast.stmt]) -> str:
-    """The first sentence of a string that stands first."""
+    """Return the first sentence of the string that is the first statement; "" if there is none."""
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         value = body[0].value.value
         return sentence(value) if isinstance(value, str) else ""
@@ -97,7 +100,7 @@ def _doc(body: Sequence[ast.stmt]) -> str:
 
 
 def _signature(given: ast.arguments, kind: str) -> str:
-    """Names of the parameters with plain defaults, without a method's `self` or `cls`."""
+    """Render the parameters with plain defaults, without a method's `self` or `cls`."""
     positional = [*given.posonlyargs, *given.args]
     missing = [None] * (len(positional) - len(given.defaults))
     shown = [_parameter(each, default) for each, default in zip(positional, [*missing, *given.defaults], strict=True)]

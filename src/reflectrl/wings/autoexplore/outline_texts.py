@@ -1,4 +1,4 @@
-"""The headings of Markdown and reStructuredText."""
+"""Extract the headings of Markdown and reStructuredText."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _NO_PROSE = re.compile(r"[ \t]*(?:[|<!#>:\[+]|[-*] |\.\. |\d+[.)] |```|~~~|[-=*_
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\([^()\n]{0,300}\)|\[([^\[\]\n]{0,200})\]\[[^\[\]\n]{0,100}\]")
 _MARKS = re.compile(r"<[^<>\n]{0,200}>|[*`]+|^[ \t]*#+|#+[ \t]*$|\\(?=\W)|:\w+:(?=`)")
 _MOST_PROSE = 12
-"""Lines below a heading in which its first sentence is looked for."""
+"""Number of lines below a heading that are searched for its first sentence."""
 
 Heading = tuple[int, int, str, int]
-"""Line from 1, level from 1, title, and the index of the line behind it."""
+"""Line (from 1), level (from 1), title, and the index of the line after the heading."""
 
 
 def markdown_outline(text: str) -> Iterator[Definition]:
-    """Headings of both forms, outside of code; the parent is the heading one level up, or further."""
+    """Yield headings of both forms, outside of code. The parent is the nearest heading of a higher level."""
     lines = text.split("\n")
     return _nested(lines, _markdown_headings(lines))
 
 
 def rst_outline(text: str) -> Iterator[Definition]:
-    """Titles with a line of punctuation below, and perhaps above; levels by the order in which the forms occur."""
+    """Yield titles with a line of punctuation below, and perhaps above. Levels follow the order of new styles."""
     lines = text.split("\n")
     return _nested(lines, _rst_headings(lines))
 
 
 def title_in_front(text: str) -> str:
-    """The title that a block of YAML before a Markdown text gives; "" if there is none."""
+    """Return the title in the YAML front matter of a Markdown text; "" if there is none."""
     lines = text.split("\n", 60)
     for line in lines[1 : _end_of_front(lines)]:
         if line.startswith("title:"):
@@ -44,12 +44,12 @@ def title_in_front(text: str) -> str:
 
 
 def plain(title: str) -> str:
-    """A heading without the marks of links, code and emphasis."""
+    """Remove the markup of links, code and emphasis from a heading."""
     return one_line(_MARKS.sub("", _LINK.sub(lambda link: link[1] or link[2] or "", title[:1000])))
 
 
 def _end_of_front(lines: list[str]) -> int:
-    """The index of the line behind the block of YAML at the beginning; 0 if there is none."""
+    """Return the index of the line after the YAML front matter; 0 if there is none."""
     if lines[0].rstrip() == "---":
         ends = (number for number, line in enumerate(lines[1:200], 2) if line.rstrip() in ("---", "..."))
         return next(ends, 0)
@@ -83,7 +83,7 @@ def _rst_headings(lines: list[str]) -> Iterator[Heading]:
         if lines[place][0].isspace() and not over:
             continue
         if not over and place and lines[place - 1].strip() and not lines[place - 1].startswith(".."):
-            continue  # the last row of a table
+            continue  # no title, but the last row of a table
         yield place + 1, levels.setdefault((below[1], over), len(levels) + 1), plain(title), place + 2
 
 
@@ -98,7 +98,7 @@ def _nested(lines: list[str], headings: Iterator[Heading]) -> Iterator[Definitio
 
 
 def _prose(lines: list[str], start: int) -> str:
-    """The first sentence below a heading; "" where something other than prose comes first."""
+    """Return the first sentence below a heading; "" if something other than prose comes first."""
     below = lines[start : start + _MOST_PROSE]
     while below and not below[0].strip():
         below = below[1:]

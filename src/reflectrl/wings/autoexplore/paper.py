@@ -1,8 +1,9 @@
-"""The action set of Reflect-RL: `cd`, `cat` and `id` in one folder at a time.
+"""Action set of Reflect-RL: `cd`, `cat` and `id` in one folder at a time.
 
-`cd ..` (not at the root), `cd D` for each folder, `cat F` and `id F` for each file; what was `cat`-ed is not offered
-again. A folder of more than `page` entries is shown in pages, with `next` and `back`, so that every action can be
-reached. Folder and last output are state, since they change entirely; the commands so far are history.
+The actions are `cd ..` (except at the root), `cd D` for each folder, and `cat F` and `id F` for each file. `cat` is
+offered once per file. A folder of more than `page` entries is shown in pages, with `next` and `back`, so that every
+action can be reached. Folder and last output belong to the state, since they change entirely at each step. The previous
+commands belong to the history.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from reflectrl.wings.autoexplore.view import QUESTION_TOKENS, View, cut_line
 
 
 class PaperWalk:
-    """A walk under way.
+    """Walk with the paper's action set.
 
     Args:
-        view: the repository.
-        question: what is asked.
-        page: entries of a folder that are shown at a time.
+        view: the visible part of the repository.
+        question: question of the episode.
+        page: number of folder entries shown at a time.
     """
 
     def __init__(self, view: View, question: str, page: int) -> None:
@@ -32,7 +33,7 @@ class PaperWalk:
         self._history = f"Question: {cut_line(question, QUESTION_TOKENS)}\n"
         self._output = ""
         self._legal: dict[str, Command] = {}
-        """The actions that are legal now; empty where they must be listed anew."""
+        """Cache of the legal actions; empty if they must be computed again."""
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ class PaperWalk:
         return len(folder.folders) + len(folder.files)
 
     def _shown(self) -> tuple[list[str], list[str]]:
-        """Folders and files of the present page."""
+        """Return the folders and files of the current page."""
         folder = self.view.folder(self.folder)
         count = len(folder.folders)
         end = self._first + self.page
@@ -112,7 +113,7 @@ class PaperWalk:
     # ---- the way to a file -----------------------------------------------------------------------------------------
 
     def way_to(self, target: str) -> list[str]:
-        """The shortest way: the commands that lead from here to identifying a file, the first to be taken now."""
+        """Return the shortest sequence of actions from here that ends with identifying `target`."""
         return self._way(target, self.folder, self._first)
 
     def _way(self, target: str, folder: str, first: int) -> list[str]:
@@ -128,7 +129,7 @@ class PaperWalk:
         return [*way, *self._turns(folder, first, name, is_file=True), f"id {shown(name)}"]
 
     def _turns(self, folder: str, first: int, name: str, is_file: bool = False) -> list[str]:
-        """The pages to turn until an entry is shown."""
+        """Return the `next` or `back` actions that are needed until an entry is shown."""
         found = self.view.folder(folder)
         place = len(found.folders) + found.files.index(name) if is_file else found.folders.index(name)
         turns = place // self.page - first // self.page

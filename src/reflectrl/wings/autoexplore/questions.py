@@ -1,4 +1,4 @@
-"""Questions about repositories, each with the files that answer it, and their file format: JSON lines."""
+"""Questions about repositories with the files that answer them, and their file format: JSON lines."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class Question:
-    """One question, and where its answer stands."""
+    """Question about a repository, and the files that answer it."""
 
     id: str
     repo: str
     """Name of the repository's folder in the library."""
     question: str
     gold: tuple[str, ...]
-    """Paths from the repository's root; any of these files answers."""
+    """Paths from the repository's root. Each of these files answers the question."""
     source: str
-    """What it was made from ("docstring", "comment", "docs", "header", "commit", "llm"), or the set it comes from."""
+    """Source of the question ("docstring", "comment", "docs", "header", "commit", "llm"), or the imported set."""
     licence: str = ""
-    """Of the repository."""
+    """Licence of the repository."""
     dominant: bool = False
-    """Of imported questions: whether one file clearly leads among those that the reference answer cites."""
+    """For imported questions: True if the reference answer clearly relies on one file more than on others."""
 
 
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
-    """The questions of a file, in its order. Keys that a question does not have are passed over.
+    """Read the questions of a file, in its order. Unknown keys are ignored.
 
     Raises:
-        UserError: the file cannot be read, or a line is no question; then file and line number are named.
+        UserError: the file cannot be read, or a line is no question. The message names the file and the line.
     """
     return [question_of(row, place) for row, place in rows_of(Path(path))]
 
 
 def rows_of(path: Path) -> list[tuple[Any, str]]:
-    """Every line of a JSON-lines file, decoded, and its place for messages; UserError where one is not JSON."""
+    """Decode each line of a JSON-lines file; return (value, place for messages). Raise UserError for invalid JSON."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a text may hold U+0085
     except (OSError, ValueError) as error:
@@ -58,7 +58,7 @@ def rows_of(path: Path) -> list[tuple[Any, str]]:
 
 
 def question_of(row: Any, place: str) -> Question:
-    """One decoded line as a question; UserError, naming the place, if it is none."""
+    """Convert a decoded line to a question; raise UserError, with the place, if it is none."""
     try:
         gold = row["gold"]
         texts = [row["id"], row["repo"], row["question"], row["source"], row.get("licence", "")]
@@ -72,11 +72,11 @@ def question_of(row: Any, place: str) -> Question:
 
 
 def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:
-    """Write a file of questions; until it is complete, what was there stays. UserError if it cannot be written."""
+    """Write a file of questions atomically; raise UserError if it cannot be written."""
     write_rows(Path(path), (asdict(question) for question in questions))
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines beside `path`, and put them in its place."""
+    """Write JSON lines to a temporary file beside `path`, then replace `path` by it."""
     with writing(path), replacing(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""A repository as it is explored: read-only, indexed once, and shared by any number of episodes.
+"""Read-only repository that is indexed once and shared by any number of episodes.
 
     repository = Repository.open(".")
     repository.folder("src").files             # ("app.py", "cli.py")
@@ -6,8 +6,8 @@
         case Text(text): ...
         case Unreadable(reason): ...
 
-A path that is asked for is looked up among those that opening found, and only such a path is ever opened, in the way
-of `sandbox.py`: no `..`, no absolute path and no link can name anything else.
+Only paths that were found when the repository was opened can be read, and only through `sandbox.py`. So no `..`, no
+absolute path and no link can reach anything else.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from reflectrl.wings.autoexplore.sandbox import Sandbox, Stamp, why
 from reflectrl.wings.autoexplore.texts import Text, TextCache, Unreadable
 
 READ_BYTES = 64 * 1024
-"""So much of a file is read unless another limit is given."""
+"""Default limit on the part of a file that is read."""
 CACHE_BYTES = 64 * 1024 * 1024
-"""Memory for texts that were read."""
+"""Memory of the cache of texts."""
 
 
 class Repository:
-    """The files of a repository that are left after filtering, and their contents. `Repository.open` makes one.
+    """Files of a repository after filtering, and their contents. Made by `Repository.open`.
 
-    Names and sizes are those at the time of opening. A file that has changed since then is not read any more, since an
-    episode would depend on when it is played; open the repository anew to see it. A copy (pickled, for another process)
-    begins with an empty cache.
+    Names and sizes are those at the time of opening. A file that has changed since then is unreadable, because
+    otherwise an episode would depend on the time at which it is played. Open the repository again to see the change. A
+    copy (pickled, for another process) starts with an empty cache.
     """
 
     def __init__(self, sandbox: Sandbox, found: Index, cache_bytes: int = CACHE_BYTES) -> None:
@@ -50,15 +50,15 @@ class Repository:
     def open(
         cls, root: str | os.PathLike[str], filters: Filters | None = None, cache_bytes: int = CACHE_BYTES
     ) -> Repository:
-        """Walk a repository.
+        """Open a repository by walking it once.
 
         Args:
-            root: its folder, in any spelling.
-            filters: what is left out; by default, all that `Filters` can leave out.
-            cache_bytes: memory for texts that were read.
+            root: folder of the repository.
+            filters: files to leave out; by default, all that `Filters` can leave out.
+            cache_bytes: memory of the cache of texts.
 
         Raises:
-            UserError: there is no such folder, it may not be read, or no file in it is left to explore.
+            UserError: the folder does not exist, cannot be read, or has no file to explore.
         """
         sandbox = Sandbox(root)
         found = index(sandbox, filters or Filters())
@@ -70,24 +70,24 @@ class Repository:
 
     @property
     def root(self) -> Path:
-        """Where it lies: absolute, without links."""
+        """Return the folder of the repository as an absolute path without links."""
         return self._sandbox.root
 
     @property
     def folders(self) -> Mapping[str, Folder]:
-        """Every folder that holds a file, itself or further down, by its path, sorted; the root is ""."""
+        """Return path → contents of every folder with a file somewhere below it, sorted; the root is ""."""
         return MappingProxyType(self._folders)
 
     @property
     def left_out(self) -> Mapping[str, int]:
-        """Why entries were left out ("binary", "hidden" ...), and how many."""
+        """Return reason ("binary", "hidden" ...) → number of entries that were left out."""
         return MappingProxyType(self._left_out)
 
     def folder(self, path: str) -> Folder:
-        """What lies in a folder.
+        """Return the contents of a folder.
 
         Raises:
-            UserError: there is no such folder (the path of a file, say).
+            UserError: there is no such folder (for example, because the path is a file's).
         """
         try:
             return self._folders[path]
@@ -95,17 +95,17 @@ class Repository:
             raise UserError(f"there is no folder {shown(path)} in {self.root.name}") from None
 
     def size(self, path: str) -> int:
-        """Bytes of a file; UserError where there is none of that path."""
+        """Return the size of a file in bytes; raise UserError if there is no such file."""
         if path not in self._stamps:
             raise UserError(f"there is no file {shown(path)} in {self.root.name}")
         return self._stamps[path].size
 
     def read(self, path: str, limit: int = READ_BYTES) -> Text | Unreadable:
-        """The text of a file, or its beginning.
+        """Read the text of a file, or its beginning.
 
         Args:
-            path: one of `files`; for anything else, the answer is that it is no such file.
-            limit: bytes beyond which a file is not read.
+            path: one of `files`. Any other path gives `Unreadable`.
+            limit: largest number of bytes to read.
         """
         if (known := self._cache.get((path, limit))) is not None:
             return known
@@ -121,7 +121,7 @@ class Repository:
         return text
 
     def original(self, path: str, limit: int) -> tuple[bytes, Stamp] | Unreadable:
-        """The bytes of a file as they are on disk, at most `limit` of them."""
+        """Read at most `limit` bytes of a file as they are on disk, without the cache."""
         if path not in self._stamps:
             return Unreadable("there is no such file")
         try:

@@ -1,8 +1,8 @@
-"""The only place where a repository's files are opened: for reading, below the root, and never through a link.
+"""Sandbox that opens a repository's files: for reading only, below the root, and never through a link.
 
-A path is walked name by name: each folder is opened relative to the one before it, and the kernel is told to refuse a
-link (`O_NOFOLLOW`). Whatever is swapped underneath in the meantime, no step can lead out of the root. A path is never
-put together into one for the system to resolve, and nothing here starts a process.
+No other module opens them. A path is walked name by name: each folder is opened relative to its parent, and the kernel
+refuses links (`O_NOFOLLOW`). So no step can lead out of the root, even if files are swapped meanwhile. The system never
+resolves a path below the root, and nothing here starts a process.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from reflectrl.types import UserError
 
 Kind = Literal["folder", "file", "link", "special"]
 _AT_ONCE = 1 << 20
-"""Bytes of memory set aside for one reading, however large the limit."""
+"""Largest number of bytes for a single call of `os.read`, since the call allocates all its memory in advance."""
 
 
 class Stamp(NamedTuple):
-    """What tells one version of a file from another."""
+    """Properties that distinguish the versions of a file."""
 
     size: int
-    """Bytes."""
+    """Size in bytes."""
     changed_ns: int
     executable: bool
 
 
 class Sandbox:
-    """A root folder.
+    """Sandbox around a root folder.
 
     Args:
-        root: any spelling of its path; links in it are followed, once, here.
+        root: path of the folder. Links in it are resolved once, here.
 
     Raises:
-        UserError: it does not exist, is not a folder, or may not be read.
+        UserError: the path does not exist, is not a folder, or cannot be read.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -59,13 +59,14 @@ class Sandbox:
 
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a folder, open within the `with` block.
+        """Open a folder as a file descriptor within the `with` block.
 
         Raises:
-            OSError: it is not there, not a folder (or a link to one), on another device, or may not be read.
+            OSError: the folder does not exist, is no folder or a link, is on another device, or cannot be read.
         """
         descriptor = os.open(self.root, _folder_flags())
         try:
+            # The path of the root is resolved by the system each time, so it may lead elsewhere by now.
             if self._device_and_inode(descriptor) != self._identity:
                 raise OSError(errno.ESTALE, "the repository's folder was replaced")
             for name in path.split("/") if path else ():
@@ -83,13 +84,13 @@ class Sandbox:
         return found.st_dev, found.st_ino
 
     def read(self, path: str, limit: int) -> tuple[bytes, Stamp]:
-        """At most `limit` bytes of a regular file, and its stamp; OSError says why not."""
+        """Read at most `limit` bytes of a regular file, and its stamp; raise OSError if that fails."""
         folder, _, name = path.rpartition("/")
         with self.folder(folder) as descriptor:
             return read_in(descriptor, name, limit)
 
     def exists(self, path: str) -> bool:
-        """Whether anything of that path is there, be it a link; OSError where that cannot be told."""
+        """Return whether an entry exists, even if it is a link; raise OSError if that cannot be determined."""
         folder, _, name = path.rpartition("/")
         try:
             with self.folder(folder) as descriptor:
@@ -100,7 +101,7 @@ class Sandbox:
 
 
 def entries(folder: int) -> list[tuple[str, Kind]]:
-    """Names and kinds of what is in an open folder, sorted by name."""
+    """Return names and kinds of the entries of an open folder, sorted by name."""
     with os.scandir(folder) as scan:
         return sorted((entry.name, _kind(entry)) for entry in scan)
 
@@ -114,8 +115,8 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def read_in(folder: int, name: str, limit: int) -> tuple[bytes, Stamp]:
-    """As `Sandbox.read`, in an open folder. What is not a regular file is neither read nor waited for."""
-    # Never through a link, never waiting for the other end of a pipe.
+    """Read like `Sandbox.read`, in an open folder. For anything but a regular file, raise OSError without waiting."""
+    # Never follow a link, and never wait for the other end of a pipe.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
@@ -139,7 +140,7 @@ def _stamp(descriptor: int) -> Stamp:
 
 
 def why(error: OSError) -> str:
-    """A few words on why something could not be read."""
+    """Describe in a few words why a file could not be read."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return "it is not there any more"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -155,7 +156,7 @@ def _short(error: Exception) -> str:
 
 
 def _nearest(root: str | os.PathLike[str]) -> str:
-    """The entry beside a misspelt last name that is spelt most like it."""
+    """Suggest the existing folder with the most similar name; "" if there is none."""
     import difflib
 
     path = Path(root)

@@ -1,9 +1,9 @@
-"""The search baseline: the files of a repository ranked by the words that they share with a question.
+"""Search baseline: rank the files of a repository by the words that they share with a question.
 
 Okapi BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", section 3), with an inverse document
-frequency that cannot be negative, as in Lucene. It is written out here because a library would do the lesser part: the
-formula is three lines of numpy, while the reasons beside each file need the lists of words and files that libraries
-keep to themselves, and their top k leaves the order of equal scores to chance.
+frequency that cannot be negative, as in Lucene. No library is used: the formula takes three lines of numpy, while the
+explanation of each hit needs the postings, which libraries do not expose. Their top k also leaves the order of ties to
+chance.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.words import count_runs, count_words, spoken, words_of
 
 LINE_CHARACTERS = 200
-"""Longer lines are taken in pieces of so many characters."""
+"""Longest line. Longer lines are split into pieces of this length."""
 K1, B = 1.2, 0.75
-"""How soon further occurrences of a word stop counting; how far long files are held against their length."""
+"""Parameters of BM25: saturation of the term frequency, and strength of the length normalization."""
 NAMES_WEIGHT = 0.7
-"""What a match of names counts beside one of whole files, in "both". On 87 SWE-QA questions about two repositories,
-0.4 to 1 were alike, and better than 0 and 1.5; on two further ones 0.7 was the best of 0.2, 0.4 and 0.7."""
+"""Weight of the score of names relative to whole files, in "both". On 87 SWE-QA questions about two repositories, 0.4
+to 1 were equally good, and better than 0 and 1.5. On two other repositories, 0.7 was the best of 0.2, 0.4 and 0.7."""
 
 Integers = NDArray[np.integer]
 Over = Literal["both", "files", "names"]
@@ -40,62 +40,62 @@ Over = Literal["both", "files", "names"]
 
 @dataclass(frozen=True)
 class Hit:
-    """A file that may answer a question, and why."""
+    """File that may answer a question, and the reason."""
 
     path: str
     score: float
-    """Larger is better; comparable between the files of one answer only."""
+    """Score; larger is better. Comparable only within the same answer."""
     words: tuple[str, ...]
-    """Words of the question, in lower case, that its path or its contents share; the rarest in the repository first."""
+    """Words of the question, in lower case, that occur in the path or the contents; rarest in the repository first."""
     line: int | None = None
-    """Number, from 1, of the line with most of them, rare ones counting for more; None where no line has any."""
+    """Number (from 1) of the line that matches best, with words weighted by rarity; None if no line has any word."""
     text: str = ""
-    """That line (or a piece of it), in printable characters only."""
+    """Text of that line (or a piece of it), with printable characters only."""
 
 
 class Search:
-    """Ranks the files of a repository. Make one and share it: its index is built at the first question, and kept.
+    """BM25 search in the files of a repository. Share it: its index is built at the first question, then kept.
 
     Args:
-        repository: what is searched. A file that cannot be read is found by its path alone.
-        over: "files" ranks by words of paths and contents together, "names" by those of paths, reading no contents;
-            "both" adds up the two scores.
+        repository: repository to search. A file that cannot be read is found by its path alone.
+        over: "files" ranks by the words of paths and contents together. "names" ranks by the words of paths and reads
+            no contents. "both" adds the two scores.
     """
 
     def __init__(self, repository: Repository, over: Over = "both") -> None:
         self.repository = repository
         self.over = over
         self.cut: set[str] = set()
-        """Files of which only the beginning is searched, once the index is built."""
+        """Files that are searched only in part; complete once the index is built."""
 
     def search(self, question: str, k: int) -> list[Hit]:
-        """The best `k` files, best first; fewer where fewer share a word with the question.
+        """Return the best `k` files, best first; fewer if fewer share a word with the question.
 
         Raises:
-            UserError: there is no word to search for in the question.
+            UserError: the question has no word to search for.
         """
         return self.explain(question, self.rank(question, k))
 
     def explain(self, question: str, scored: Iterable[tuple[str, float]]) -> list[Hit]:
-        """Files that were found in another way, in the same order, with what they share with the question.
+        """Make hits of files from any ranking, in the same order, with the words they share with the question.
 
         Args:
-            scored: paths, and the scores to be shown with them.
+            scored: paths, and the scores to show with them.
 
         Raises:
-            UserError: there is no word to search for in the question.
+            UserError: the question has no word to search for.
         """
         asked = _Question(question)
         return [self._hit(path, score, asked) for path, score in scored]
 
     def rank(self, question: str, most: int | None = None) -> list[tuple[str, float]]:
-        """Every file that shares a word with the question and its score, best first; equal ones sorted by path.
+        """Return all files that share a word with the question and their scores, best first; ties are sorted by path.
 
         Args:
-            most: so many are enough; None ranks all.
+            most: largest number of files; None for all.
 
         Raises:
-            UserError: there is no word to search for in the question.
+            UserError: the question has no word to search for.
         """
         asked = _Question(question)
         scores_D = np.sum([weight * field.scores(asked.counts) for field, weight in self._fields], axis=0)
@@ -106,16 +106,16 @@ class Search:
         return [(self.repository.files[i], score) for i, score in zip(order_F, scores_D[order_F].tolist(), strict=True)]
 
     def rarity(self, word: str) -> float:
-        """How much a word (without its ending) says: above 0, and larger for words that fewer files hold."""
+        """Return the inverse document frequency of a stemmed word: positive, and larger for rarer words."""
         return self._fields[0][0].rarity(word)
 
     def occurs(self, word: str) -> bool:
-        """Whether any file holds a word (without its ending)."""
+        """Return whether any file holds a stemmed word."""
         return any(field.holds(word) for field, _ in self._fields)
 
     @cached_property
     def _fields(self) -> list[tuple[Postings, float]]:
-        """What is searched, and the weights; rarity is judged by the first."""
+        """Return the searched fields and their weights. The first field determines the rarity of words."""
         names = Postings(map(count_runs, self.repository.files), words_of)
         if self.over == "names":
             return [(names, 1.0)]
@@ -140,17 +140,17 @@ class Search:
 
 
 class Postings:
-    """Which words occur in which documents, and what that is worth (BM25).
+    """Inverted index: word → documents with their BM25 weights.
 
     Args:
-        documents: how often each term occurs in each of them.
-        words_of: the words that a term consists of; each term is looked at once, however many documents hold it.
+        documents: term → count, for each document.
+        words_of: function that splits a term into words. It is called once per term, not once per document.
     """
 
     def __init__(
         self, documents: Iterable[Mapping[str, int]], words_of: Callable[[str], Sequence[str]] = lambda term: (term,)
     ) -> None:
-        terms: defaultdict[str, int] = defaultdict(count().__next__)  # a new one gets the next number
+        terms: defaultdict[str, int] = defaultdict(count().__next__)  # a new term gets the next number
         terms_P, times_P, sizes_D = array("i"), array("i"), array("i")
         for counts in documents:
             terms_P.extend(map(terms.__getitem__, counts))
@@ -164,7 +164,7 @@ class Postings:
         self._weigh(*_counted(words_T, np.array(terms_P), np.array(times_P), document_P))
 
     def _weigh(self, word_P: Integers, document_P: Integers, times_P: Integers) -> None:
-        """Keep what each word is worth in each document that holds it, word by word."""
+        """Store the BM25 weight of each word in each document that holds it, grouped by word."""
         length_D = np.bincount(document_P, times_P, self._documents)
         share_D = length_D / max(length_D.mean(), 1.0) if len(length_D) else length_D
         self._weight_P = times_P * (K1 + 1) / (times_P + K1 * (1 - B + B * share_D[document_P]))
@@ -172,7 +172,7 @@ class Postings:
         self._start_W = np.concatenate(([0], np.bincount(word_P, minlength=len(self._numbers)).cumsum()))
 
     def scores(self, asked: Mapping[str, int]) -> NDArray[np.float64]:
-        """The score of every document, (D,), for words that are asked for so many times; 0 where none occurs."""
+        """Return the score of every document, (D,), for word → count; 0 for documents without any of the words."""
         scores_D = np.zeros(self._documents)
         for word in sorted(asked):  # sorted: a sum of floats depends on its order
             found = self._found(word)
@@ -182,13 +182,13 @@ class Postings:
         return scores_D
 
     def rarity(self, word: str) -> float:
-        """Inverse document frequency: above 0, and larger for words that fewer documents hold."""
+        """Return the inverse document frequency: positive, and larger for words in fewer documents."""
         found = self._found(word)
         holding = found.stop - found.start
         return math.log1p((self._documents - holding + 0.5) / (holding + 0.5))
 
     def holds(self, word: str) -> bool:
-        """Whether it occurs anywhere."""
+        """Return whether any document holds a word."""
         return word in self._numbers
 
     def _found(self, word: str) -> slice:
@@ -199,7 +199,9 @@ class Postings:
 def _counted(
     words_T: Sequence[Sequence[int]], term_P: Integers, times_P: Integers, document_P: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Terms of documents → words of documents: word, document and how often, sorted by word and then by document."""
+    """Convert counts of terms to counts of words: word, document and count, sorted by word, then by document."""
+    # Suffixes: T terms, E words of all terms, P pairs (term, document), Q pairs (word, document) with repetitions, R
+    # pairs (word, document) without. Expand P to Q, sort, and add up the counts of equal pairs.
     sizes_T = np.array([len(words) for words in words_T], int)
     word_E = np.array([word for words in words_T for word in words], int)
     sizes_P, starts_T = sizes_T[term_P], sizes_T.cumsum() - sizes_T
@@ -215,18 +217,19 @@ def _counted(
 
 
 def _least(scores_F: NDArray[np.float64], most: int) -> float:
-    """A score below which nothing can be among the first `most`, told from a sixteenth of the scores."""
+    """Return a lower bound on the `most`-th best score, from a sixteenth of the scores."""
+    # A sample's `most`-th best score cannot exceed that of all scores. Sorting the few scores above it is much faster.
     sample = np.sort(scores_F[::16])
     return float(sample[-most]) if 0 < most <= len(sample) else 0.0
 
 
 def check_question(question: str) -> None:
-    """UserError with one line where a question has no word to search for; said before a large repository is walked."""
+    """Raise UserError if a question has no word to search for. Call it before a large repository is walked."""
     _Question(question)
 
 
 class _Question:
-    """How often each word is asked for, and the form in which it first occurs."""
+    """Words of a question: their counts, and the form in which each first occurs."""
 
     def __init__(self, question: str) -> None:
         pairs = spoken(question)
@@ -238,7 +241,7 @@ class _Question:
 
 
 def _densest(text: str, worth: Mapping[str, float]) -> tuple[int | None, str]:
-    """Number and text of the line whose words are worth most, the first of equals."""
+    """Return number and text of the line with the largest sum of word weights; the first line at ties."""
     best, line, excerpt = 0.0, None, ""
     for number, whole in enumerate(text.split("\n"), 1):
         for start in range(0, len(whole), LINE_CHARACTERS):

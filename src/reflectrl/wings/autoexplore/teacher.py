@@ -1,7 +1,7 @@
-"""What a good reflector would say on a walk: from nothing but what was shown, and where to turn next.
+"""Teacher of AutoExplore: expert actions, and reflections that are based only on what was shown.
 
-Whoever teaches knows the target; the reasons given for it are what was shown to speak for it, or words that its folder
-shares with the question.
+The teacher knows the target, but its reasons use only outputs of the walk and words that a file or folder shares with
+the question.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NEWS = re.compile(r"change|history|news|release|whatsnew", re.IGNORECASE)
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file, told from its path alone: whatever lies among documentation belongs to it.
+    """Return the kind of a file, judged by its path alone. Any file in a documentation folder counts as documentation.
 
-    A question says which kind answers it, and the words that it shares with files do not: a page of the manual repeats
-    the words of the docstring that it is about. So files of a kind are compared with each other, and a player decides
-    between the kinds.
+    Shared words do not show whether code or documentation answers a question, since a page of the manual repeats the
+    words of the docstring. The phrasing of the question does. So files are compared within their kind, and the player
+    decides on the kind.
     """
     pure = PurePosixPath(path)
     suffix = pure.suffix.lower()
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.env import AutoExploreEnv
 
 WORDS = 3
-"""Words that a reason names."""
+"""Largest number of words that a reason names."""
 
 
 class AutoExploreTeacher(Teacher):
-    """Takes a shortest way to a file that answers, and gives reasons for it that can be seen."""
+    """Teacher that takes a shortest sequence of actions to a right answer, and gives visible reasons for it."""
 
     def expert_action(self, env: AutoExploreEnv) -> int:
         return env.legal_actions().index(_best(env))
@@ -57,9 +57,12 @@ class AutoExploreTeacher(Teacher):
         return analyse(env.walk, env.finder, env.question, env.last, _best(env))
 
     def baseline_action(self, env: AutoExploreEnv) -> int:
-        """The file that a search finds first, taken at its word; with the paper's actions there is no search.
+        """Return the action of a baseline that identifies the first hit of a search.
 
-        Where there is nothing to search for, or nothing is found, it is the first file that it comes upon in folders.
+        If the search is impossible or finds nothing, the baseline takes the first file that it meets in the folders.
+
+        Raises:
+            NotImplementedError: the paper's actions have no search.
         """
         if env.actions == "paper":
             raise NotImplementedError("the paper's actions have no search")
@@ -69,18 +72,18 @@ class AutoExploreTeacher(Teacher):
 
 
 def _best(env: AutoExploreEnv) -> str:
-    """The first command of a shortest way to a file that answers."""
+    """Return the first action of a shortest sequence to a file that answers."""
     if not env.gold:
         raise UserError(f"autoexplore: {env.task.id}: nobody knows the answer")
     return min((env.walk.way_to(path) for path in env.gold), key=len)[0]
 
 
 def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, action: str) -> str:
-    """One line: what the last look showed, why the next action is promising, and the action.
+    """Write a one-line reflection: what the last output showed, why the next action is promising, and the action.
 
     Args:
-        last: the command before; None at the start.
-        action: the action to be taken now.
+        last: previous command; None at the start.
+        action: next action.
     """
     command = walk.commands()[action]
     said = [_of_last(finder, last, command)]
@@ -94,7 +97,7 @@ def analyse(walk: Walk, finder: Finder, question: str, last: Command | None, act
 
 
 def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
-    """What a look at a file or folder showed, where the way now leads elsewhere."""
+    """Say what the last command showed, if the next one leads elsewhere; otherwise ""."""
     if last is None or last.path == command.path:
         return ""
     if last.verb in ("cat", "head", "outline"):
@@ -110,7 +113,7 @@ def _of_last(finder: Finder, last: Command | None, command: Command) -> str:
 
 
 def _of_file(walk: Walk, question: str, path: str) -> str:
-    """The kind of file that answers, and whether this is the first of them that was found."""
+    """Say which kind of file answers, and whether this file is the first hit of that kind."""
     kind = kind_of(path)
     said = f"The answer is in {kind}."
     alike = [one for one in walk.found_with(path) if kind_of(one) == kind]
@@ -121,6 +124,6 @@ def _of_file(walk: Walk, question: str, path: str) -> str:
 
 
 def _shared(question: str, name: str) -> list[str]:
-    """Words of the question in a name, as the question has them."""
+    """Return the words of the question that occur in a name, spelled as in the question."""
     inside = {word for _, word in spoken(name)}
     return list(dict.fromkeys(form for form, word in spoken(question) if word in inside))[:WORDS]

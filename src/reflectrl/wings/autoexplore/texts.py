@@ -1,4 +1,4 @@
-"""What reading a file gives, and a memory of what was read."""
+"""Results of reading a file, and a cache of texts."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of a file, or its beginning. Bytes that are not UTF-8 are U+FFFD in it."""
+    """Text of a file, or its beginning. Bytes that are not UTF-8 become U+FFFD."""
 
     text: str
     complete: bool = True
-    """Whether this is all of the file."""
+    """True if the text is the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why there is no text: a few words, in lower case."""
+    """Reason why a file has no text: a few words, in lower case."""
 
     reason: str
 
 
 def printable(text: str) -> str:
-    """A text as one line, without control characters, marks that turn the direction of reading, and repeated spaces."""
+    """Return a text as one line, without control characters, bidirectional marks, and repeated spaces."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 class TextCache:
-    """The texts that were used last, within so many bytes of memory. Threads may share it; a copy begins empty."""
+    """Least-recently-used cache of texts, limited in bytes. It is thread-safe. A copy starts empty."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
-        """Bytes that are held, never more than the limit."""
+        """Number of cached bytes, at most the limit."""
         self._texts: OrderedDict[Hashable, Text] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Text | None:
-        """The text that was put there, if it is still held."""
+        """Return a cached text; None if there is none."""
         with self._lock:
             if (found := self._texts.get(key)) is not None:
                 self._texts.move_to_end(key)
             return found
 
     def put(self, key: Hashable, text: Text) -> None:
-        """Hold a text, letting go of those that were not used for longest."""
+        """Cache a text, and evict the least recently used texts above the limit."""
         with self._lock:
             if (former := self._texts.pop(key, None)) is not None:
                 self.size -= sys.getsizeof(former.text)

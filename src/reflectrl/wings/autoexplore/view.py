@@ -1,7 +1,7 @@
-"""What a player is shown of a repository: outputs cut to a number of tokens, and perhaps not all of its files.
+"""View of a repository for a player: outputs are cut to a number of tokens, and files may be hidden.
 
-An output longer than `OUTPUT_TOKENS` is cut behind that many; its last line then says so. A token is a word, a number
-or a single other character, which comes close to what a small model's tokenizer makes of code. Lines are cut at
+An output of more than `OUTPUT_TOKENS` tokens is cut, and then ends with `CUT`. A token is a word, a number or any other
+single character, which is close to the tokens of a small model's tokenizer for code. Lines are cut at
 `LINE_CHARACTERS`.
 """
 
@@ -17,18 +17,18 @@ from reflectrl.wings.autoexplore.names import Folder, joined
 from reflectrl.wings.autoexplore.repository import Repository
 
 OUTPUT_TOKENS = 150
-"""Longest output of a command."""
+"""Longest output of a command, in tokens."""
 LINE_CHARACTERS = 200
-"""Longest line of it."""
+"""Longest line of an output, in characters."""
 QUESTION_TOKENS = 120
-"""So much of a question is shown; searches look for all of it."""
+"""Largest number of tokens of a question that are shown. Searches use the whole question."""
 CUT = "(cut)"
 
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 
 def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
-    """The beginning of a text of several lines: blank ones left out, and whole ones where possible."""
+    """Cut a text to `most` tokens. Blank lines are dropped."""
     kept: list[str] = []
     for line in _lines(text):
         begun = cut_line(line, most)
@@ -40,20 +40,20 @@ def cut(text: str, most: int = OUTPUT_TOKENS) -> str:
 
 
 def cut_line(line: str, most: int) -> str:
-    """The beginning of a line, marked where it is cut."""
-    if len(line) <= most:  # a token has a character at least
+    """Cut a line to `most` tokens, and mark the cut."""
+    if len(line) <= most:  # a token has at least one character
         return line
     tokens = list(_TOKEN.finditer(line))
     return line if len(tokens) <= most else f"{line[: tokens[most].start()]}{CUT}"
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens a text has, as outputs are measured."""
+    """Count the tokens of a text, as defined in this module."""
     return len(_TOKEN.findall(text))
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines that are not blank, cut, and without control characters and marks that turn the direction of reading."""
+    """Yield the lines that are not blank, cut, and without control characters and bidirectional marks."""
     for line in text.split("\n"):
         begun = line[:LINE_CHARACTERS].expandtabs(4)
         if not begun.isprintable():
@@ -64,12 +64,13 @@ def _lines(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class View:
-    """A repository as one episode sees it.
+    """View of a repository in an episode.
 
     Args:
-        kept: paths that are always there: what answers the question, and the folders above.
-        left_out: probability with which any other file or folder is left out (Reflect-RL's training noise).
-        salt: what the draw depends on, beside the path.
+        repository: the whole repository.
+        kept: paths that are always visible: the answers and the folders above them.
+        left_out: probability of hiding any other file or folder (Reflect-RL's training noise).
+        salt: seed of the hidden paths. The draw depends on the salt and the path only.
     """
 
     repository: Repository
@@ -79,19 +80,19 @@ class View:
 
     @classmethod
     def around(cls, repository: Repository, gold: tuple[str, ...], left_out: float, salt: str) -> View:
-        """A view that keeps some files and all the folders above them."""
+        """Make a view that keeps the files `gold` and all folders above them."""
         kept = {"/".join(path.split("/")[:n]) for path in gold for n in range(1, path.count("/") + 2)}
         return cls(repository, frozenset(kept), left_out, salt)
 
     def shows(self, path: str) -> bool:
-        """Whether a file or folder is there, and everything above it."""
+        """Return whether a file or folder and everything above it are visible."""
         if not self.left_out:
             return True
         parts = path.split("/")
         return all(self._is_in("/".join(parts[:n])) for n in range(1, len(parts) + 1))
 
     def folder(self, path: str) -> Folder:
-        """What lies in a folder that is there."""
+        """Return the visible contents of a visible folder."""
         folder = self.repository.folder(path)
         if not self.left_out:
             return folder
@@ -106,7 +107,7 @@ class View:
         return {}
 
     def _is_in(self, path: str) -> bool:
-        """Drawn from the path, so that nothing needs to be decided or kept beforehand."""
+        """Decide by a hash of salt and path whether an entry is visible, so that no draws need to be stored."""
         if path in self.kept:
             return True
         data = f"{self.salt}\0{path}".encode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""Text and code → words, so that "Where are retries configured?" and `max_retry_config(...)` have some in common.
+"""Split text and code into words, so that "Where are retries configured?" and `max_retry_config(...)` share some.
 
-A run of letters is cut where CamelCase cuts it, and digits stand for themselves: `HTTPServer2_config` is "http",
-"server", "2", "config". Words are lower-cased; the most usual English words are passed over.
+CamelCase is split, and digits are words of their own: `HTTPServer2_config` is "http", "server", "2", "config". Words
+are in lower case. The most common English words are dropped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from functools import lru_cache
 
 LONGEST = 64
-"""Longer runs of letters and digits are data, not words, and are passed over."""
+"""Longest run of letters and digits. Longer runs are data, not words, and are dropped."""
 _USUAL = (
     "a about above after again all also am an and any are aren as at be because been before being below between both "
     "but by can cannot could couldn d did didn do does doesn doing don down during each few for from further had has "
@@ -21,7 +21,7 @@ _USUAL = (
     "what when where which while who whom whose why will with would you your"
 )
 STOP_WORDS = frozenset(_USUAL.split())
-"""English words that say nothing about a file."""
+"""Common English words that carry no information about a file."""
 
 _RUN = re.compile(r"[^\W_]+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -40,17 +40,17 @@ _ENDINGS = {
         "e": [("...e", 1, "")],
     }.items()
 }
-"""Last letter → the endings that end in it: what they follow, how many letters are cut off, and what is put there."""
+"""Last letter → suffix rules: pattern of the word, number of letters to cut, and replacement."""
 _DOUBLE = re.compile(r".{2,}([b-df-hj-np-rtvwxz])\1")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in their order: lower-cased, without endings, without stop words."""
+    """Return the words of a text in order: lower case, stemmed, without stop words."""
     return [word for _, word in spoken(text)]
 
 
 def count_words(text: str) -> Counter[str]:
-    """How often each word occurs: `Counter(words(text))`, at a fraction of the time for long texts."""
+    """Count the words of a text. Equals `Counter(words(text))`, but is much faster for long texts."""
     counts: Counter[str] = Counter()
     for run, times in count_runs(text).items():
         for word in words_of(run):
@@ -59,28 +59,28 @@ def count_words(text: str) -> Counter[str]:
 
 
 def distinct_words(text: str) -> set[str]:
-    """`set(words(text))`, as quickly as `count_words`."""
+    """Return `set(words(text))`, as fast as `count_words`."""
     return {word for run in set(_RUN.findall(text)) for word in words_of(run)}
 
 
 def spoken(text: str) -> list[tuple[str, str]]:
-    """As `words`, each behind the form in which it occurs: ("retries", "retry")."""
+    """Return pairs (form in the text, word), in order: ("retries", "retry")."""
     return [pair for run in _RUN.findall(text) for pair in _parts(run)]
 
 
 def count_runs(text: str) -> Counter[str]:
-    """How often each run of letters and digits occurs, as it is written."""
+    """Count the runs of letters and digits, as they are written."""
     return Counter(_RUN.findall(text))
 
 
 @lru_cache(maxsize=1 << 16)
 def words_of(run: str) -> tuple[str, ...]:
-    """The words of one run of letters and digits."""
+    """Return the words of a run of letters and digits."""
     return tuple(word for _, word in _parts(run))
 
 
 def _parts(run: str) -> tuple[tuple[str, str], ...]:
-    """A run of letters and digits, cut to pieces; each piece in lower case, and its word."""
+    """Split a run of letters and digits; return each piece in lower case with its stemmed word."""
     if len(run) > LONGEST:
         return ()
     pieces = [piece.lower() for piece in (_PART if run.isascii() else _OTHER_PART).findall(run)]
@@ -89,10 +89,10 @@ def _parts(run: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """A word in lower case without its ending: "retries", "retried" and "retry" are one.
+    """Stem a word in lower case: "retries", "retried" and "retry" become equal.
 
-    Far lighter than Porter's stemmer, and sometimes wrong; what counts is that questions and files go through the same.
-    Endings are taken off until none is left, so that `stem(stem(word)) == stem(word)`.
+    This is much simpler than Porter's stemmer and sometimes wrong. It only matters that questions and files are stemmed
+    alike. Suffixes are removed until none is left, so that `stem(stem(word)) == stem(word)`.
     """
     while (shorter := _shortened(word)) != word:
         word = shorter

@@ -1,4 +1,4 @@
-"""`data autoexplore`: making a library of repositories and questions, or saying what is there."""
+"""`data autoexplore`: make a library of repositories and questions, or print what the library holds."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.making.make import Writer
 
 ANSWERS = "answers.jsonl"
-"""File in the library that keeps what a language model answered."""
+"""File in the library that caches the answers of the language model."""
 
 
 @dataclass(frozen=True)
 class AutoExploreData(Data):
-    """Make a library of repositories and questions about them, for AutoExplore. Else say what is there."""
+    """Make AutoExplore's library of repositories and questions. Without options, print what the library holds."""
 
     download: bool = False
-    """Download the packages of the built-in table from a package index (with --import: those that are asked about)."""
+    """Download the built-in packages from a package index; with --import, only the packages that are asked about."""
     from_: Annotated[
         tuple[tuple[Path, ...], ...], tyro.conf.arg(name="from", metavar="DIR ..."), tyro.conf.UseAppendAction
     ] = ()
-    """Take these folders (git clones, say) as repositories. They are not copied, and stay where they are."""
+    """Use these folders (git clones, for example) as repositories. They are not copied."""
     import_: Annotated[Path | None, tyro.conf.arg(name="import", metavar="FILE")] = None
-    """Add questions of others: JSON lines with repo (owner/name), question and gold (paths)."""
+    """Add questions from a file of JSON lines with repo (owner/name), question and gold (paths)."""
     repos: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the repositories of imported questions are: a folder with a folder for each."""
+    """Folder that holds the repositories of imported questions, one subfolder for each."""
     stage: Annotated[Literal["repos", "questions", "all"], tyro.conf.arg(metavar="STAGE")] = "all"
-    """repos: only get the repositories. questions: only write questions about those that are there."""
+    """repos: only get the repositories. questions: only write questions about the repositories in the library."""
     writer: Annotated[Literal["rules", "endpoint"], tyro.conf.arg(metavar="WRITER")] = "rules"
-    """Who writes questions: rules (no language model), or endpoint (a model, which is sent the files)."""
+    """Writer of the questions: rules (no language model), or endpoint (a language model that is sent the files)."""
     endpoint: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
-    """Of --writer endpoint: an OpenAI-compatible address, such as http://127.0.0.1:8000/v1."""
+    """For --writer endpoint: OpenAI-compatible address, such as http://127.0.0.1:8000/v1."""
     model: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """Of --writer endpoint: the server's name for the model."""
+    """For --writer endpoint: the server's name for the model."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """Of --writer endpoint: the environment variable that holds the server's key, if it asks for one."""
+    """For --writer endpoint: environment variable that holds the server's API key, if the server needs a key."""
     max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Of --writer endpoint: budget of a library, retries and earlier requests included; 0 sets no limit."""
+    """For --writer endpoint: largest number of requests per library, with retries and earlier runs; 0 for no limit."""
     per_repo: Annotated[int, tyro.conf.arg(metavar="N")] = 300
-    """At most so many questions about a repository."""
+    """Largest number of questions about a repository."""
     commits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
-    """Ask about so many commits of each git clone, at most; each needs a copy of its parent's files."""
+    """Largest number of commits of each git clone to ask about. Each needs a copy of the parent commit's files."""
     split_by: Annotated[Literal["repository", "task"], tyro.conf.arg(metavar="WHAT")] = "repository"
-    """Divide repositories among training, validation and test; or questions, 7 : 2 : 1."""
+    """Split into training, validation and test by repository, or by question (7 : 2 : 1)."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Seed of everything that is drawn."""
+    """Seed of all random choices."""
     store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Where the library is; $REFLECTRL_DATA/autoexplore or ~/.cache/reflectrl/autoexplore if not given."""
+    """Folder of the library. The default is $REFLECTRL_DATA/autoexplore or ~/.cache/reflectrl/autoexplore."""
     replace: bool = False
-    """Make a new library in the place of the one that is there."""
+    """Replace an existing library by a new one."""
     index: Annotated[str, tyro.conf.arg(metavar="URL")] = ""
-    """Package index of --download; pip's, if not given."""
+    """Package index of --download. The default is pip's index."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Make what is asked for, then say what the library holds."""
+        """Make the requested parts of the library, then print what it holds."""
         refuse_unknown(settings, type(self))
         for is_wrong, why in self._mistakes():
             if is_wrong:
@@ -76,14 +76,14 @@ class AutoExploreData(Data):
 
         store = data_folder("autoexplore", self.store)
         if self.stage == "questions":
-            open_library(self.store)  # before anything is made
+            open_library(self.store)  # fails before anything is made
         if self.download or self.from_ or self.import_ is not None or self.stage == "questions":
             made = store.with_name(f"{store.name}.making") if self.replace else store
             require_writable(made, f"a library cannot be written to {made}")
             try:
                 self._make(made)
             finally:
-                for folder in (made / DOWNLOADS, made / "repos", made):  # those in which nothing is
+                for folder in (made / DOWNLOADS, made / "repos", made):  # `rmdir` removes empty folders only
                     with suppress(OSError):
                         folder.rmdir()
             if self.replace:
@@ -94,7 +94,7 @@ class AutoExploreData(Data):
         print(library.folder, *lines(library), sep="\n")
 
     def _mistakes(self) -> Iterator[tuple[bool, str]]:
-        """What does not go together, and why."""
+        """Yield every check of the options: whether it fails, and the error message."""
         imports = self.import_ is not None
         yield self.download and bool(self.from_), "only one of --download, --from DIR at a time"
         yield () in self.from_, "--from needs a folder"
@@ -171,7 +171,7 @@ class AutoExploreData(Data):
 
 
 def _put_in_place(made: Path, store: Path) -> None:
-    """The new library becomes the library."""
+    """Replace the library by the new one. The old one is renamed first, so a failure never leaves half a library."""
     old = store.with_name(f"{store.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if store.exists():

@@ -1,4 +1,4 @@
-"""Where `data autoexplore` gets repositories: from a package index, or folders that the user names."""
+"""Sources of repositories for `data autoexplore`: a package index, or folders that the user names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.making.repositories import Pin
 
 DOWNLOADS = "downloads"
-"""Folder in the library for archives, until they are unpacked."""
+"""Folder in the library that holds archives until they are unpacked."""
 
 
 def get_table(index: str, store: Path) -> None:
-    """Get the packages of the built-in table that are for training, validation and test."""
+    """Download the packages of the built-in table that belong to training, validation or test."""
     from reflectrl.wings.autoexplore.library import IMPORTED
     from reflectrl.wings.autoexplore.making.repositories import pins
 
@@ -26,7 +26,11 @@ def get_table(index: str, store: Path) -> None:
 
 
 def get_named(named: Sequence[str], index: str, store: Path) -> dict[str, RepoEntry]:
-    """Get the packages of repositories (owner/name); returns owner/name → repository, of those that an index has."""
+    """Download the packages of repositories (owner/name).
+
+    Returns:
+        owner/name → repository, without the packages that the index lacks.
+    """
     from reflectrl.wings.autoexplore.making.repositories import pin_of
 
     wanted = {name: pin_of(name) for name in named}
@@ -35,7 +39,7 @@ def get_named(named: Sequence[str], index: str, store: Path) -> dict[str, RepoEn
 
 
 def _get(wanted: Sequence[Pin], index: str, store: Path) -> dict[str, RepoEntry]:
-    """Fetch and unpack packages, but for those that are there; returns package → repository."""
+    """Download and unpack packages that the library lacks; return package → repository."""
     from reflectrl.wings.autoexplore.cli.packages import NoSuchPackageError, index_url
     from reflectrl.wings.autoexplore.making.make import add_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries
@@ -75,11 +79,15 @@ def _fetched(pin: Pin, index: str, store: Path) -> RepoEntry:
 
 
 def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) -> None:
-    """Add folders of the user's own to a library, split by repository, or all for training where tasks are split."""
+    """Add the user's folders to a library.
+
+    Repositories are divided among the splits. With `by_task` all belong to training, since their questions are divided.
+    """
     from reflectrl.wings.autoexplore.making.make import add_repositories, split_of_repositories
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced
 
     known = entries(store)
+    # A folder that is in the library already keeps its name.
     there = {entry.path: entry.name for entry in known.values() if entry.path}
     taken = dict.fromkeys(name for name in known if name not in there.values())
     found: list[RepoEntry] = []
@@ -91,7 +99,7 @@ def reference(folders: Sequence[Path], store: Path, seed: int, by_task: bool) ->
 
 
 def beside(named: Sequence[str], folder: Path, store: Path) -> dict[str, RepoEntry]:
-    """owner/name → the repository of that name in a folder, of those that are there."""
+    """Return owner/name → repository for each named repository that has a subfolder of `folder`."""
     from reflectrl.wings.autoexplore.library import IMPORTED
     from reflectrl.wings.autoexplore.making.imported import find_repo
     from reflectrl.wings.autoexplore.making.repositories import entries, referenced

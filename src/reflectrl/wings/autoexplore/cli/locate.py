@@ -1,4 +1,4 @@
-"""`locate`: the files of a repository that may answer a question, each with its reason. Nothing leaves the machine."""
+"""`locate`: find the files of a repository that may answer a question. Nothing leaves the machine."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from reflectrl.wings.autoexplore.search import Hit
 
 SMALL = 20_000_000
-"""Models of at most so many weights play on one thread: further ones gain nothing, and on a busy machine each small
-product waits for them."""
+"""Largest number of parameters for which a model runs on one thread. More threads do not speed up such a model, and
+on a busy machine every small matrix product waits for them."""
 
 
 def agent_of(model: str, search: bool) -> Agent | None:
-    """The agent of a folder, else the one that is named in the environment or ships; None to answer by search.
+    """Load the agent of a folder, of $REFLECTRL_AGENT, or of the package; return None to answer by search.
 
     Args:
-        model: its folder; "" if none was named.
-        search: whether the search is to answer in any case.
+        model: folder of the agent; "" if the user named no folder.
+        search: answer by search even if there is an agent.
 
     Raises:
         UserError: both were asked for, or the folder holds no agent.
@@ -41,7 +41,7 @@ def agent_of(model: str, search: bool) -> Agent | None:
     folder = agent_folder(model)
     if folder is None:
         return None
-    read_card(folder)  # what is wrong with it is said before torch is imported
+    read_card(folder)  # reports a damaged agent before the slow import of torch
     from reflectrl.wings.autoexplore.locate.agent import Agent
 
     agent = Agent.load(folder)
@@ -53,9 +53,9 @@ def agent_of(model: str, search: bool) -> Agent | None:
 
 
 WORDS_SHOWN = 6
-"""So many of the words that a file shares with the question are printed; JSON holds all of them."""
+"""Number of printed words that a file shares with the question. JSON holds all of them."""
 CUT_SHOWN = 3
-"""So many files are named of those that were not searched to their ends."""
+"""Number of printed names of files that were searched only in part."""
 OPTIONS = ("--repo", "--top", "--json", "--names-only", "--search", "--model", "--trace")
 
 
@@ -64,24 +64,24 @@ class Locate:
     """Find the files of a repository that answer a question, without anything leaving this machine."""
 
     question: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="QUESTION")] = ()
-    """What you want to know: "where are retries configured?" """
+    """Question about the repository, such as "where are retries configured?" """
     repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
     """Folder of the repository."""
     top: Annotated[int, tyro.conf.arg(metavar="N", aliases=["-k"])] = 5
-    """At most so many files."""
+    """Largest number of files."""
     json: bool = False
     """Print one JSON object instead of text."""
     trace: bool = False
-    """Print the agent's walk, too: what it thought, each command, and what it was shown."""
+    """Also print the agent's episode: its reflections, its commands and their outputs."""
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    """Folder of the agent, written by `export-agent`. Default: $REFLECTRL_AGENT, else the shipped agent if any."""
     search: bool = False
-    """Answer by search, even where there is an agent."""
+    """Answer by search, even if there is an agent."""
     names_only: bool = False
-    """Search the names of files and folders, not what the files say."""
+    """Search the names of files and folders only, not the contents."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Answer, and print the files, best first."""
+        """Answer the question and print the files, best first."""
         if settings:
             from reflectrl.plugins import suggestion
 
@@ -113,7 +113,7 @@ class Locate:
             print(f"{number:>2}  {_described(hit)}")
 
     def _method(self, agent: Agent | None) -> str:
-        """In one line, who answers."""
+        """Describe in one line how the question is answered."""
         if agent is not None:
             return f"the agent {agent.card.name} walks through the repository; nothing leaves this machine"
         from reflectrl.wings.autoexplore.locate.answers import METHODS
@@ -136,7 +136,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
 
 
 def _about_cut(paths: Sequence[str]) -> str:
-    """Say which files were not searched to their ends."""
+    """Describe in one line which files were searched only in part."""
     from reflectrl.wings.autoexplore.legible import CONTENT_BYTES
     from reflectrl.wings.autoexplore.names import shown
 
@@ -146,7 +146,7 @@ def _about_cut(paths: Sequence[str]) -> str:
 
 
 def _trace(walked: Walked) -> str:
-    """The walk as text: thoughts, commands with the probabilities that the policy gave them, and outputs."""
+    """Render an episode as text: reflections, commands with the policy's probabilities, and outputs."""
     lines = []
     for stride in walked.strides:
         if stride.reflection is not None:
@@ -157,9 +157,9 @@ def _trace(walked: Walked) -> str:
 
 
 def _described(hit: Hit) -> str:
-    """Path and line as editors understand them, the words that led there, and the line itself below.
+    """Render a hit: path and line as editors understand them, the matching words, and below them the text of the line.
 
-    No number says how sure the answer is: a policy gives a file close to 1 whether it is right or wrong.
+    No probability is shown, because a policy is nearly certain of its file whether it is right or wrong.
     """
     from reflectrl.wings.autoexplore.names import shown
 

@@ -1,4 +1,4 @@
-"""`mcp`: a server that gives an IDE assistant the tool `locate`."""
+"""`mcp`: a server that offers the tool `locate` to an IDE assistant."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from reflectrl.wings.autoexplore.cli.locate import agent_of
 
 @dataclass(frozen=True)
 class Mcp:
-    """Give an IDE assistant the tool `locate`: an MCP server on stdin and stdout, for one repository, read-only."""
+    """Offer the tool `locate` to an IDE assistant: a read-only MCP server on stdin and stdout for one repository."""
 
     repo: Annotated[str, tyro.conf.arg(metavar="DIR")] = "."
     """Folder of the repository."""
     model: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Folder of the agent, as `export-agent` writes it; else $REFLECTRL_AGENT, else the default one if it ships."""
+    """Folder of the agent, written by `export-agent`. Default: $REFLECTRL_AGENT, else the shipped agent if any."""
     search: bool = False
-    """Answer by search (BM25), even where there is an agent."""
+    """Answer by search (BM25), even if there is an agent."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Serve until stdin ends. Nothing but the protocol goes to stdout."""
+        """Serve until stdin ends. Only the protocol is written to stdout."""
         if settings:
             option = settings[0].partition("=")[0]
             raise UserError(f"unknown option {option!r}{suggestion(option, ('--repo', '--model', '--search'))}")
@@ -48,11 +48,11 @@ class Mcp:
             file=sys.stderr,
             flush=True,
         )
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else a thread that waits for stdin holds the process up
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise a thread that waits for stdin keeps the process alive
         has_left = False
         try:
             make_server(locator).run("stdio")
         except* BrokenPipeError:
             has_left = True
-        if has_left:  # an assistant that ends closes its pipes in any order
+        if has_left:  # an assistant may close its pipes in any order; raised here, since `except*` would wrap the error
             raise BrokenPipeError

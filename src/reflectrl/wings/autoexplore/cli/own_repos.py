@@ -1,4 +1,4 @@
-"""`run autoexplore --repos DIR ...`: a benchmark of one's own repositories, made before the run and kept beside it."""
+"""`run autoexplore --repos DIR ...`: make a benchmark from the user's repositories before the run, in its folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LIBRARY = "library"
 
 @dataclass(frozen=True)
 class OwnRepositories(RunOption):
-    """The option `--repos` of `reflectrl run`."""
+    """Option `--repos` of `reflectrl run`."""
 
     repos: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
-    """AutoExplore: make questions about these repositories first, and train on those."""
+    """AutoExplore: write questions about these repositories, then train on them."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe, about the library of these repositories."""
+        """Return the recipe with the library of these repositories."""
         if not self.repos:
             return recipe
         if recipe.env.get("name") != "autoexplore":
@@ -33,15 +33,15 @@ class OwnRepositories(RunOption):
         return replace(recipe, env={**recipe.env, "library": str(folder / LIBRARY)})
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Make that library."""
+        """Make the library of these repositories."""
         if self.repos:
             own_library(self.repos, folder)
 
 
 def own_library(repos: Sequence[Path], run: Path) -> Path:
-    """The library of these repositories in a run folder; made if it is not there yet.
+    """Return the library of these repositories in a run folder; make it if it does not exist.
 
-    Of fewer repositories than can be divided among training, validation and test, the questions are divided.
+    With too few repositories to split among training, validation and test, the questions are split instead.
 
     Raises:
         UserError: a folder is missing or holds nothing to ask about, or the library was made of other repositories.

@@ -1,4 +1,4 @@
-"""Fetching packages from a package index (PEP 691, or PEP 503 where an index knows no JSON). Nothing in them is run."""
+"""Download packages from a package index (PEP 691, or PEP 503 if the index has no JSON). No code in them is run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST_BYTES = 64 << 20
 
 
 class NoSuchPackageError(UserError):
-    """The index does not know a package, or has no file of it that can be taken."""
+    """Error: the index has no such package, or no usable file of it."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a package on an index."""
+    """File of a package on an index."""
 
     name: str
     url: str
@@ -42,10 +42,10 @@ class File:
 
 
 def index_url(given: str = "") -> str:
-    """The index: the one given, or pip's (PIP_INDEX_URL, its configuration files), or PyPI.
+    """Return the address of the index: `given`, else pip's (PIP_INDEX_URL, configuration files), else PyPI.
 
     Raises:
-        UserError: it is no http or https address, or holds a password.
+        UserError: the address is not http or https, or holds a password.
     """
     url = (given or os.environ.get("PIP_INDEX_URL") or _configured() or DEFAULT_INDEX).rstrip("/")
     address = urlsplit(url)
@@ -57,7 +57,7 @@ def index_url(given: str = "") -> str:
 
 
 def _configured() -> str:
-    """`index-url` of pip's configuration; the most personal file counts."""
+    """Return `index-url` of pip's configuration; "" if there is none. The file closest to the user wins."""
     own = f"{os.environ['VIRTUAL_ENV']}/pip.conf" if "VIRTUAL_ENV" in os.environ else None
     for name in [*filter(None, (os.environ.get("PIP_CONFIG_FILE"), own)), *_CONFIGURATIONS]:
         parser = configparser.ConfigParser(interpolation=None)
@@ -71,20 +71,20 @@ def _configured() -> str:
 
 
 def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: None) -> tuple[Path, Pin]:
-    """A package's source distribution, or a wheel where it has none; one that lies in the folder is not fetched again.
+    """Download a package's source distribution, or a wheel if there is none. An existing download is reused.
 
     Args:
-        pin: what is wanted. Without a file, the index is asked which there are.
+        pin: wanted package. If it names no file, the file is chosen from the index.
         index: address of the index.
-        folder: where to; an interrupted download is continued there.
-        tick: told how far the download is.
+        folder: destination; an interrupted download is continued there.
+        tick: progress callback.
 
     Returns:
-        The archive, and the pin with the version and file that were taken.
+        The archive, and the pin completed by the chosen version and file.
 
     Raises:
         NoSuchPackageError: the index has no such package or file.
-        UserError: it cannot be reached, or the file is not the one that was pinned.
+        UserError: the index cannot be reached, or the sha256 differs from the pin's.
     """
     if pin.file and (folder / pin.file).exists():
         return _verified(folder / pin.file, pin), pin
@@ -97,7 +97,7 @@ def fetch(pin: Pin, index: str, folder: Path, tick: Tick = lambda done, total: N
 
 
 def _verified(archive: Path, pin: Pin) -> Path:
-    """The archive if its sha256 is the one that is expected; else it is removed."""
+    """Return the archive if its sha256 matches the pin; otherwise remove it and raise UserError."""
     if not pin.sha256:
         raise UserError(f"the index gives no sha256 of {archive.name}, so that it cannot be verified")
     with archive.open("rb") as file:
@@ -109,10 +109,10 @@ def _verified(archive: Path, pin: Pin) -> Path:
 
 
 def files_of(package: str, index: str) -> list[File]:
-    """What an index has of a package.
+    """List the files of a package on an index.
 
     Raises:
-        NoSuchPackageError: nothing.
+        NoSuchPackageError: the index has no such package.
         UserError: the index cannot be reached, or its answer cannot be read.
     """
     url = f"{index}/{plain_name(package)}/"
@@ -136,7 +136,7 @@ def files_of(package: str, index: str) -> list[File]:
 
 
 def _from_json(text: str, place: str) -> list[File]:
-    """PEP 691."""
+    """Parse the JSON page of a package (PEP 691)."""
     rows: list[dict[str, Any]] = json.loads(text)["files"]
     return [
         File(row["filename"], urljoin(place, row["url"]), row.get("hashes", {}).get("sha256", ""))
@@ -146,7 +146,7 @@ def _from_json(text: str, place: str) -> list[File]:
 
 
 def _from_html(text: str, place: str) -> list[File]:
-    """PEP 503."""
+    """Parse the HTML page of a package (PEP 503)."""
     page = _Links()
     page.feed(text)
     found = []
@@ -158,7 +158,7 @@ def _from_html(text: str, place: str) -> list[File]:
 
 
 class _Links(HTMLParser):
-    """The links of a page that were not withdrawn (PEP 592)."""
+    """Links of a page, without the yanked ones (PEP 592)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,10 +171,10 @@ class _Links(HTMLParser):
 
 
 def choose(files: Sequence[File], pin: Pin) -> File:
-    """The file that is pinned; or a source distribution of the pinned, or else newest version; or a wheel of it.
+    """Choose the pinned file; else a source distribution, or a wheel, of the pinned or newest version.
 
     Raises:
-        NoSuchPackageError: there is none.
+        NoSuchPackageError: there is no such file.
     """
     from packaging.version import Version
 
@@ -191,7 +191,7 @@ def choose(files: Sequence[File], pin: Pin) -> File:
 
 
 def _version(name: str) -> str:
-    """The version in a file's name; "" if it is no archive of a package."""
+    """Return the version in a file's name; "" if the file is no archive of a package."""
     from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
     from packaging.version import InvalidVersion
 

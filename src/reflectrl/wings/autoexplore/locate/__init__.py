@@ -1,1 +1,1 @@
-"""What other programs, and people with a question, talk to."""
+"""Locate files for a question: the agent, the search, and the MCP server around them."""

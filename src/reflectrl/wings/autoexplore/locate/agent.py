@@ -1,10 +1,10 @@
-"""An agent: trained players that answer a question about a repository by walking through it.
+"""Agent that answers a question about a repository by walking through it with trained players.
 
     agent = Agent.load("agents/mine")
     walked = agent.walk(Finder(Repository.open(".")), "where are retries configured?")
     walked.ranking[0]      # ("net/retry.py", 0.83)
 
-Nothing leaves the machine. Small agents need no torch; for others it is imported when they are loaded, not before.
+Nothing leaves the machine. Small agents need no torch. For other agents, torch is imported when they are loaded.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View
 
 Ranking = tuple[tuple[str, float], ...]
-"""(path, probability of identifying it), best first."""
+"""(path, probability of identifying the file), best first."""
 
 
 @dataclass(frozen=True)
 class Stride:
-    """One step of a walk."""
+    """Step of a walk."""
 
     action: str
     probability: float | None
-    """That the player gave to the action, if it told."""
+    """Probability that the policy gave to the action; None if unknown."""
     reflection: str | None
     output: str
-    """What the command showed."""
+    """Output of the command."""
     offered: Mapping[str, float]
-    """Files that could be identified before it → the probability of that."""
+    """File that could be identified in this step → probability of identifying it."""
     identified: str | None = None
-    """The file, if the action identified one."""
+    """File that the action identified; None for other actions."""
 
 
 def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
-    """Walk an episode again, and tell what was seen on the way.
+    """Replay an episode and return its steps with the outputs of the commands.
 
     Args:
-        env: one with the arguments of the environment in which it was played.
+        env: environment with the same arguments as the one in which the episode was played.
 
     Raises:
-        UserError: its actions are not those of the episode, because the repository has changed since, say.
+        UserError: the legal actions differ from the episode's, for example because the repository has changed.
     """
     env.reset(seed=named_seed(episode.seed, "env") % 2**32, options={"task": episode.task})
     strides = []
@@ -73,17 +73,16 @@ def retrace(env: AutoExploreEnv, episode: Episode) -> list[Stride]:
 
 
 def ranking(last: Stride, rest: Iterable[str]) -> Ranking:
-    """How an episode ranks the files.
+    """Rank the files by the last step of an episode.
 
-    When the last action was chosen, some files could be identified. They come first: the identified one, then the
-    others by the probability that the player gave to `id F` in its last choice. The other files follow in the order of
-    the search.
+    The identified file comes first. Then follow the other files that could have been identified in the last step, by
+    the probability that the policy gave to `id F`, then the remaining files in the order of the search.
 
     Args:
-        last: the last step of a walk.
-        rest: all files that a search finds, best first.
+        last: last step of a walk.
+        rest: files that the search finds, best first.
     """
-    by_probability = sorted(last.offered, key=lambda path: -last.offered[path])  # equal ones in the order of the offer
+    by_probability = sorted(last.offered, key=lambda path: -last.offered[path])  # ties keep the order of the actions
     order = dict.fromkeys([*([last.identified] if last.identified else []), *by_probability, *rest])
     return tuple((path, last.offered.get(path, 0.0)) for path in order)
 
@@ -95,23 +94,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Walked:
-    """How a question was answered."""
+    """Answer to a question, with the walk that led to it."""
 
     episode: Episode
     ranking: Ranking
-    """(path, probability that the policy gave to identifying it in its last choice), best first; see `ranking`."""
+    """(path, probability of identifying the file in the last step), best first; see `ranking`."""
     strides: tuple[Stride, ...]
-    """Each command, what was thought before it, and what it showed."""
+    """Steps: each command with the reflection before it and its output."""
 
 
 class Agent:
-    """Greedy players behind one question at a time; `Agent.load` makes one.
+    """Agent of greedy players that answers one question at a time, made by `Agent.load`.
 
     Args:
-        card: what they are.
-        player: the policy.
-        reflector: who speaks before it, or None.
-        weights: how many numbers the policy's model consists of, where torch computes; 0 where numpy does.
+        card: card of the agent.
+        player: policy.
+        reflector: player that writes the reflections, or None.
+        weights: number of parameters of the policy's model if torch computes it; 0 if numpy does.
     """
 
     def __init__(self, card: Card, player: Player, reflector: Player | None, weights: int = 0) -> None:
@@ -119,7 +118,7 @@ class Agent:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Agent:
-        """Load an agent: `policy/`, perhaps `reflector/`, and `agent.json`, as `reflectrl export-agent` writes them.
+        """Load an agent that `reflectrl export-agent` wrote: `agent.json`, `policy/` and optionally `reflector/`.
 
         Raises:
             UserError: the folder holds no agent, or its models cannot be loaded.
@@ -144,10 +143,10 @@ class Agent:
         """Answer a question.
 
         Args:
-            finder: the search of the repository; share it between questions.
+            finder: search engine of the repository. Share it between questions, since it caches its index.
 
         Raises:
-            UserError: there is no word to search for in the question.
+            UserError: the question has no word to search for.
         """
         check_question(question)
         from reflectrl.rollout import Job, rollout
@@ -156,7 +155,7 @@ class Agent:
         job = Job(env.ask(question), 0, {"agent": self.card.name})
         [episode] = rollout([job], lambda: env, self.player, self.reflector, batch=1)
         strides = tuple(retrace(env, episode))
-        found = finder.ranked(printable(question), "", View(finder.repository))  # as the environment asks
+        found = finder.ranked(printable(question), "", View(finder.repository))  # as in the environment
         return Walked(episode, ranking(strides[-1], found), strides)
 
 
@@ -168,7 +167,7 @@ def _refuse_unplayable(folder: Path) -> None:
 
 
 def _light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | None:
-    """Policy and reflector in numpy; None where they need torch."""
+    """Load policy and reflector in numpy; return None if they need torch."""
     if card.play.scoring != "trie":
         return None
     from reflectrl.wings.autoexplore.locate.light import LightPolicy, LightReflector, load_light
@@ -185,7 +184,7 @@ def _light_players(folder: Path, card: Card) -> tuple[Player, Player | None] | N
 
 
 def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | None]:
-    """Policy and reflector by transformers: two models, or two adapters on one backbone."""
+    """Load policy and reflector with transformers: two models, or two adapters on one backbone."""
     from transformers.utils.logging import disable_progress_bar
 
     from reflectrl.config import ModelConfig
@@ -201,11 +200,11 @@ def _models(folder: Path, context: int) -> tuple[LanguageModel, LanguageModel | 
 
 
 class GivenEnv(AutoExploreEnv):
-    """The environment around one repository.
+    """Environment around one given repository.
 
     Args:
-        finder: the search of the repository; share it between environments.
-        arguments: the others of `AutoExploreEnv`.
+        finder: search engine of the repository. Share it between environments.
+        arguments: other arguments of `AutoExploreEnv`.
     """
 
     def __init__(self, finder: Finder, **arguments: Any) -> None:
@@ -213,7 +212,7 @@ class GivenEnv(AutoExploreEnv):
         self._given = finder
 
     def ask(self, question: str) -> Task:
-        """A question as a task, without a right answer: there is neither an expert nor success."""
+        """Make a task of a question. It has no right answer, and therefore neither an expert nor success."""
         repo = self._given.repository.root.name
         payload = {"question": question, "repo": repo, "gold": [], "source": "user"}
         return Task("question", "autoexplore", payload, split="test", stage="all")

@@ -1,4 +1,4 @@
-"""From a question to files: what `reflectrl locate` and the MCP server have in common."""
+"""Find the files for a question: shared code of `reflectrl locate` and the MCP server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reflectrl.wings.autoexplore.search import Hit, Search, check_question
 from reflectrl.wings.autoexplore.texts import printable
 from reflectrl.wings.autoexplore.view import View
 
-if TYPE_CHECKING:  # slow to import, and needed where there is an agent only
+if TYPE_CHECKING:  # slow to import, and needed only with an agent
     from reflectrl.wings.autoexplore.locate.agent import Agent, Walked
 
 METHODS = {
@@ -25,32 +25,32 @@ METHODS = {
     "names": "search over names only (BM25)",
     "agent": "a trained agent that walks through the repository",
 }
-"""Ways of finding files, as `Answer.method` names them, and in words."""
+"""`Answer.method` → description of the method."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The files that may answer a question."""
+    """Files that may answer a question."""
 
     method: str
-    """How they were found: one of `METHODS`."""
+    """Method by which the files were found: a key of `METHODS`."""
     files: tuple[Hit, ...]
-    """Best first; fewer than were asked for where fewer share a word with the question. Scores are larger for better
-    ones and comparable within an answer; an agent's are the probabilities that it gave to files in its last choice, and
-    0 for those that only its search has found."""
+    """Files, best first; fewer than requested if fewer share a word with the question. Larger scores are better, and
+    comparable within one answer only. An agent's scores are the probabilities of its last step, and 0 for files that
+    only its search found."""
     walked: Walked | None = None
-    """How an agent came to it."""
+    """Walk of the agent; None for a search."""
     cut: tuple[str, ...] = ()
-    """Files so large that only their beginnings were searched, sorted."""
+    """Large files that were searched only in part, sorted."""
 
 
 class Locator:
-    """Finds the files of a repository that may answer a question. Share one: what it indexes, it indexes once.
+    """Find the files of a repository that may answer a question. Share the locator: it builds its index once.
 
     Args:
-        repository: as it was when it was opened.
-        names_only: search names, reading no file.
-        agent: who answers; without one, the search does.
+        repository: repository, in the state in which it was opened.
+        names_only: search the names of files only, and read no file.
+        agent: agent that answers; None to answer by search.
     """
 
     def __init__(self, repository: Repository, names_only: bool = False, agent: Agent | None = None) -> None:
@@ -59,10 +59,10 @@ class Locator:
         self._finder = Finder(repository)
 
     def locate(self, question: str, k: int) -> Answer:
-        """The best `k` files.
+        """Return the best `k` files.
 
         Raises:
-            UserError: there is no word to search for in the question.
+            UserError: the question has no word to search for.
         """
         if self._names is not None:
             return Answer("names", tuple(self._names.search(question, k)))
@@ -78,17 +78,17 @@ class Locator:
 
 
 class LiveLocator:
-    """A locator for a folder that changes.
+    """Locator for a folder that may change.
 
-    The folder is walked before each answer, and indexed anew if any file came, went or changed since the answer before.
-    Threads may share it; they are answered one after another.
+    The folder is walked before each answer, and indexed again if any file was added, removed or changed since the last
+    answer. The locator is thread-safe and answers one question at a time.
 
     Args:
-        root: the repository's folder. It is resolved once, here; nothing outside of it is ever read.
-        agent: who answers; without one, the search does.
+        root: folder of the repository. It is resolved once, here. Nothing outside of it is ever read.
+        agent: agent that answers; None to answer by search.
 
     Raises:
-        UserError: there is no such folder, it may not be read, or no file in it is left to explore.
+        UserError: the folder does not exist, cannot be read, or has no file to explore.
     """
 
     def __init__(self, root: str | os.PathLike[str], agent: Agent | None = None) -> None:
@@ -98,14 +98,14 @@ class LiveLocator:
         self._locator = self._current()
 
     def __len__(self) -> int:
-        """Files to explore, as of the last answer."""
+        """Return the number of files to explore, as of the last answer."""
         return len(self._locator.repository)
 
     def locate(self, question: str, k: int) -> Answer:
-        """The best `k` files of the folder as it is now.
+        """Return the best `k` files of the folder in its current state.
 
         Raises:
-            UserError: there is no word to search for in the question, or the folder is gone, or empty.
+            UserError: the question has no word to search for, or the folder is missing or empty.
         """
         check_question(question)
         with self._lock:
@@ -113,7 +113,7 @@ class LiveLocator:
             return self._locator.locate(question, k)
 
     def _current(self) -> Locator:
-        """The locator of the folder as it is; what is not yet known when the walk begins is found by the next one."""
+        """Return a locator for the current folder. A change during the walk is noticed before the next answer."""
         sandbox = Sandbox(self.root)
         if sandbox.root != self.root:
             raise UserError(f"{str(self.root)!r} is a link to another folder now")

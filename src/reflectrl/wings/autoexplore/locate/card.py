@@ -1,4 +1,4 @@
-"""The card of an agent that answers questions, and where the agent to be used lies. Quick to import."""
+"""Card of an agent that answers questions, and the folder of the agent to use. Fast to import."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from reflectrl.pipeline.artifacts import CARD
 from reflectrl.types import UserError
 
 VARIABLE = "REFLECTRL_AGENT"
-"""Environment variable that names the folder of the agent to be used."""
+"""Environment variable that names the folder of the agent to use."""
 SHIPPED = Path(str(files("reflectrl.wings.autoexplore.locate"))) / "default"
-"""Where the default agent lies, if one ships."""
+"""Folder of the default agent, if the package ships an agent."""
 
 
 @dataclass(frozen=True)
 class WalkSettings:
-    """Arguments of `AutoExploreEnv` that decide what a walk looks like."""
+    """Arguments of `AutoExploreEnv` that determine the prompts and actions of a walk."""
 
     actions: Literal["paper", "extended"] = "extended"
     hits: int = 8
@@ -33,7 +33,7 @@ class WalkSettings:
 
 @dataclass(frozen=True)
 class Card(cards.Card):
-    """The card of an agent that was trained with autoexplore."""
+    """Card of an agent that was trained with autoexplore."""
 
     env: WalkSettings = field(default_factory=WalkSettings)  # type: ignore[assignment]
 
@@ -42,10 +42,10 @@ def read_card(folder: Path) -> Card:
     """Read `agent.json`.
 
     Raises:
-        UserError: the folder holds no agent, one that was trained in another environment, or its card is damaged.
+        UserError: the folder holds no agent, the agent was trained in another environment, or the card is damaged.
     """
     data: Any = {}
-    with suppress(OSError, ValueError):  # what else is wrong with it is said where it is read
+    with suppress(OSError, ValueError):  # `cards.read_card` below reports these errors
         data = json.loads((folder / CARD).read_text(encoding="utf-8"))
     env = data.get("env") if isinstance(data, Mapping) else None
     if isinstance(env, Mapping) and data.get("environment") and set(env) != {one.name for one in fields(WalkSettings)}:
@@ -54,9 +54,9 @@ def read_card(folder: Path) -> Card:
 
 
 def agent_folder(named: str = "") -> Path | None:
-    """Where the agent lies: the folder that is named, else that of $REFLECTRL_AGENT, else the one in the package.
+    """Return the folder of the agent: `named`, else $REFLECTRL_AGENT, else the agent in the package.
 
-    None where none is named and none ships.
+    Return None if none is named and none ships.
     """
     chosen = named or os.environ.get(VARIABLE, "")
     if chosen:

@@ -1,8 +1,9 @@
-"""Small Llama-shaped players in numpy: they need neither torch nor the transformers library, to import which takes
-seconds, and to install which takes hundreds of megabytes.
+"""Small Llama-shaped players in numpy.
 
-Whatever is out of the ordinary (other families, biases, scaled rotary positions, adapters, several files of weights,
-tokenizers with a beginning-of-text token, chat templates) is left to `load.py`, and so are other ways of scoring.
+They need neither torch nor transformers, which take seconds to import and hundreds of megabytes to install.
+
+Only `load.py` supports other model families, biases, scaled rotary positions, adapters, several files of weights,
+tokenizers with a beginning-of-text token, chat templates, and other ways of scoring.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ ORDINARY: dict[str, Any] = {
     "tie_word_embeddings": True,
     "quantization_config": None,
 }
-"""What `config.json` has to say, or leave out where the value is None."""
+"""Required values in `config.json`. A key whose value is None must be null or missing."""
 
 Ids = tuple[int, ...]
 
 
 class LightTokenizer:
-    """The part of a Hugging Face tokenizer that players use.
+    """Subset of the Hugging Face tokenizer interface that players use.
 
     Args:
-        path: `tokenizer.json`.
-        end: the end-of-text token.
+        path: path of `tokenizer.json`.
+        end: end-of-text token.
     """
 
     bos_token_id = None
@@ -53,37 +54,37 @@ class LightTokenizer:
         self.eos_token_id: int = self.get_vocab()[end]
 
     def get_vocab(self) -> dict[str, int]:
-        """Token → number."""
+        """Return token → token id."""
         return self.backend_tokenizer.get_vocab()
 
     def encode(self, text: str, add_special_tokens: bool = False, split_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text."""
+        """Encode a text to token ids."""
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of tokens."""
+        """Decode token ids to text."""
         return self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
 class Cache(NamedTuple):
-    """The tokens that were read, and their keys and values in each layer, (2, heads, tokens, width)."""
+    """KV cache: token ids, and their keys and values in each layer, (2, heads, tokens, width)."""
 
     ids: Ids
     layers: tuple[np.ndarray, ...]
 
     def first(self, count: int) -> Cache:
-        """The cache as it was after so many tokens."""
+        """Return the cache of the first `count` tokens."""
         return Cache(self.ids[:count], tuple(layer[:, :, :count] for layer in self.layers))
 
 
 class LightModel:
-    """A language model in float32; what was read last is kept, since the next prompt often begins like it.
+    """Language model in float32. It keeps the KV cache of the last prompt, since the next often shares its prefix.
 
     Args:
-        config: what `config.json` says.
-        weights: by the names under which Llama models are saved.
-        tokenizer: its tokenizer.
+        config: contents of `config.json`.
+        weights: name in a Llama checkpoint → array.
+        tokenizer: tokenizer of the model.
         context: longest sequence in tokens; the model's own limit if that is smaller.
     """
 
@@ -108,7 +109,7 @@ class LightModel:
         self._latest = self.nothing
 
     def _require_shapes(self, config: dict[str, Any]) -> None:
-        """Raise ValueError where weights do not have the shapes that the configuration says."""
+        """Raise ValueError if the shapes of the weights do not match the configuration."""
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         all_heads, fewer = self.heads * self.width, self.shared_heads * self.width
         wanted = {
@@ -127,7 +128,7 @@ class LightModel:
             raise ValueError("weights of other shapes than the configuration says")
 
     def read(self, ids: Ids) -> tuple[np.ndarray, Cache]:
-        """Read a prompt: the hidden state (D,) at its end, and the cache behind it."""
+        """Run the model on a prompt; return the last hidden state (D,) and the cache. A shared prefix is reused."""
         known = self._latest
         shared = 0
         while shared < min(len(ids) - 1, len(known.ids)) and ids[shared] == known.ids[shared]:
@@ -137,12 +138,12 @@ class LightModel:
         return hidden_D, cache
 
     def further(self, ids: Ids, cache: Cache) -> tuple[np.ndarray, Cache]:
-        """Read tokens behind others: the hidden state (D,) at their end, and the cache behind them."""
+        """Run the model on tokens after a cache; return the last hidden state (D,) and the extended cache."""
         past, new = len(cache.ids), len(ids)
         positions_T = np.arange(past, past + new)
         angles_TD = positions_T[:, None].astype(np.float32) * self.frequencies_D
         turn = np.cos(angles_TD), np.sin(angles_TD)
-        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]
+        hidden_TS = np.arange(past + new)[None, :] > positions_T[:, None]  # causal mask: True for later positions
         x_TD = self.embeddings_VD[list(ids)]
         layers = []
         for layer, held in zip(self.layers, cache.layers, strict=True):
@@ -156,7 +157,7 @@ class LightModel:
         return self._norm(x_TD[-1], self.norm_D), Cache((*cache.ids, *ids), tuple(layers))
 
     def logits(self, hidden_D: np.ndarray, tokens: Sequence[int] | None = None) -> np.ndarray:
-        """Logits (V,) of the next token, or those of some tokens only, in double precision."""
+        """Return the logits (V,) of the next token in float64; with `tokens`, only the logits of these tokens."""
         rows = self.embeddings_VD if tokens is None else self.embeddings_VD[list(tokens)]
         logits: np.ndarray = (rows @ hidden_D).astype(np.float64)
         return logits
@@ -169,13 +170,13 @@ class LightModel:
         turn: tuple[np.ndarray, np.ndarray],
         hidden_TS: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Attention (T, D) of new tokens to all, and the keys and values (2, H, S, W) of all."""
+        """Attend from the T new tokens to all S; return the output (T, D) and all keys and values (2, H, S, W)."""
         queries, keys, values = (
             (x_TD @ layer[f"self_attn.{name}_proj"].T).reshape(len(x_TD), -1, self.width).swapaxes(0, 1)
             for name in "qkv"
         )
         held = np.concatenate((held, np.stack((_turned(keys, turn), values))), axis=2)
-        # Several heads may share their keys and values: (shared heads, heads that share, tokens, width).
+        # Grouped-query attention: (key-value heads, query heads per key-value head, tokens, width).
         queries_HGTW = _turned(queries, turn).reshape(self.shared_heads, -1, len(x_TD), self.width)
         scores_HGTS = queries_HGTW @ held[0][:, None].swapaxes(-1, -2) / np.float32(self.width**0.5)
         scores_HGTS = np.where(hidden_TS, np.float32(-np.inf), scores_HGTS)
@@ -190,7 +191,7 @@ class LightModel:
 
 
 def _layer(weights: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
-    """The weights of a layer, by their names within it."""
+    """Return the weights of a layer, by their names within it."""
     start = f"layers.{number}."
     return {
         name.removeprefix(start).removesuffix(".weight"): weight
@@ -200,20 +201,20 @@ def _layer(weights: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]
 
 
 def _turned(x_HTW: np.ndarray, turn: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Su et al. 2021: pairs of numbers turned by the angles of their positions."""
+    """Apply rotary position embeddings (Su et al. 2021): rotate pairs of features by position-dependent angles."""
     cos, sin = turn
     first, second = np.split(x_HTW, 2, axis=-1)
     return np.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1)
 
 
 def load_light(folder: Path, context: int) -> LightModel | None:
-    """A player's model; None if only `load_model` can load what the folder holds.
+    """Load a player's model; return None if only `load_model` supports it.
 
     Args:
         context: longest sequence in tokens; the model's own limit if that is smaller.
 
     Raises:
-        UserError: the weights were trained with another tokenizer, or a file is not what was written there.
+        UserError: the weights were trained with another tokenizer, or a file was changed after it was written.
     """
     require_sound(folder)
     try:
@@ -225,7 +226,7 @@ def load_light(folder: Path, context: int) -> LightModel | None:
             return None
         tokenizer = LightTokenizer(folder / "tokenizer.json", about["eos_token"])
         model = LightModel(config, load_file(folder / "model.safetensors"), tokenizer, context)
-    except Exception:  # many kinds; whatever is wrong with it, `load_model` says it better
+    except Exception:  # of any kind: `load_model` reports the cause better
         return None
     check_card(folder, tokenizer)
     return model
@@ -242,7 +243,7 @@ def _ordinary(config: dict[str, Any], about: dict[str, Any]) -> bool:
 
 
 class LightReflector:
-    """Writes the likeliest analysis of the state, until end-of-text: `players.Reflector` on a light model."""
+    """Reflector that decodes greedily until end-of-text: `players.Reflector` on a light model."""
 
     def __init__(self, model: LightModel, max_new_tokens: int) -> None:
         self.model, self.max_new_tokens = model, max_new_tokens
@@ -269,7 +270,7 @@ class LightReflector:
 
 
 class LightPolicy:
-    """Takes the likeliest legal action, spelling it out: `players.Policy` with `scoring = "trie"` on a light model."""
+    """Policy that takes the likeliest legal action: `players.Policy` with `scoring = "trie"` on a light model."""
 
     def __init__(self, model: LightModel) -> None:
         self.model = model
@@ -307,9 +308,10 @@ class LightPolicy:
         hidden_D: np.ndarray,
         cache: Cache,
     ) -> None:
-        """Fill in the log-probabilities of the actions that are left once `depth` of their tokens are written.
+        """Fill in the log-probabilities of the actions `left`, which share their first `depth` tokens.
 
-        Only tokens that lead to a legal action are allowed. So as soon as one action is left, it is certain.
+        Only tokens that lead to a legal action are allowed. So once a single action is left, its remaining tokens have
+        probability 1.
         """
         branches: dict[int, list[int]] = {}
         for action in left:

@@ -1,7 +1,7 @@
-"""`locate` as a tool for assistants, over the Model Context Protocol (https://modelcontextprotocol.io).
+"""`locate` as a tool for assistants, through the Model Context Protocol (https://modelcontextprotocol.io).
 
-One tool, which reads and nothing else. The repository is fixed when the server starts: the tool takes no path. What it
-gives back are names of files, numbers of lines and words of the question, never a line of a file.
+The server has one read-only tool. The repository is fixed when the server starts: the tool takes no path. It returns
+names of files, line numbers and words of the question, but never a line of a file.
 
 Needs the extra `mcp` (the official SDK, version 2).
 """
@@ -23,9 +23,9 @@ from reflectrl.wings.autoexplore.search import Hit
 
 MOST_FILES = 50
 MOST_CHARACTERS = 4000
-"""Of a question."""
+"""Longest question."""
 WORDS_SHOWN = 8
-"""So many of the words that a file shares with the question are named."""
+"""Number of words in a file's reason."""
 _DESCRIPTION = (
     "Find the files of this repository that most likely answer a question, best first: where something is defined, "
     'configured or explained. Ask in plain words, with the terms that code would use, e.g. "where are retries '
@@ -57,7 +57,7 @@ Count = Annotated[
 
 
 def make_server(locator: LiveLocator) -> MCPServer:
-    """A server with the one tool."""
+    """Make a server with the tool `locate`."""
     server = MCPServer(
         "reflectrl",
         title="reflectrl locate",

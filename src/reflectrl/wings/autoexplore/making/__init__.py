@@ -1,1 +1,1 @@
-"""Making a library: repositories from packages and folders, and questions about their files."""
+"""Make a library: repositories from packages and folders, and questions about their files."""

@@ -1,4 +1,4 @@
-"""Unpacking source distributions and wheels. Nothing that is in them is ever run."""
+"""Unpack source distributions and wheels. No code in them is ever run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from reflectrl.types import UserError
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".zip", ".whl")
 MOST_BYTES = 1 << 30
-"""An archive that claims to hold more is no package's."""
+"""Largest unpacked size. No archive of a package holds more."""
 _COMPILED = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".pyc")
 _METADATA = ("PKG-INFO", "METADATA")
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 def unpack(archive: Path, folder: Path) -> str:
-    """Unpack a package into a folder that is not there yet.
+    """Unpack a package into a new folder.
 
-    The folder that encloses everything in a source distribution is stripped. Compiled code is left out, and so is what
-    packaging tools write about the package (`PKG-INFO`, `*.egg-info`, `*.dist-info`), which repeats the README.
+    The top-level folder of a source distribution is stripped. Compiled code is left out. So is the metadata of
+    packaging tools (`PKG-INFO`, `*.egg-info`, `*.dist-info`), which repeats the README.
 
     Returns:
-        The package's metadata (the text of its PKG-INFO or METADATA), "" if it has none.
+        The package's metadata (the text of its PKG-INFO or METADATA); "" if there is none.
 
     Raises:
-        UserError: the archive is damaged, too large, or holds anything that would lie outside of the folder.
+        UserError: the archive is damaged or too large, or an entry would be outside of the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder.parent, ignore_cleanup_errors=True) as beside:
@@ -54,7 +54,7 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
 
 
 def _unpack_zip(archive: Path, folder: Path) -> None:
-    """As the data filter does for tars; zipfile itself would silently put `../x` inside."""
+    """Unpack a zip file as safely as tarfile's data filter. zipfile itself would silently put `../x` inside."""
     with zipfile.ZipFile(archive) as file:
         members = [one for one in file.infolist() if not one.is_dir() and not one.filename.endswith(_COMPILED)]
         _require_size(sum(member.file_size for member in members))
@@ -73,7 +73,7 @@ def _require_size(size: int) -> None:
 
 
 def _take_metadata(root: Path) -> str:
-    """The text of the metadata; it, and copies of it, are removed."""
+    """Return the text of the metadata, and remove all its copies."""
     places = [root, *sorted(root.glob("*.dist-info")), *sorted(root.rglob("*.egg-info"))]
     found = [place / name for place in places for name in _METADATA if (place / name).is_file()]
     text = found[0].read_text(encoding="utf-8", errors="replace") if found else ""

@@ -1,4 +1,4 @@
-"""Topics → questions, in the styles in which people ask: short, of medium length, long, and as a report of a bug."""
+"""Turn topics into questions in the styles of users: short, medium, long, and as a bug report."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from reflectrl.wings.autoexplore.making.rewording import reworded, tidy
 from reflectrl.wings.autoexplore.making.topics import Topic
 
 STYLES = {"short": 3, "medium": 3, "long": 7, "report": 1}
-"""How often each style is chosen for code, relatively."""
+"""Style of a question about code → relative frequency."""
 TAILS = 0.4
-"""How many long questions go on about something that the file may well say nothing about."""
+"""Share of long questions with an additional part that the file may not answer."""
 _CONDITION = re.compile(r"(?:if|when|in case|unless|while|once|after|before)\b")
 
 
 class Asker(Naming):
-    """Asks about topics. Everything that is drawn comes from `rng`."""
+    """Writer of questions about topics. All random choices use `rng`."""
 
     def ask(self, topic: Topic) -> str | None:
-        """A question about a topic; None where nothing can be asked."""
+        """Return a question about a topic; None if no question is possible."""
         if topic.kind == "keys":
             question: str | None = self._about_keys(topic)
         elif topic.kind == "section":
@@ -57,7 +57,7 @@ class Asker(Naming):
         return self.phrase("short_actions").format(**forms(what))
 
     def _passive(self, what: Said) -> str | None:
-        """What a verb says, as "is the page sent to the server"; None where that is too involved."""
+        """Return the passive form of an action, such as "is the page sent to the server"; None if too complicated."""
         goal, more = object_of(what.rest)
         if not goal or len(goal.split()) > 6 or re.search(r"\b(?:and|or)\b", what.rest):
             return None
@@ -89,7 +89,7 @@ class Asker(Naming):
         return f"{question}{self.phrase('tails')}" if self.chance(TAILS) else question
 
     def _report(self, topic: Topic) -> str | None:
-        """The words of somebody for whom it does not work."""
+        """Write a bug report about the topic."""
         what = self.does(topic, 12)
         if what is None or not what.verb:
             return None
@@ -121,7 +121,7 @@ class Asker(Naming):
 
 
 def _kind_of(rest: str, otherwise: str) -> str:
-    """Which phrases suit what was said without a verb in front: a condition, a statement, or a thing."""
+    """Return the list of phrases for a text without a leading verb: a condition, a statement, or a thing."""
     if _CONDITION.match(rest):
         return "conditions"
     return "clauses" if is_clause(rest) else otherwise
@@ -133,7 +133,7 @@ def _is_plural(goal: str) -> bool:
 
 
 def _finished(question: str) -> str:
-    """In capitals and with a mark or not, as people type: who begins with a capital ends with a question mark."""
+    """Vary the first letter and the question mark as users do: capitalized questions always end with a mark."""
     question = tidy(question).rstrip("?")
     if question[:1].islower() and len(question) % 3 == 0:
         question = question[:1].upper() + question[1:]

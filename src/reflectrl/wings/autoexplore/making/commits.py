@@ -1,7 +1,7 @@
-"""Questions from a clone's history: what a commit says that it does, asked before it was done.
+"""Questions from the history of a git clone.
 
-Commits that change a single source file and say why are taken, and asked about the tree of their parent: the question
-is what the commit was made for, and its file the answer.
+A commit is used if it changes a single source file and its message says why. The message becomes the question, the
+changed file is the answer, and the parent commit's tree is the repository.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from reflectrl.wings.autoexplore.questions import Question
 from reflectrl.wings.autoexplore.repository import Repository
 
 LOOKED_AT = 4000
-"""So many commits are looked at, the latest first."""
+"""Largest number of commits that are examined, latest first."""
 TOLD = (4, 30)
-"""Words of a telling message, at least and at most."""
+"""Smallest and largest number of words of a usable message."""
 MOST_WORDS = 14
-"""So many words of a message are asked about."""
+"""Largest number of words of a message that are used in the question."""
 REWORDED = 0.25
 """Share of a message's words that are replaced."""
 _SOURCES = re.compile(
@@ -45,13 +45,13 @@ _TRIMMED = re.compile(
     r"|\s*\(?#\d+\)?\.?\s*$",
     re.IGNORECASE,
 )
-"""What is around a message: "feat(web): " before it, "(#123)" behind it."""
+"""Prefixes and suffixes of a message that are removed: "feat(web): ", "(#123)"."""
 _IS_FIX = re.compile(r"(?:\[[^\]]*\]\s*)?(?:bug)?fix(?:\([^)]*\))?!?:", re.IGNORECASE)
 _FIX = re.compile(r"(?:fix(?:e[sd])?|correct(?:s|ed)?|prevent(?:s|ed)?|avoid(?:s|ed)?|handle[sd]?)\s+", re.I)
 
 
 class Commit(NamedTuple):
-    """A commit that changed one source file."""
+    """Commit that changed a single source file."""
 
     sha: str
     path: str
@@ -60,21 +60,21 @@ class Commit(NamedTuple):
 
 @dataclass
 class Asked:
-    """What came of a clone's history: questions, and the trees that they are asked about."""
+    """Questions from a clone's history, and the trees that they ask about."""
 
     trees: list[RepoEntry] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
 
 
 def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed: int) -> Asked:
-    """Ask about a clone's commits; of a folder that is no clone, nothing.
+    """Write questions about a clone's commits. A folder that is no clone gives none.
 
     Args:
-        entry: the clone in the library.
-        root: where it lies.
-        trees: folder in which a folder NAME@COMMIT is made for each parent's tree.
-        most: commits, at most.
-        seed: decides which commits, and the wording.
+        entry: entry of the clone in the library.
+        root: folder of the clone.
+        trees: folder in which a folder NAME@COMMIT is made for each parent commit's tree.
+        most: largest number of commits.
+        seed: seed of the choice of commits and the wording.
     """
     rng = random.Random(named_seed("autoexplore-commits", seed, entry.name))
     asked = Asked()
@@ -90,7 +90,7 @@ def commit_questions(entry: RepoEntry, root: Path, trees: Path, most: int, seed:
 
 
 def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: random.Random, asked: Asked) -> None:
-    """Add a commit's question and its parent's tree, if it is a task there."""
+    """Add the question about a commit and its parent's tree to `asked`, unless the judge refuses the question."""
     question = question_of_message(commit.message, rng)
     if question is None:
         return
@@ -103,6 +103,7 @@ def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: r
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)
         return
+    # The tree of the parent was written first, because the judge compares the question with its files.
     task = Judge(repository, rng).judged(Draft(question, commit.path, "commit")) if commit.path in repository else None
     if task is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,7 +113,7 @@ def _ask(entry: RepoEntry, commits: Commits, trees: Path, commit: Commit, rng: r
 
 
 def telling_commits(root: Path) -> Iterator[Commit]:
-    """The latest commits that change one source file, tests aside, and say what for."""
+    """Yield the latest commits that change a single source file, not counting tests, and have a usable message."""
     shape = ("--no-merges", "--no-renames", "--name-status", "-z", "--format=%x01%H%x02%s%x02")
     with Commits(root) as commits:
         log = commits.run("log", f"--max-count={LOOKED_AT}", *shape, commits.head)
@@ -126,13 +127,13 @@ def telling_commits(root: Path) -> Iterator[Commit]:
 
 
 def is_telling(message: str) -> bool:
-    """Whether a commit's message says what it is for."""
+    """Return whether a message describes the purpose of its commit."""
     message = _TRIMMED.sub("", message)
     return TOLD[0] <= len(message.split()) <= TOLD[1] and not _UNTELLING.search(message)
 
 
 def question_of_message(message: str, rng: random.Random) -> str | None:
-    """A question to which a commit is the answer; None where its message is not understood."""
+    """Turn the message of a commit into a question; return None if the message cannot be parsed."""
     told = plain(_TRIMMED.sub("", message))
     if (fix := _FIX.match(told)) is not None:
         return _about_trouble(told[fix.end() :], rng)

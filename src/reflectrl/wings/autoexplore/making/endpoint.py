@@ -1,4 +1,4 @@
-"""Questions written by a language model that reads the files, one after another."""
+"""Questions written by a language model that reads the files one by one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _NUMBER = re.compile(r"^\s*(?:[-*•]|\(?\d+[.):]|Q\d*[.:])?\s*")
 
 
 def questions_request(path: str, text: str, count: int) -> str:
-    """What a chat model is asked: `count` questions that a file answers, one per line.
+    """Render the prompt that asks a chat model for `count` questions that a file answers, one per line.
 
     Args:
-        path: the file's, from the repository's root.
-        text: what it holds, or the beginning of that.
-        count: so many are wished for.
+        path: path of the file from the repository's root.
+        text: contents of the file, or their beginning.
+        count: number of questions to ask for.
     """
     source = files("reflectrl.wings.autoexplore.making").joinpath("questions.j2").read_text(encoding="utf-8")
     return Environment(undefined=StrictUndefined).from_string(source).render(path=path, text=text, count=count)
 
 
 def questions_in(answer: str) -> list[str]:
-    """The lines of an answer that end in a question mark, without numbers, bullets and quotation marks."""
+    """Return the lines of a completion that end in a question mark, without numbers, bullets and quotation marks."""
     lines = (_NUMBER.sub("", line, count=1).strip().strip("\"'*") for line in without_thinking(answer).splitlines())
     return [line for line in lines if line.endswith("?")]
 
@@ -47,28 +47,31 @@ def _ask(path: str, text: str) -> Ask:
 
 
 SHOWN_BYTES = 8 * 1024
-"""So much of a file is shown to the model, from its beginning."""
+"""Largest part of a file that is sent to the model, from its beginning."""
 ASKED_AT_ONCE = 4
 ANSWER_TOKENS = 600
 TEMPERATURE = 0.7
 LONGER_THAN = 200
-"""Files with fewer bytes are not asked about."""
+"""Largest size in bytes of a file that is skipped."""
 
 
 class EndpointWriter:
-    """Writes questions about a repository with the help of a model.
+    """Writer of questions about a repository that uses a language model.
 
     Args:
-        chat: the model. It is sent the path and the beginning of each file that is asked about.
-        per_repo: at most so many questions about a repository.
-        seed: decides which files are shown.
+        chat: endpoint of the model, which is sent the path and the beginning of each chosen file.
+        per_repo: largest number of questions about a repository.
+        seed: seed of the choice of files.
     """
 
     def __init__(self, chat: Endpoint, per_repo: int, seed: int) -> None:
         self.chat, self.per_repo, self.seed = chat, per_repo, seed
 
     def __call__(self, name: str, repository: Repository, licence: str) -> tuple[list[Question], Counter[str]]:
-        """Questions about a repository, and why others were refused.
+        """Write questions about a repository.
+
+        Returns:
+            The questions, and reason → number of refused drafts.
 
         Raises:
             UserError: the model does not answer.
@@ -84,12 +87,12 @@ class EndpointWriter:
         return as_questions(name, kept, licence), judge.dropped
 
     def estimate(self, name: str, repository: Repository) -> Cost:
-        """About what the questions about a repository will cost at most: if every file has to be asked about."""
+        """Estimate the largest cost of the questions about a repository: a request for every file."""
         rng = random.Random(named_seed("autoexplore-endpoint", self.seed, name))
         return self.chat.estimate([_ask(path, text) for path, text in self._shown(repository, rng)])
 
     def _shown(self, repository: Repository, rng: random.Random) -> Iterator[tuple[str, str]]:
-        """Files and how they begin, in an order of chance."""
+        """Yield path and beginning of the files in random order."""
         for path in rng.sample(repository.files, len(repository)):
             found = repository.read(path, SHOWN_BYTES) if repository.size(path) > LONGER_THAN else None
             if isinstance(found, Text):

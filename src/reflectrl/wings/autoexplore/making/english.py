@@ -1,4 +1,4 @@
-"""As much English as questions need: forms of verbs, words of identifiers, what a sentence of documentation says."""
+"""Simple English grammar for questions: forms of verbs, words of identifiers, and parsing of sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOUN_FOLLOWS = (
     "type",
     "and",
 )
-"""What stands behind a noun that could be a verb: "List of names", "Test for ...", "Map to ..."."""
+"""Words that show that the word before them is a noun, not a verb: "List of names", "Test for ...", "Map to ..."."""
 _SUBJECT = re.compile(
     r"(?:this|the|these|a|an)\s+(?:(?:helper|utility|base|abstract|internal|private|public|static|class|simple)\s+)*"
     r"(?:function|method|class|module|package|file|script|decorator|property|routine|helper|command|view|mixin|it)s?\s+"
@@ -38,19 +38,19 @@ _SUBJECT = re.compile(
 
 @cache
 def tables() -> dict[str, dict[str, str]]:
-    """The tables of `words.toml`."""
+    """Return the tables of `words.toml`."""
     return tomllib.loads(_resource("words.toml"))
 
 
 @cache
 def word_list(name: str) -> frozenset[str]:
-    """One of the lists in `words.toml`."""
+    """Return a list of `words.toml`."""
     return frozenset(tables()["lists"][name].split())
 
 
 @cache
 def phrases(name: str) -> tuple[str, ...]:
-    """Ways to phrase something: an entry of `phrases.toml`."""
+    """Return the templates of an entry of `phrases.toml`."""
     table = tomllib.loads(_resource("phrases.toml"))
     return tuple(table[name])
 
@@ -63,7 +63,7 @@ def _resource(name: str) -> str:
 
 
 def third(verb: str) -> str:
-    """What it does: "tries" for "try"; of a verb in several words, the first changes ("sets up")."""
+    """Return the third person of a verb: "tries". In a verb of several words, the first changes: "sets up"."""
     first, rest = _first(verb)
     if first.endswith("y") and first[-2:-1] not in "aeiou":
         return f"{first[:-1]}ies{rest}"
@@ -71,7 +71,7 @@ def third(verb: str) -> str:
 
 
 def gerund(verb: str) -> str:
-    """Doing it: "trying", "setting up"."""
+    """Return the gerund of a verb: "trying", "setting up"."""
     first, rest = _first(verb)
     if first.endswith("e") and not first.endswith(("ee", "ye", "oe")):
         return f"{first[:-1]}ing{rest}"
@@ -79,7 +79,7 @@ def gerund(verb: str) -> str:
 
 
 def participle(verb: str) -> str:
-    """When it was done: "tried", "set up"."""
+    """Return the past participle of a verb: "tried", "set up"."""
     first, rest = _first(verb)
     irregular = tables()["participles"].get(first)
     if irregular:
@@ -100,14 +100,14 @@ def _doubled(word: str) -> str:
 
 
 @cache
-def _forms() -> dict[str, str]:  # every form of the verbs that are known → the verb
+def _forms() -> dict[str, str]:  # form of a known verb → verb
     verbs = tables()["verbs"]
     forms = {make(verb): verb for verb in verbs for make in (participle, gerund, third)}
     return forms | {verb: verb for verb in verbs}
 
 
 def verb_of(word: str) -> str | None:
-    """The verb of which a word is a form; None if it is of none that is known."""
+    """Return the base form of a verb in any form; None if the verb is unknown."""
     return _forms().get(word.lower())
 
 
@@ -115,12 +115,12 @@ def verb_of(word: str) -> str | None:
 
 
 def parts(identifier: str) -> list[str]:
-    """The words of an identifier in lower case: `HTTPServer_config2` is "http", "server", "config", "2"."""
+    """Split an identifier into words in lower case: `HTTPServer_config2` is "http", "server", "config", "2"."""
     return [part.lower() for part in _PART.findall(identifier)]
 
 
 def in_words(identifier: str) -> str:
-    """An identifier as one would say it."""
+    """Return an identifier as words with spaces."""
     return " ".join(parts(identifier))
 
 
@@ -128,12 +128,12 @@ def in_words(identifier: str) -> str:
 
 
 class Said(NamedTuple):
-    """What a sentence of documentation says."""
+    """Parsed sentence of documentation."""
 
     verb: str
-    """What is done, in its base form; "" if the sentence only names a thing."""
+    """Verb in its base form; "" if the sentence only names a thing."""
     rest: str
-    """What it is done to and how; or the thing."""
+    """Object of the verb and what follows; or the thing."""
 
 
 _LEADING = re.compile(
@@ -144,7 +144,7 @@ _LEADING = re.compile(
 )
 _FORBIDDEN = re.compile(r"^(?:don't|do not|never|not) ", re.IGNORECASE)
 _DOUBLE_VERB = re.compile(r"^[A-Za-z]+(?: and/or | or | and |/)(?=[a-z]+ )(?!the |a |an )", re.I)
-"""Of "Create or update fields", "Update fields" is asked about."""
+"""First of two verbs, which is dropped: "Create or update fields" becomes "update fields"."""
 _SUBORDINATE = re.compile(
     r"^(?:if|when|while|once|after|before|because|since|although|though|unless|to|for|in|by|with|as|at|on|sometimes|"
     r"however|note|therefore|alternatively|finally|additionally|furthermore|moreover|similarly|for example|"
@@ -168,14 +168,14 @@ _MARKUP = (
 
 
 def plain(text: str) -> str:
-    """A sentence without markup, asides in brackets, and its full stop."""
+    """Remove markup, text in parentheses, and the full stop from a sentence."""
     for pattern, put in _MARKUP:
         text = pattern.sub(put, text)
     return text.strip().rstrip(".:;,! ").strip()
 
 
 def said(sentence: str) -> Said | None:
-    """What a sentence says; None if it is not understood (no prose, a question, a mere name)."""
+    """Parse a sentence; return None if that fails (no prose, a question, a mere name)."""
     text = _LEADING.sub("", plain(sentence), count=1)
     forbidden, text = _FORBIDDEN.match(text), _FORBIDDEN.sub("", text, count=1)
     told = _SUBJECT.sub("", text, count=1) if _SUBJECT.match(text) else text
@@ -195,7 +195,7 @@ def said(sentence: str) -> Said | None:
 
 
 def lowered(text: str) -> str:
-    """A sentence's beginning in lower case, unless it is a name."""
+    """Return a text with its first letter in lower case, unless the first word is an identifier."""
     first = text.split(" ", 1)[0]
     return text if any(map(str.isupper, first[1:])) or "_" in first else text[:1].lower() + text[1:]
 
@@ -211,7 +211,7 @@ _LOOSE = re.compile(
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many words, if it can be cut where a phrase ends, and never behind a preposition."""
+    """Cut a text to at most `most` words, if possible at the end of a phrase, and never after a preposition."""
     clause = _CLAUSE.split(text, maxsplit=1)[0].strip()
     words = (clause if len(clause.split()) >= 4 else text).split()
     if len(words) > most:
@@ -225,7 +225,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def main_clause(text: str) -> str:
-    """A sentence without what leads up to it: "If so, it fails" is "it fails"."""
+    """Remove the introduction of a sentence: "If it rains, the whole call fails" is "the whole call fails"."""
     rest = _SUBORDINATE.sub("", text, count=1)
     return rest if len(rest.split()) >= 4 else text
 
@@ -236,7 +236,7 @@ _FINITE = re.compile(
 
 
 def is_clause(text: str) -> bool:
-    """Whether this says something, rather than naming a thing."""
+    """Return whether a text is a clause with a finite verb, rather than a noun phrase."""
     return _FINITE.search(text) is not None
 
 
@@ -247,6 +247,6 @@ _PREPOSITION = re.compile(
 
 
 def object_of(rest: str) -> tuple[str, str]:
-    """What a verb is done to, and the remainder: "a page", "from the server"."""
+    """Split the text after a verb into its object and the remainder: "a page", "from the server"."""
     found = _PREPOSITION.search(f" {rest} ")
     return (rest, "") if found is None else (rest[: max(found.start() - 1, 0)].strip(), rest[found.start() :].strip())

@@ -1,4 +1,4 @@
-"""Questions of others about well-known repositories: JSON lines with owner/name, question, and files that answer it.
+"""Import questions about well-known repositories from JSON lines: owner/name, question, and files that answer it.
 
 {"id": "django-3", "source": "swe-qa", "repo": "django/django", "question": "...", "gold": ["db/models/query.py"]}
 """
@@ -19,12 +19,12 @@ from reflectrl.wings.autoexplore.repository import Repository
 
 
 def read_imported(path: Path) -> list[Question]:
-    """The questions of a file as they stand: `repo` is owner/name, and gold paths may lack leading folders.
+    """Read the questions of a file unchanged: `repo` is owner/name, and gold paths may lack leading folders.
 
-    `id` and `source` may be missing; then lines are numbered, and the file's name is the source.
+    If `id` or `source` is missing, the line number or the file's name is used.
 
     Raises:
-        UserError: the file cannot be read, or a line is no question; then the line is named.
+        UserError: the file cannot be read, or a line is no question. The message names the line.
     """
     defaults = {"source": path.stem.replace("_", "-")}
     return [
@@ -34,10 +34,10 @@ def read_imported(path: Path) -> list[Question]:
 
 
 def set_name(questions: Sequence[Question], path: Path) -> str:
-    """What a set is called: as the source of its questions, if that is one, else as its file.
+    """Return the name of a set: the source of its questions if they share one, else the name of its file.
 
     Raises:
-        UserError: that is the name of a split, or none that a file can have.
+        UserError: the name is the name of a split, or no valid file name.
     """
     sources = {question.source for question in questions}
     name = sources.pop() if len(sources) == 1 else path.stem.replace("_", "-")
@@ -47,7 +47,7 @@ def set_name(questions: Sequence[Question], path: Path) -> str:
 
 
 def find_repo(name: str, repos: Path) -> Path | None:
-    """The folder of a repository (owner/name): named alike, or alike with a version behind; None if none or several."""
+    """Return the folder of a repository (owner/name), by name, or name and version; None unless it is unique."""
     try:
         named = {path: plain_name(path.name) for path in sorted(repos.iterdir()) if path.is_dir()}
     except OSError as error:
@@ -60,15 +60,15 @@ def find_repo(name: str, repos: Path) -> Path | None:
 
 
 def plain_name(name: str) -> str:
-    """A name as package indexes compare them."""
+    """Normalize a name as package indexes do (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def gold_files(gold: Iterable[str], files: Sequence[str]) -> set[str]:
-    """The files that gold paths mean, where that is unambiguous.
+    """Resolve gold paths to files of the repository. Ambiguous paths are dropped.
 
-    A path may lack leading folders if one file only ends with it, and may have some that a package does not have
-    ("lib/matplotlib/axis.py" is "matplotlib/axis.py" in a wheel).
+    A path may lack leading folders if exactly one file ends with it. It may also have a leading folder that a package
+    lacks ("lib/matplotlib/axis.py" is "matplotlib/axis.py" in a wheel).
     """
     known = set(files)
     found = set()
@@ -85,14 +85,14 @@ def gold_files(gold: Iterable[str], files: Sequence[str]) -> set[str]:
 def matched(
     questions: Iterable[Question], repositories: Mapping[str, tuple[str, str, Repository]]
 ) -> tuple[list[Question], Counter[str]]:
-    """Questions whose repository and gold files are there, in terms of the library.
+    """Translate questions to the names of the library, and drop questions without a repository or gold file.
 
     Args:
-        questions: as they were read.
-        repositories: owner/name → the name in the library, its licence, and the files.
+        questions: questions from `read_imported`.
+        repositories: owner/name → name in the library, licence, and files.
 
     Returns:
-        The questions, gold paths being those of the library; and reason → how many were left out for it.
+        The questions with the library's gold paths, and reason → number of dropped questions.
     """
     found: list[Question] = []
     left_out: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def matched(
 
 
 def by_repo(questions: Iterable[Any]) -> dict[str, list[Any]]:
-    """Questions by the repository that they ask about, in their order."""
+    """Group questions by repository. The order is kept."""
     found: dict[str, list[Any]] = {}
     for question in questions:
         found.setdefault(question.repo, []).append(question)

@@ -1,4 +1,4 @@
-"""Under which licence a repository stands, by what it says itself; short names in the manner of SPDX."""
+"""Detect the licence of a repository from its own files. Names are SPDX identifiers or similar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 UNKNOWN = "unknown"
 _LONGEST = 40
-"""A longer "licence" in a package's metadata is its whole text."""
+"""Longest name of a licence. A longer "licence" in a package's metadata is the whole text."""
 _CLASSIFIER = "License :: "
 _PHRASES = (
     ("Apache-2.0", r"apache(?: software)? licen[sc]e|\bapache[- ]2"),
@@ -29,11 +29,11 @@ _RULES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _
 
 
 def licence_of(root: Path, metadata: str = "") -> str:
-    """The licence of a repository: from a package's metadata, pyproject.toml, or its licence file; else "unknown".
+    """Return the licence of a repository, from metadata, pyproject.toml, or the licence file; else "unknown".
 
     Args:
-        root: the repository.
-        metadata: the text of a package's PKG-INFO, if there is one.
+        root: folder of the repository.
+        metadata: text of the package's PKG-INFO; "" if there is none.
     """
     return _from_metadata(metadata) or _from_pyproject(root / "pyproject.toml") or _from_files(root) or UNKNOWN
 
@@ -67,7 +67,7 @@ def _from_files(root: Path) -> str:
 
 
 def _named(said: str) -> str:
-    """A short name as it stands; of a long text, what it can be told to be."""
+    """Return a short name unchanged, or the name of the licence that a long text matches."""
     said = " ".join(said.split())
     return said if 0 < len(said) <= _LONGEST and said.lower() not in ("unknown", "none") else _known(said)
 

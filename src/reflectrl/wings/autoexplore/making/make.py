@@ -1,4 +1,4 @@
-"""Filling a library: questions of the splits, and imported sets. It stays readable while new things are made."""
+"""Fill a library with questions and imported sets. The library stays readable meanwhile."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from reflectrl.wings.autoexplore.questions import Question, write_questions
 from reflectrl.wings.autoexplore.repository import Repository
 
 Writer = Callable[[str, Repository, str], tuple[list[Question], Counter[str]]]
-"""Called with a repository's name, its files and its licence; returns questions, and why drafts were refused."""
+"""Function (name, repository, licence) → questions, and reason → number of refused drafts."""
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, what) as the work goes on."""
+"""Progress callback, called with (done, total, what)."""
 
 
 def add_repositories(store: Path, found: Iterable[RepoEntry]) -> None:
-    """Add repositories to the list of a library, in the place of those of the same names."""
+    """Add repositories to the list of a library. An entry with the same name is replaced."""
     write_entries(store, {**entries(store), **{entry.name: entry for entry in found}}.values())
 
 
 def make_questions(
     store: Path, writer: Writer, seed: int, by_task: bool, commits: int, tick: Tick = lambda done, total, what: None
 ) -> Counter[str]:
-    """Write questions about every repository of the splits, in the place of those that were there.
+    """Write questions about every repository of the splits. Existing questions are replaced.
 
     Args:
-        store: the library.
-        writer: writes questions about one repository.
-        seed: for the split by task, and for the choice of commits.
-        by_task: whether questions, rather than repositories, are divided among the splits.
-        commits: so many commits of each git clone are asked about, at most, each at its parent's tree.
-        tick: told how far the work is.
+        store: folder of the library.
+        writer: writer of the questions about one repository.
+        seed: seed of the split by task and the choice of commits.
+        by_task: divide questions, rather than repositories, among the splits.
+        commits: largest number of commits of each git clone to ask about, each in its parent commit's tree.
+        tick: progress callback.
 
     Returns:
-        Reason → how many drafts were refused for it.
+        Reason → number of refused drafts.
 
     Raises:
-        UserError: there is no repository to ask about, or a split stays empty, or nothing can be written.
+        UserError: there is no repository to ask about, a split is empty, or a file cannot be written.
     """
     library = Library(store)
     own = _own(library)
@@ -76,7 +76,7 @@ def make_questions(
 
 
 def repositories(store: Path) -> Iterator[tuple[str, Repository]]:
-    """Those that a writer is asked to write questions about, by name."""
+    """Yield name and repository of each repository that questions are written about."""
     library = Library(store)
     for entry in _own(library):
         yield entry.name, library.repository(entry.name)
@@ -87,7 +87,7 @@ def _own(library: Library) -> list[RepoEntry]:
 
 
 def _is_tree(entry: RepoEntry) -> bool:
-    """Whether this is the tree of a commit, made for a question about it."""
+    """Return whether an entry is the tree of a commit, made for a question about that commit."""
     return "@" in entry.name
 
 
@@ -95,16 +95,16 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
     """Add a set of imported questions, and their repositories, to a library.
 
     Args:
-        store: the library.
-        name: of the set.
-        asked: the questions as they were read.
-        repos: owner/name → the repository that stands for it. Those that no question needs are not added.
+        store: folder of the library.
+        name: name of the set.
+        asked: questions from `read_imported`.
+        repos: owner/name → entry of the repository. Repositories that no question needs are not added.
 
     Returns:
-        Reason → how many questions were left out for it.
+        Reason → number of questions that were left out.
 
     Raises:
-        UserError: not one question can be asked.
+        UserError: no question has a repository and a gold file.
     """
     known = entries(store)
     needed = {repo: repos[repo] for repo in by_repo(asked) if repo in repos}
@@ -124,7 +124,7 @@ def import_set(store: Path, name: str, asked: Sequence[Question], repos: Mapping
 
 
 def lines(library: Library) -> Iterator[str]:
-    """One line per set and repository, with the licence, files to explore, and questions by source; then the totals."""
+    """Render a table: per set and repository the licence, number of files, and questions by source; then totals."""
     sources = sorted({question.source for split in library.splits for question in library.questions(split)})
     heading = f"{'set':12} {'repository':28} {'version':14} {'licence':18} {'files':>6}"
     yield heading + "".join(f"{source:>11}" for source in sources) + f"{'all':>8}  names file"
@@ -146,7 +146,7 @@ def lines(library: Library) -> Iterator[str]:
 
 
 def leak_share(questions: Sequence[Question]) -> float:
-    """The share of questions that name a file which answers them (`rewording.leaks`); 0 of none."""
+    """Return the share of questions that name a file of their answer (`rewording.leaks`); 0 if there are none."""
     named = sum(any(leaks(question.question, path) for path in question.gold) for question in questions)
     return named / len(questions) if questions else 0.0
 
@@ -157,14 +157,14 @@ def _counts(questions: Sequence[Question], sources: Sequence[str]) -> str:
 
 
 FEWEST = 3
-"""Repositories that can be split by repository."""
+"""Smallest number of repositories, or questions, that can be divided among the three splits."""
 
 
 def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
-    """Name → split: a tenth for validation, two tenths for test, but at least one for each.
+    """Return name → split: a tenth for validation and two tenths for test, but at least one repository for each.
 
     Raises:
-        UserError: there are fewer than three.
+        UserError: there are fewer than three repositories.
     """
     if len(names) < FEWEST:
         raise UserError(
@@ -178,10 +178,11 @@ def split_of_repositories(names: Sequence[str], seed: int) -> dict[str, str]:
 
 
 def split_by_task(questions: Sequence[Question], seed: int) -> dict[str, list[Question]]:
-    """Split → questions, 7 : 2 : 1 for training, validation and test, whatever repository they ask about.
+    """Return split → questions, 7 : 2 : 1 for training, validation and test, regardless of the repository.
 
-    So does the paper (Reflect-RL, AutoExplore). What is learnt about a repository then helps on its other questions.
-    (The split by repository is ours and tests on two tenths: one tenth of a few repositories is one or two of them.)
+    This is the paper's split (Reflect-RL, AutoExplore). A policy may then use what it learnt about a repository in
+    training. (The split by repository is ours. It tests on two tenths, since one tenth of a few repositories is only
+    one or two of them.)
 
     Raises:
         UserError: there are fewer than three questions.

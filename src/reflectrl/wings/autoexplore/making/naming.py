@@ -1,4 +1,4 @@
-"""How things in code are called in questions: by their names, by the words of their names, or by what they do."""
+"""Names of code elements in questions: the identifier, the words of the identifier, or a description."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from reflectrl.wings.autoexplore.making.rewording import reworded
 from reflectrl.wings.autoexplore.making.topics import Topic
 
 RATES = (0.0, 0.4, 0.8)
-"""Shares of the words that are replaced, as far as others are known; drawn anew for each piece of text."""
+"""Probabilities of replacing a word by a synonym. A rate is drawn for each piece of text."""
 LITERAL = 0.3
-"""How often a definition is called by its name instead of being described."""
+"""Probability of calling a definition by its identifier instead of describing it."""
 SHORTER = 0.4
-"""How often one of at least three words of a name is left out."""
+"""Probability of dropping a word of a name with at least three words."""
 _DETERMINED = re.compile(
     r"(?:a|an|the|another|some|any|all|this|that|these|those|each|every|no|its|your|our|my|his|their|how|what|whether|"
     r"which|one|two|three|both|several|many)\b",
@@ -37,30 +37,30 @@ _DETERMINED = re.compile(
 
 
 def the(thing: str) -> str:
-    """A thing with an article, unless it has one, or a word in the place of one."""
+    """Put "the" before a noun phrase, unless it begins with an article or another determiner."""
     return thing if _DETERMINED.match(thing) else f"the {thing}"
 
 
 @dataclass
 class Naming:
-    """Finds names for things. Everything that is drawn comes from `rng`."""
+    """Generator of names for code elements. All random choices use `rng`."""
 
     rng: random.Random
 
     def phrase(self, name: str) -> str:
-        """One of the entries of `phrases.toml`."""
+        """Draw a template from an entry of `phrases.toml`."""
         return self.rng.choice(phrases(name))
 
     def chance(self, share: float) -> bool:
-        """Whether something happens that does so often."""
+        """Return True with probability `share`."""
         return self.rng.random() < share
 
     def reword(self, text: str) -> str:
-        """Other words, more or less of them."""
+        """Replace words by synonyms, at a rate drawn from `RATES`."""
         return reworded(text, self.rng, self.rng.choice(RATES))
 
     def said(self, told: str, most: int) -> Said | None:
-        """What a sentence says, in other words and with at most so many; None if it is not understood."""
+        """Parse a sentence and reword it with at most `most` words; return None if it cannot be parsed."""
         what = said(told)
         if what is None:
             return None
@@ -71,7 +71,7 @@ class Naming:
         return Said(verb, rest) if rest else None
 
     def does(self, topic: Topic, most: int) -> Said | None:
-        """What code does: by its documentation, a comment, or its name."""
+        """Describe what code does, from its documentation, a comment, or its name; return None if that fails."""
         if topic.told:
             return self.said(topic.told, most)
         words = parts(topic.name)
@@ -87,7 +87,7 @@ class Naming:
         return Said("", f"{self.words_of(topic.name)} {noun}")
 
     def thing(self, kind: str, name: str, told: str, most: int = 10) -> str:
-        """A definition as a noun: called by its name, by the words of its name, or described."""
+        """Return a noun phrase for a definition: its identifier, the words of its identifier, or a description."""
         if name and self.chance(LITERAL):
             return self.rng.choice((f"the {name} {kind}", f"{name}", f"the {name.strip('_')} {kind}"))
         what = self.said(told, most) if told else None
@@ -99,7 +99,7 @@ class Naming:
         return f"the {self.words_of(name)} {kind}" if name else "the code"
 
     def words_of(self, name: str) -> str:
-        """What a name says: "get_theme" is "theme retrieval"."""
+        """Turn an identifier into words: "get_theme" is "theme retrieval"."""
         words = parts(name)
         nominal = tables()["nominals"].get(words[0]) if words else None
         words = [*words[1:], nominal] if nominal and len(words) > 1 else words
@@ -108,12 +108,12 @@ class Naming:
         return self.reword(" ".join(words))
 
     def things(self, names: Sequence[str]) -> str:
-        """One or two names, as words or as they are."""
+        """Return one or two of the names, as words or unchanged."""
         chosen = self.rng.sample(list(names), min(len(names), self.rng.choice((1, 2, 2))))
         return " and ".join(name if self.chance(0.3) else self.words_of(name) for name in chosen)
 
     def place(self, topic: Topic, share: float) -> str:
-        """Where a definition is: in which class, or in which part of the repository; "" more often than not."""
+        """Return the class or the part of the repository that holds a definition; "" most of the time."""
         if topic.owner and self.chance(share):
             return f" {self.rng.choice(('in', 'of', 'in'))} {self.thing('class', topic.owner, topic.owner_told, 8)}"
         folder = topic.path.split("/")[-2:-1]
@@ -122,7 +122,7 @@ class Naming:
         return ""
 
     def detail(self, topic: Topic) -> str | None:
-        """Something that a definition's body does, as a verb in its base form and what follows."""
+        """Describe a detail of a definition's body, as a verb in its base form and what follows; None if none."""
         ways = [detail for remark in topic.remarks if (detail := self.remark(remark))]
         if topic.calls:
             ways += [f"{self.phrase('using')} {self.things(topic.calls)}"] * 2
@@ -135,7 +135,7 @@ class Naming:
         return self.rng.choice(ways) if ways else None
 
     def remark(self, remark: str) -> str | None:
-        """A comment, as something that is done."""
+        """Turn a comment into a verb phrase; return None if it cannot be parsed."""
         what = self.said(remark, 11)
         if what is None or what.verb:
             return f"{what.verb} {what.rest}" if what else None
@@ -145,5 +145,5 @@ class Naming:
 
 
 def forms(what: Said) -> dict[str, str]:
-    """The forms of a verb that phrases ask for, and what follows it."""
+    """Return the values for the templates: the forms of the verb, and what follows it."""
     return {"base": what.verb, "third": third(what.verb), "doing": gerund(what.verb), "rest": what.rest}

@@ -1,4 +1,4 @@
-"""Repositories of a library: unpacked packages, and folders of the user's own that stay where they are."""
+"""Repositories of a library: unpacked packages, and the user's own folders, which are not copied."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from reflectrl.wings.autoexplore.repository import Repository
 
 
 class Pin(NamedTuple):
-    """A package, and which release of it.
+    """Pinned release of a package.
 
     Attributes:
-        package: its name on a package index.
-        version: "" is the newest.
-        file: name of its source distribution (or wheel, where that is far smaller); "" is whatever there is.
-        sha256: of that file; "" is what the index says.
-        split: of the library.
-        repo: owner/name of its repository, where imported questions name it.
+        package: name on a package index.
+        version: version; "" for the newest.
+        file: name of the source distribution (or of the wheel, if that is far smaller); "" to choose from the index.
+        sha256: hash of the file; "" to trust the index.
+        split: split of the library.
+        repo: owner/name of the repository, if imported questions use it; otherwise "".
     """
 
     package: str
@@ -43,7 +43,7 @@ class Pin(NamedTuple):
 
 @cache
 def pins() -> tuple[Pin, ...]:
-    """The whole table, in its order."""
+    """Return the built-in table of packages, in its order."""
     table = tomllib.loads(
         files("reflectrl.wings.autoexplore.making").joinpath("packages.toml").read_text(encoding="utf-8")
     )
@@ -55,36 +55,36 @@ def pins() -> tuple[Pin, ...]:
 
 
 def pin_of(repo: str) -> Pin:
-    """The package of a repository (owner/name): from the table, or else the newest release of its own name."""
+    """Return the package of a repository (owner/name): from the table, else the newest release of the same name."""
     known = {pin.repo: pin for pin in pins() if pin.repo}
     return known.get(repo) or Pin(repo.rpartition("/")[2], split="imported", repo=repo)
 
 
 FILES = (5, 20_000)
-"""Files to explore that a repository has at least, and at most."""
+"""Smallest and largest number of files to explore in a repository."""
 
 
 def entries(store: Path) -> dict[str, RepoEntry]:
-    """The repositories that a library holds, by name; none where there is no library."""
+    """Return name → entry of the repositories in a library; {} if there is no library."""
     return dict(Library(store).repos) if (store / REPOS).exists() else {}
 
 
 def write_entries(store: Path, found: Iterable[RepoEntry]) -> None:
-    """Write the list of repositories, sorted by name; UserError if it cannot be written."""
+    """Write the list of repositories, sorted by name; raise UserError if it cannot be written."""
     write_rows(store / REPOS, (asdict(entry) for entry in sorted(found, key=lambda entry: entry.name)))
 
 
 def unpacked(archive: Path, pin: Pin, origin: str, store: Path) -> RepoEntry:
-    """Unpack a package into the library, in the place of an older version.
+    """Unpack a package into the library. An older version is replaced.
 
     Args:
-        archive: its source distribution or wheel.
-        pin: what it is; its version is known by now.
-        origin: where it came from.
-        store: the library.
+        archive: source distribution or wheel.
+        pin: pin of the package, with its version.
+        origin: source of the package: an address.
+        store: folder of the library.
 
     Raises:
-        UserError: the archive is damaged, or it has too few files.
+        UserError: the archive is damaged, or has too few or too many files.
     """
     folder = store / "repos" / pin.package
     shutil.rmtree(folder, ignore_errors=True)
@@ -98,16 +98,16 @@ def unpacked(archive: Path, pin: Pin, origin: str, store: Path) -> RepoEntry:
 
 
 def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> RepoEntry:
-    """A folder of the user's own as a repository of the library; nothing is copied.
+    """Make an entry for a folder of the user. Nothing is copied.
 
     Args:
-        path: the folder.
-        split: which it is for.
-        taken: names that other repositories have; a number is put behind a name that is taken.
-        name: its name in the library; the folder's if not given.
+        path: folder of the repository.
+        split: split of the library.
+        taken: names of other repositories. If the name is taken, a number is appended.
+        name: name in the library; "" for the name of the folder.
 
     Raises:
-        UserError: it cannot be opened, or has too few files or too many.
+        UserError: the folder cannot be opened, or has too few or too many files.
     """
     repository = Repository.open(path)
     require_fit(repository)
@@ -122,7 +122,7 @@ def referenced(path: Path, split: str, taken: Iterable[str], name: str = "") -> 
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:
-    """A name that a file can have and that is not taken: "tool", "tool-2"."""
+    """Return a valid file name that is not taken: "tool", "tool-2"."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name).lstrip(".")
     name, names = name or "repository", set(taken)
     free = (name if number == 1 else f"{name}-{number}" for number in count(1))
@@ -130,12 +130,12 @@ def _free_name(name: str, taken: Iterable[str]) -> str:
 
 
 def require_fit(repository: Repository) -> None:
-    """Refuse a repository with too few or too many files."""
+    """Raise UserError if a repository has too few or too many files."""
     least, most = FILES
     if not least <= len(repository) <= most:
         raise UserError(f"{repository.root} has {len(repository)} files to explore; {least} to {most:,} are expected")
 
 
 def _version(root: Path) -> str:
-    """Return the commit that is checked out; "" where there is none."""
+    """Return the abbreviated commit that is checked out; "" if there is none."""
     return (head_of(root) or "")[:12]

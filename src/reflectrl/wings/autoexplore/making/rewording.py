@@ -1,4 +1,4 @@
-"""Saying the same in other words, and without giving the file's own name away."""
+"""Replace words by synonyms, and remove the name of the answer's file from a question."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PLURAL = re.compile(r"(?<![su])s$")
 
 
 def reworded(text: str, rng: random.Random, rate: float) -> str:
-    """Words replaced by others, each that has any with probability `rate`; words that say little are dropped.
+    """Replace words by synonyms with probability `rate`, and drop most filler words.
 
     Args:
-        text: prose. Identifiers (with "_", "." or capitals inside) stay as they are.
-        rng: where chance comes from.
-        rate: 0 leaves all but the dropped words.
+        text: prose. Identifiers (with "_", "." or capitals inside) are kept.
+        rng: source of randomness.
+        rate: probability per word with synonyms; 0 only drops filler words.
     """
 
     def put(found: re.Match[str]) -> str:
@@ -33,7 +33,7 @@ def reworded(text: str, rng: random.Random, rate: float) -> str:
 
 
 def other_word(word: str, rng: random.Random) -> str | None:
-    """Another word in the same form; None if there is none."""
+    """Return a synonym in the same form; None if none is known."""
     lower = word.lower()
     if others := tables()["others"].get(lower):
         return _in_case(rng.choice(others.split()).replace("_", " "), word)
@@ -66,12 +66,12 @@ def _in_case(other: str, word: str) -> str:
 
 
 def is_identifier(word: str) -> bool:
-    """Whether a word is written as names in code are."""
+    """Return whether a word looks like an identifier in code."""
     return "_" in word or "." in word or any(map(str.isdigit, word)) or any(map(str.isupper, word[1:]))
 
 
 def tidy(text: str) -> str:
-    """No repeated spaces, none before a comma, and "a" or "an" as the next word wants it."""
+    """Fix spaces, repeated words, and "a" or "an" before the next word."""
     text = re.sub(r"\s+([,.?;:])", r"\1", " ".join(text.split()))
     text = re.sub(r"\b(\w+)( \1\b)+", r"\1", text)
     return re.sub(r"\b([Aa])n? (?=(\w+))", lambda found: f"{found[1]}{'n' * _is_vowel(found[2])} ", text)
@@ -87,15 +87,15 @@ def _is_vowel(word: str) -> bool:
 
 
 def stem_of(path: str) -> str:
-    """A file's own name, without its ending."""
+    """Return the name of a file without its suffix."""
     name = path.rpartition("/")[2]
     return name.rpartition(".")[0] or name.lstrip(".")
 
 
 def leaks(question: str, path: str) -> bool:
-    """Whether a question gives the file's own name away: as a word, or all of its parts one after another.
+    """Return whether a question contains the file's name: as a word, or as its parts in sequence.
 
-    Case, and how words are joined (`_`, `-`, CamelCase or spaces), make no difference.
+    Case does not matter, nor how the parts are joined (`_`, `-`, CamelCase or spaces).
     """
     own = parts(stem_of(path))
     asked = parts(question)
@@ -107,7 +107,7 @@ def leaks(question: str, path: str) -> bool:
 
 
 def without_name(question: str, path: str, rng: random.Random) -> str | None:
-    """The question with the file's own name said in other words; None where that is not possible."""
+    """Replace the file's name in a question by synonyms; return None if that is impossible."""
     own = set(parts(stem_of(path)))
 
     def put(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which drafts of questions become tasks: those that one file answers rather than many, each only once."""
+"""Select the drafts of questions that become tasks: a single file answers the question, and no other asks the same."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from reflectrl.wings.autoexplore.texts import Text
 from reflectrl.wings.autoexplore.words import count_words, words
 
 LENGTH = (3, 60)
-"""Words of a question, at least and at most."""
+"""Smallest and largest number of words in a question."""
 CONTENT_WORDS = 2
-"""So many words that say something a question has at least, and shares with the file that answers it."""
+"""Smallest number of content words that a question shares with the file that answers it."""
 ALIKE = 0.7
-"""Share of common words (Jaccard) from which on two questions about one repository are the same."""
+"""Jaccard similarity of words from which two questions about a repository count as the same."""
 MANY = 3
-"""A question whose words all stand in more than so many other files (or a twentieth of them) fits many."""
+"""Largest number of other files (or a twentieth of all files) that hold the question's words. With more, the question
+fits many files and is refused."""
 NAMED = 0.15
-"""Of the questions from which the file's own name cannot be removed, so many are kept: people do name files."""
+"""Share of questions that are kept although the file's name cannot be removed, since users do name files."""
 
 
 class Draft(NamedTuple):
-    """A question that may become a task."""
+    """Question that may become a task."""
 
     question: str
     path: str
@@ -39,12 +40,12 @@ class Draft(NamedTuple):
 
 @dataclass
 class Judge:
-    """Judges drafts about one repository, one after another.
+    """Filter of the drafts about one repository.
 
     Attributes:
-        repository: what they ask about.
-        rng: decides which questions keep a file's name.
-        dropped: reason → how many drafts were refused for it.
+        repository: repository that the drafts ask about.
+        rng: source of randomness for the questions that keep a file's name.
+        dropped: reason → number of refused drafts.
     """
 
     repository: Repository
@@ -63,7 +64,7 @@ class Judge:
         self._by_word: defaultdict[str, list[int]] = defaultdict(list)
 
     def judged(self, draft: Draft) -> Draft | None:
-        """The draft as a task, its file's name removed, or None. Later ones must differ from what is kept."""
+        """Return the draft without its file's name, or None to refuse it. Later drafts must differ from this one."""
         question: str | None = draft.question
         if leaks(draft.question, draft.path):
             changed = without_name(draft.question, draft.path, self.rng)
@@ -79,7 +80,7 @@ class Judge:
         return draft._replace(question=question)
 
     def _fault(self, question: str, path: str) -> str:
-        """Why a question is no task, "" if it is one."""
+        """Return the reason to refuse a question; "" to accept it."""
         if not LENGTH[0] <= len(question.split()) <= LENGTH[1] or not question.isprintable():
             return "too short or too long"
         asked = frozenset(words(question))
@@ -96,14 +97,14 @@ class Judge:
 def taken_in_turn(
     drafts: Mapping[str, Iterator[Draft]], weights: Mapping[str, float], most: int, per_file: int, judge: Judge
 ) -> list[Draft]:
-    """At most `most` tasks, from all files in turn and at most `per_file` from each.
+    """Take at most `most` tasks, from all files in turn, at most `per_file` from each.
 
     Args:
-        drafts: file → drafts that it answers, read as far as need be.
-        weights: file → the chance that it uses its turn, by which documentation stands back behind code.
-        most: tasks, at most.
-        per_file: tasks that one file answers, at most.
-        judge: decides which drafts are tasks.
+        drafts: file → iterator of drafts that it answers, consumed as far as needed.
+        weights: file → probability of using its turn, which is lower for documentation than for code.
+        most: largest number of tasks.
+        per_file: largest number of tasks that a file answers.
+        judge: filter of the drafts.
     """
     kept: list[Draft] = []
     paths = sorted(drafts)
@@ -121,25 +122,25 @@ def taken_in_turn(
 PER_REPO = 300
 PER_FILE = 8
 TOPICS_PER_FILE = 40
-"""So many topics of a file are drawn, and asked about until enough questions are taken."""
+"""Largest number of topics that are drawn from a file."""
 _WEIGHTS = {"docs": 0.45, "header": 0.15}
-"""How often documentation and data files use their turn, so that most questions are about code."""
+"""Probability that a documentation or data file uses its turn. Most questions shall be about code."""
 
 
 def write_questions_about(
     name: str, repository: Repository, licence: str, seed: int = 0, per_repo: int = PER_REPO
 ) -> tuple[list[Question], Counter[str]]:
-    """Questions about a repository, the same ones for the same files and seed.
+    """Write questions about a repository. The result is deterministic for the same files and seed.
 
     Args:
-        name: the repository's name in the library.
-        repository: its files.
-        licence: kept with each question.
-        seed: for everything that is drawn.
-        per_repo: at most so many.
+        name: name of the repository in the library.
+        repository: files to ask about.
+        licence: licence, which is stored with each question.
+        seed: seed of all random choices.
+        per_repo: largest number of questions.
 
     Returns:
-        The questions, sorted by path of the answer; and reason → how many drafts were refused for it.
+        The questions, sorted by path of the answer, and reason → number of refused drafts.
     """
     rng = random.Random(named_seed("autoexplore-questions", seed, name))
     judge = Judge(repository, rng)
@@ -158,7 +159,7 @@ def write_questions_about(
 
 
 def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]:
-    """Drafts as questions, numbered in the order of the files that answer them."""
+    """Turn drafts into questions, numbered in the order of the files that answer them."""
     ordered = sorted(drafts, key=lambda draft: (draft.path, draft.question))
     return [
         Question(f"{name}-{number}", name, draft.question, (draft.path,), draft.source, licence)
@@ -167,7 +168,7 @@ def as_questions(name: str, drafts: list[Draft], licence: str) -> list[Question]
 
 
 def _drawn(repository: Repository, rng: random.Random) -> dict[str, list[Topic]]:
-    """Some topics of every file in an order of chance, without what several files say in the same words."""
+    """Draw topics of every file in random order, without topics whose text occurs in several files."""
     found = {
         path: topics(path, text.text) if isinstance(text := repository.read(path), Text) else [] for path in repository
     }

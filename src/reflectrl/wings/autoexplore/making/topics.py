@@ -1,4 +1,4 @@
-"""What can be asked about a file: its definitions, comments, sections and keys, with what is told about them."""
+"""Topics for questions about a file: definitions, comments, sections and keys, with their documentation."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from reflectrl.wings.autoexplore.outline import Definition, about, outline
 DOCS = ("md", "markdown", "mdx", "rst", "rest", "txt")
 DATA = ("csv", "tsv", "json", "jsonl", "ndjson", "toml", "yaml", "yml", "ini", "cfg", "conf", "properties")
 LONGEST_BODY = 80
-"""Lines of a definition that are looked at for details."""
+"""Number of lines of a definition that are searched for details."""
 
 _UNASKED = re.compile(
     r"(?:licen[sc]e|copying|notice|authors|contributors|requirements|constraints|py\.typed)", re.IGNORECASE
 )
-"""Files that nobody asks about."""
+"""Names of files without topics."""
 Source = Literal["docstring", "comment", "name", "docs", "header"]
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Something that a file says, to be asked about.
+    """Topic of a question: a statement or element of a file.
 
     Attributes:
-        path: the file.
-        source: what it was found in.
+        path: path of the file.
+        source: part of the file in which the topic was found.
         kind: "class", "function", "method", "constant", "module", "section" or "keys".
-        name: as written; "" of a module.
-        told: the sentence that documentation (or a comment) says about it; "" if there is none.
-        owner: name of the class or section that it is in; "" at the top level.
-        owner_told: what is told about that.
-        remarks: comments in its body.
-        calls: names that its body calls.
-        raises: names of the exceptions that it raises.
-        takes: names of its parameters; of "keys", the keys or columns.
-        bases: of a class, names of those that it is derived from.
+        name: name as written; "" for a module.
+        told: sentence of the documentation or a comment about it; "" if there is none.
+        owner: name of the enclosing class or section; "" at the top level.
+        owner_told: sentence of the documentation about the owner.
+        remarks: comments in the body.
+        calls: names that the body calls.
+        raises: names of raised exceptions.
+        takes: names of parameters; for "keys", the keys or columns.
+        bases: names of the base classes of a class.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Topic:
 
 
 def topics(path: str, text: str) -> list[Topic]:
-    """Everything that can be asked about a file, in the order of its lines; [] where nothing is understood."""
+    """Return all topics of a file, in the order of its lines; [] if the file cannot be parsed."""
     if _UNASKED.match(path.rpartition("/")[2]):
         return []
     suffix = path.rpartition(".")[2].lower()
@@ -71,7 +71,7 @@ def topics(path: str, text: str) -> list[Topic]:
 # ---- code ------------------------------------------------------------------------------------------------------------
 
 _USUAL_NAMES = ("main", "setUp", "run")
-"""Nearly every file has these, as it has `__repr__` and `x`."""
+"""Names of definitions that are too common to ask about."""
 _DERIVED = re.compile(r"class\s+\w+\s*\(([^()]*)\)|class\s+\w+\s*(?:extends|implements|:)\s*([\w.,: ]+)")
 _CALL = re.compile(r"(?<![\w@])(?:\w+\.)*(\w{4,})\(")
 _RAISE = re.compile(r"\b(?:raise|throw new|throw)\s+(?:\w+\.)*(\w+)")
@@ -125,7 +125,7 @@ def _definition(path: str, each: Definition, owner: Definition | None, body: Seq
 
 
 def _remarks(path: str, body: Sequence[str]) -> Iterator[str]:
-    """First sentences of the comments that stand on lines of their own and are prose."""
+    """Yield the first sentences of comments that are prose and stand on their own lines."""
     comments = comments_of(path)
     block: list[str] = []
     for line in [*map(str.strip, body), ""]:
@@ -166,13 +166,13 @@ def _of_docs(path: str, text: str) -> Iterator[Topic]:
 
 
 def _says_something(told: str) -> bool:
-    """Whether this is prose of some length, rather than a table, a list or code."""
+    """Return whether a text is prose of some length, rather than a table, a list or code."""
     letters = sum(character.isalpha() or character == " " for character in told)
     return len(told.split()) >= 5 and letters >= 0.9 * len(told) and not _NO_PROSE.search(told)
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """First sentences of paragraphs of prose, which begin at the margin."""
+    """Yield the first sentences of paragraphs of prose that begin without indentation."""
     for paragraph in re.split(r"\n\s*\n", text):
         told = " ".join(paragraph.split())
         if paragraph[:1].isupper() and paragraph[:1].isalpha() and len(told) > 60:
