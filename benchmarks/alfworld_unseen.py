@@ -26,7 +26,7 @@ def split_by_scene(store: Path, ending: str) -> dict[str, dict[str, str]]:
         lines = open_shelf(store, split).lines()
         unseen = {game_id: line for game_id, line in lines.items() if scene_of(game_id).endswith(ending)}
         games[split] = {game_id: line for game_id, line in lines.items() if game_id not in unseen}
-        if split != "valid_seen":  # no game of the test may be seen before it
+        if split != "valid_seen":  # the test split's own games stay out of the new split
             games["valid_unseen"] |= unseen
     return games
 

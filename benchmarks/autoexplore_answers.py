@@ -116,6 +116,7 @@ class Run:
         finder = self.env.finder_of(episode.task)
         rest = finder.ranked(printable(asked.question), "", View(finder.repository))
         order = [path for path, _ in ranking(strides[-1], rest)]
+        # Files that the player's search does not rank come last.
         order += [path for path in _searched(self.library, asked.repo, "both", asked.question) if path not in rest]
         tokens = sum(count_tokens(stride.output) for stride in strides)
         return Answer(asked, arm, sampling, seed, *judged(order, asked.gold), episode.success, len(strides), tokens)

@@ -1,5 +1,4 @@
-"""Share of questions for which AutoExplore's players find the right file, beside search and chance on the same
-questions.
+"""Share of questions with the right file found: AutoExplore's players beside search and chance on the same questions.
 
     python -m benchmarks.autoexplore_quality RUN ... [--library DIR] [--json]
 

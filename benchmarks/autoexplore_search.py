@@ -1,5 +1,4 @@
-"""Share of questions for which AutoExplore's search baselines find the right file: BM25 over whole files, names, or
-both.
+"""Success of AutoExplore's search baselines in finding the right file: BM25 over whole files, names, or both.
 
     python -m benchmarks.autoexplore_search swe_qa.jsonl swe_smith.jsonl --repos DIR
     python -m benchmarks.autoexplore_search test swe-qa --library            (or --library DIR)

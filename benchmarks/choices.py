@@ -1,5 +1,4 @@
-"""Choice scoring: one forward pass per action, beside enumeration and beside action texts as branches of a shared
-prompt.
+"""Choice scoring: one forward pass per action, beside enumeration and action texts as branches of a shared prompt.
 
     python -m benchmarks.choices --sizes 4x256 gpt2-small
 

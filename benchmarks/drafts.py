@@ -2,8 +2,9 @@
 
     python -m benchmarks.drafts runs/taxi --arm reflect-rl --episodes 32 --batches 1 16
 
-Choices are greedy, reflections are sampled at the given temperature, and caches are off, so every reflection is
-generated. Both sides must play the same episodes. `per pass` is the number of reflection tokens per forward pass.
+Choices are greedy, reflections are sampled at the given temperature, and cached results are not used, so every
+reflection is generated. Both sides must play the same episodes. `per pass` is the number of reflection tokens per
+forward pass.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def measure(settings: Settings) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as place:
         models = Path(settings.models) if settings.models else Path(place) / "models"
         for part in parts(settings, models):
-            needed = part.name == "models"  # by all other parts
+            needed = part.name == "models"  # other parts load them
             if settings.only and not needed and not part.name.startswith(settings.only):
                 continue
             if (left := end - time.perf_counter()) < 5:

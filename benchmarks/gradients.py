@@ -113,6 +113,7 @@ def compare(estimates_BD: Tensor, truth: Exact) -> Comparison:
     """Compare an estimator's batches with the exact gradient. The module's docstring explains the figures."""
     mean_D, exact_D = estimates_BD.mean(0), truth.gradient_D
     trace = float(estimates_BD.var(0).sum())
+    # The squared norm of the mean contains the mean's own noise, trace / B. Without it, the estimate is unbiased.
     signal = max(1e-30, float(mean_D.square().sum()) - trace / len(estimates_BD))
     along = float(mean_D @ exact_D) / float(exact_D.norm())
     norm = sqrt(signal) * truth.length / float(exact_D.norm())

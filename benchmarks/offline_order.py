@@ -2,10 +2,10 @@
 
     python -m benchmarks.offline_order RUN [--against offline-nll] [--split test] [--stage full] [--arms ARM ...]
 
-Both arms played the same tasks with the same seeds, so tasks that are hard for both do not blur the difference. Two 95
-% intervals are shown beside the mean. Student's t over the seeds' differences generalises to new trainings, and is wide
-with few seeds. A two-stage bootstrap (seeds, then tasks) is too narrow with few seeds. An order is safe if the first
-interval excludes 0, and doubtful if the second includes 0.
+Both arms played the same tasks with the same seeds, so tasks that are hard for both do not blur the difference. Two
+intervals of 95 % are shown beside the mean. Student's t over the seeds' differences generalises to new trainings, and
+is wide with few seeds. A two-stage bootstrap (seeds, then tasks) is too narrow with few seeds. An order is safe if the
+first interval excludes 0, and doubtful if the second includes 0.
 """
 
 from __future__ import annotations

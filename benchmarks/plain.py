@@ -98,8 +98,8 @@ class PlainPair:
 
     @torch.inference_mode()
     def reflect(self, observations: Sequence[Observation], lengths: Sequence[int]) -> list[str]:
-        """Sample a reflection for each observation at temperature 1. Reflection i has `lengths[i]` tokens; end-of-text
-        is off.
+        """Sample a reflection per observation at temperature 1. Reflection i has `lengths[i]` tokens and no
+        end-of-text.
 
         As always with `generate`, complete rows stay in the batch until the longest row is complete.
         """

@@ -238,6 +238,7 @@ class Cell:
             for index in range(rehearsed, tick):
                 self.engine.rehearse(playing, self.steps(index))
             rehearsed = tick + 1
+            # Fill the caches that the timed tick finds. A single written token is enough for the prompts to be read.
             self.engine.tick(playing, self.steps(tick - 1), limit=1)
             total += measure(lambda playing=playing, steps=steps: self.engine.tick(playing, steps))
         return total

@@ -127,6 +127,7 @@ class Stopwatch:
             self.whole[name] += taken
             self.seconds[name] += taken - self._inner.pop()
             if self._inner:
+                # The part around this one must not count the same time.
                 self._inner[-1] += taken
 
     def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda found: found) -> None:

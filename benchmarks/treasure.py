@@ -24,8 +24,7 @@ ROOMS, HORIZON, SLIP = 5, 4, 0.2
 
 
 class Treasure(TextEnv):
-    """Five rooms in a row: dig where the treasure is. A step fails one time in five, and digging elsewhere costs
-    reward.
+    """Five rooms in a row: dig where the treasure is. A step fails one time in five; a wrong dig costs reward.
 
     All tasks begin in the middle. In training tasks the treasure is there, next door, or at the end of the row.
     """

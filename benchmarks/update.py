@@ -71,6 +71,7 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
             tokens[name_of] = side()
 
         lm.model.zero_grad(set_to_none=True)
+        # One run gives peak, seconds and FLOPs, since a heavy plain update is not run again.
         peaks[name_of] = growth(lambda work=work, key=name_of: seconds.__setitem__(key, counted(work)))
         seconds[name_of], flops[name_of] = seconds[name_of]
         gradients[name_of] = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])

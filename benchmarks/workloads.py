@@ -124,8 +124,7 @@ def bench_model(
     adapter: str | None = None,
     **settings: Any,
 ) -> LanguageModel:
-    """Make a model with random weights in evaluation mode, loaded like every model: float32, with the attention of
-    CPUs.
+    """Make a model with random weights in evaluation mode, loaded as usual: float32, with the attention of CPUs.
 
     Args:
         size: "tiny", "4x256", "gpt2-small" or "gpt2-xl"; or a pretrained model, by folder or short name. A pretrained
