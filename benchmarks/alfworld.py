@@ -2,12 +2,12 @@
 
     python -m benchmarks.alfworld --games DIR
 
-DIR holds the official files (folders or archives), or it is a store that `reflectrl data alfworld` made; without it
-games are generated. A store does not keep what the reference engine reads: `--source` names the official files then.
-Without the extra `alfworld`, or without those files, the reference's rows are left out. `--json` needs no torch.
+DIR holds the official files (folders or archives), or is a store that `reflectrl data alfworld` made. Without --games,
+games are generated. A store lacks the files that the reference engine reads; `--source` names the official files in
+that case. Without the extra `alfworld`, or without those files, the rows of the reference are left out. `--json` needs
+no torch.
 
-Seconds are those of the processor: both engines compute in one thread and wait for nothing, so what else a machine does
-matters less.
+Times are CPU seconds. Both engines compute in one thread and never wait, so other load on the machine matters less.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:  # brings torch
     from .settings import Settings
 
 STEPS = 50
-"""Commands of a walk in the native engine; the environments whose memory is measured have taken as many."""
+"""Commands per walk in the native engine. Memory is measured after STEPS - 1 commands per environment."""
 PAGE = 4096
-"""Bytes of the unit in which Linux counts a process's memory."""
+"""Page size in bytes: Linux reports a process's memory in pages."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured."""
+    """Options of the benchmark."""
 
     games: Path | None = field(default=None, metadata={"help": "official files, or a store (default: generated games)"})
     source: Path | None = field(default=None, metadata={"help": "official files, if --games is a store"})
@@ -65,25 +65,25 @@ class Asked:
 
 @dataclass(frozen=True)
 class Sample:
-    """The games: a store, its largest split, and (problem, trajectory) of the games whose files are at hand, by id."""
+    """Games to measure: a store, its largest split, and the files at hand as game id → (problem, trajectory)."""
 
     store: Path
     split: str
     files: dict[str, tuple[str, dict[str, Any]]]
 
     def games(self, limit: int) -> list[Game]:
-        """So many games, spread evenly."""
+        """Return at most `limit` games, spread evenly over the split."""
         shelf = open_shelf(self.store, self.split)
         return [shelf.game(entry.id) for entry in _spread(shelf.entries, limit)]
 
 
 def rows(settings: Settings) -> list[Row]:
-    """The rows of `reflectrl bench alfworld`, on generated games."""
+    """Return the rows of `reflectrl bench alfworld`, on generated games."""
     return measured(Asked(limit=60, environments=200, reference=2, repetitions=settings.repetitions))
 
 
 def measured(asked: Asked) -> list[Row]:
-    """One row per measurement."""
+    """Return one row per measurement."""
     with tempfile.TemporaryDirectory() as folder:
         sample = _sample(asked, Path(folder))
         games = sample.games(asked.limit)
@@ -97,7 +97,7 @@ def measured(asked: Asked) -> list[Row]:
 
 
 def _row(what: str, games: int, values: list[float]) -> Row:
-    """Median, and the value that one in twenty is above or (for a speed) below."""
+    """Return the median and the worst 5 %: the slowest times, or the lowest speeds."""
     ordered = sorted(values, reverse=what.startswith("steps/s"))
     return {
         "what": what,
@@ -111,7 +111,7 @@ def _row(what: str, games: int, values: list[float]) -> Row:
 
 
 def _sample(asked: Asked, folder: Path) -> Sample:
-    """The store that was named, or one made of the official files or of generated games."""
+    """Return the store that was named, or make one from the official files or from generated games."""
     store = asked.games if asked.games and splits_in(asked.games) else None
     source = asked.source or (None if store else asked.games)
     count = max(asked.limit, asked.environments)
@@ -127,7 +127,7 @@ def _sample(asked: Asked, folder: Path) -> Sample:
 
 
 def _spread(items: Sequence[Any], limit: int) -> list[Any]:
-    """So many of them, spread evenly."""
+    """Pick at most `limit` items, spread evenly."""
     count = min(limit, len(items))
     return [items[i * len(items) // count] for i in range(count)]
 
@@ -165,7 +165,7 @@ def _native_speed(games: Sequence[Game]) -> float:
 
 
 def _env_speed(sample: Sample, games: Sequence[Game]) -> float:
-    """Steps of whole environments, with their text, rewards and gymnasium's bookkeeping; resets apart."""
+    """Return steps per second of whole environments (text, rewards, gymnasium's bookkeeping). Resets are not timed."""
     env, rng = AlfworldEnv(str(sample.store)), random.Random(0)
     tasks = {task.payload["game"]: task for task in env.tasks(sample.split)}
     steps, seconds = 0, 0.0
@@ -181,7 +181,7 @@ def _env_speed(sample: Sample, games: Sequence[Game]) -> float:
 
 
 def _resets(sample: Sample, games: Sequence[Game], repetitions: int) -> list[float]:
-    """Milliseconds of `reset` of games that are not in memory: decoding, the house, the first text and commands."""
+    """Return the milliseconds of each `reset` of a game not in memory: decoding, house, first text and commands."""
     env = AlfworldEnv(str(sample.store))
     tasks = {task.payload["game"]: task for task in env.tasks(sample.split)}
     taken = []
@@ -199,7 +199,7 @@ def _milliseconds(function: Callable[[], Any]) -> float:
 
 
 def _memory(sample: Sample, count: int) -> Row:
-    """What a fresh process grows by when it makes so many environments and plays them: by then all are alive."""
+    """Measure the growth of a fresh process that makes and plays `count` environments, all alive to the end."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         different, grown = pool.apply(_growth, (str(sample.store), sample.split, count))
     return {"what": f"{count:,} environments, MiB", "games": different, "median": grown / 2**20}
@@ -220,7 +220,7 @@ def _growth(store: str, split: str, count: int) -> tuple[int, int]:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not tell."""
+    """Return this process's resident memory in bytes; 0 if the system does not report it."""
     status = Path("/proc/self/statm")
     return int(status.read_text(encoding="ascii").split()[1]) * PAGE if status.exists() else 0
 
@@ -245,7 +245,7 @@ def _compiled(game_id: str, problem: str, trajectory: dict[str, Any]) -> str:
 
 
 def _beside_reference(sample: Sample, games: Sequence[Game], asked: Asked) -> Iterator[Row]:
-    """Speeds on the same games and the same commands, game by game, and their ratio."""
+    """Yield the speeds of both engines on the same games and commands, and their ratio by game."""
     resets, slow, fast = [], [], []
     for game in games:
         commands = _drawn(game, asked.walk)

@@ -1,8 +1,8 @@
-"""The reference engine of ALFWorld, several times as fast, computing what it computes.
+"""A faster version of ALFWorld's reference engine, with the same results.
 
-Pure functions remember what they returned (parses of PDDL and of grammars, a game's translation), copies are no deeper
-than what is written to, and the second translation is left out that only its planner reads. Nothing that a player sees
-is computed otherwise; `python -m benchmarks.alfworld_sweep --stock` is the same sweep without all this.
+Pure functions are cached (parses of PDDL and of grammars, the translation of a game). Copies are only as deep as what
+is changed afterwards. The second translation is left out, since only the planner reads it. Nothing that a player sees
+changes; `python -m benchmarks.alfworld_sweep --stock` runs the same sweep without these changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def make_faster() -> None:
-    """Change TextWorld in this process; once is enough."""
+    """Patch TextWorld in this process. Call it once."""
     from textworld.envs.pddl import logic, textgen
 
     _translate_once(logic.fast_downward)
@@ -21,7 +21,7 @@ def make_faster() -> None:
 
 
 def _translate_once(fast_downward: Any) -> None:
-    """One translation of a game instead of four: both are asked for twice, and one is there for the planner alone."""
+    """Translate each game once, not four times. Both translations are asked for twice; only the planner reads one."""
     translate, load_lib = lru_cache(maxsize=1)(fast_downward.pddl2sas), fast_downward.load_lib
 
     def pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:
@@ -36,7 +36,7 @@ def _translate_once(fast_downward: Any) -> None:
 
 
 def _parse_once(logic: Any, textgen: Any) -> None:
-    """Rules, conditions and templates are few, and a grammar is that of the game before but for the task."""
+    """Cache parses: rules, conditions and templates are few, and grammars of successive games differ by the task."""
     parse = lru_cache(maxsize=None)(textgen._parse_and_convert)
     textgen._parse_and_convert = lambda text, rule_name, trace=False: _fresh(parse(text, rule_name=rule_name))
     textgen.Rule.parse_conjunctive_query = lru_cache(maxsize=None)(textgen.Rule.parse_conjunctive_query)
@@ -44,12 +44,12 @@ def _parse_once(logic: Any, textgen: Any) -> None:
 
 
 def _copy_less(textgen: Any) -> None:
-    """Symbols are given contexts, and dictionaries new keys; what these hold is only ever read."""
+    """Copy only what is changed. Symbols get contexts and dictionaries get new keys, but their values are only read."""
     textgen.deepcopy = _fresh
 
 
 def _fresh(value: Any) -> Any:
-    """A copy of a dictionary, of a list of symbols, or of a symbol with those inside it."""
+    """Copy a dictionary, a list of symbols, or a symbol with the symbols inside it."""
     if isinstance(value, dict):
         return dict(value)
     if isinstance(value, list):

@@ -1,10 +1,10 @@
-"""Where things are likely to be: counts the places of things in the training games, for the searching expert.
+"""Count where things lie in the training games, to tell the searching expert where to look first.
 
     python -m benchmarks.alfworld_places STORE src/reflectrl/wings/alfworld/likely_places.json
 
-STORE is what `reflectrl data alfworld` made of ALFWorld's official games. For every kind of thing, the kinds of
-receptacles that hold one are sorted by the share of them that does, divided by the commands that a look takes (two
-where there is a door). A receptacle counts for a kind only in games where something of that kind lies somewhere.
+STORE is what `reflectrl data alfworld` made from ALFWorld's official games. For every kind of thing, the kinds of
+receptacles are sorted by a score: the share of these receptacles that hold such a thing, divided by the commands that a
+look takes (two if there is a door). A receptacle counts only in games that have a thing of this kind somewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reflectrl.wings.alfworld.library import open_shelf
 
 
 def likely_places(games: Iterable[Game]) -> dict[str, list[str]]:
-    """Kind of thing → kinds of receptacles, the most promising first."""
+    """Return, for each kind of thing, the kinds of receptacles with the most promising first."""
     hits: Counter[tuple[str, str]] = Counter()
     chances: Counter[tuple[str, str]] = Counter()
     doors: Counter[str] = Counter()

@@ -1,11 +1,11 @@
-"""What the reference said in a finished sweep, against the native engine as it is now, without the reference.
+"""Compare what the reference engine said in a finished sweep with the current native engine, without the reference.
 
     python -m benchmarks.alfworld_recheck DIR sweep.jsonl
 
-`alfworld_sweep` keeps a digest of everything that the reference said of a game. Here the same walks are made by the
-native engine alone (seconds per hundred games), and its digests compared. Another digest means that the engine says
-something else, or that a player or planner has been changed so that it walks otherwise; such games leave the file (what
-it was is kept as FILE.before), and the next sweep compares them anew.
+`alfworld_sweep` keeps a digest of everything that the reference said in a game. This program makes the same walks in
+the native engine alone (seconds per hundred games) and compares digests. A digest differs if the engine says something
+else, or if a player or planner has changed and walks differently. Such games are removed from the file, so that the
+next sweep compares them again. The old file is kept as FILE.before.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .alfworld_sweep import Pair, compiled, games, results, walked
 
 
 class NativeReference:
-    """The native engine in the reference's place."""
+    """The native engine, used in place of the reference."""
 
     def __init__(self, game: Game) -> None:
         self._game, self._house = game, House(game)
 
     def introduction(self, wording: str) -> str:
-        """Begin anew."""
+        """Start the game again and return the introduction."""
         self._house = House(self._game)
         return self._house.introduction(wording)
 
@@ -39,7 +39,7 @@ class NativeReference:
 
 
 def compared(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
-    """(game, whether the native engine says what its line's digest stands for) of the lines' games in a folder."""
+    """Yield (game, equal) for the lines' games in a folder; equal if the native engine gives the same digest."""
     digests = {line["game"]: line["digest"] for line in lines}
     for files in games(source):
         if files.place in digests:
@@ -49,7 +49,7 @@ def compared(source: Path, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[st
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Compare; 1 if games have to be walked with the reference again."""
+    """Compare. Return 1 if some games must be walked with the reference again."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("source", type=Path, metavar="DIR", help="folder of the official files, or an archive")
     parser.add_argument("sweep", type=Path, metavar="FILE", help="results of alfworld_sweep")

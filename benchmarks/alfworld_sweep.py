@@ -1,15 +1,15 @@
-"""Every ALFWorld game in both engines, command by command: the native one, and the reference (TextWorld).
+"""Compare both ALFWorld engines on every game, command by command: the native one and the reference (TextWorld).
 
     python -m benchmarks.alfworld_sweep DIR --out sweep.jsonl
 
-DIR holds the official files (folders or archives). Each game is walked twice. The first walk is random, with doors,
-takes and treatments more often than their share of the commands; from wherever that led, a shortest plan is followed to
-the win, and some more random commands after it. The second is that of the searching expert. One command in twenty is
-illegal. After every command both engines must have said the same, list the same commands in the same order, and agree
+DIR holds the official files (folders or archives). Each game is walked twice. The first walk begins at random, with
+doors, takes and treatments more often than their share of the commands. From there it follows a shortest plan to the
+win, and ends with a few more random commands. The second walk is the searching expert's. One command in twenty is
+illegal. After every command, both engines must have said the same, list the same commands in the same order, and agree
 on whether the game is won.
 
-Every game's result is a line of FILE as soon as it is known; games that are there are skipped, so an interrupted sweep
-goes on where it was (games that failed are tried again). Needs the extra `alfworld`; no torch.
+Each game's result is written to FILE at once, as a line. Games already in FILE are skipped, so an interrupted sweep can
+be continued; failed games are tried again. Needs the extra `alfworld`, but no torch.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from reflectrl.wings.alfworld.sources import PROBLEM, TRAJECTORY, open_sources
 from .alfworld_faster import make_faster
 
 BEFORE, AFTER = 16, 6
-"""Random commands before the plan, and after the win."""
+"""Number of random commands before the plan, and after the win."""
 LONGEST = 60
-"""Commands of the searching expert at most."""
+"""Largest number of commands of the searching expert."""
 ILLEGAL = 0.05
 WEIGHTS = {
     "go": 6,
@@ -60,15 +60,15 @@ WEIGHTS = {
     "slice": 20,
     "help": 0.5,
 }
-"""How often a random walk picks a verb among those that are possible; verbs not named here weigh 1."""
+"""Weights by which a random walk draws a verb among the possible ones; 1 for verbs that are not listed."""
 USEFUL = ("knife", "microwave", "fridge", "sinkbasin", "lamp")
-"""Half of the time it picks a command that concerns one of these, where there is one: they lead to rarer commands."""
+"""Words of useful commands. Half of the time a walk picks a command with one of them, since they lead to rarer ones."""
 PER_PROCESS = 200
-"""Games of a worker process before another takes its place: the reference keeps something of every game."""
+"""Games per worker process. Then a new process takes over, since the reference keeps some memory of every game."""
 
 
 class Files(NamedTuple):
-    """A game's official files: "SPLIT/TASK/TRIAL", the problem, the trajectory (JSON), and which reference is meant."""
+    """Official files of a game: "SPLIT/TASK/TRIAL", problem, trajectory (JSON); stock: use the reference unchanged."""
 
     place: str
     problem: str
@@ -77,7 +77,7 @@ class Files(NamedTuple):
 
 
 class DifferenceError(Exception):
-    """The engines differ: what in, and what each says."""
+    """A difference between the engines. Arguments: what differs, the native engine's value, the reference's value."""
 
 
 # ---- one game --------------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ class Pair:
 
     Attributes:
         steps, listed, verbs: commands carried out, admissible commands compared, commands by verb.
-        won: whether the game has been won since it began.
-        digest: of everything that the reference said, for comparing two references.
+        won: True if the game has been won since it began.
+        digest: hash of everything that the reference said, to compare two references.
     """
 
     def __init__(self, game: Game, reference: Any) -> None:
@@ -98,7 +98,7 @@ class Pair:
         self.digest = hashlib.sha256()
 
     def begin(self) -> str:
-        """Start the game anew; returns the introduction."""
+        """Start the game again and return the introduction."""
         self.native, self.won = House(self.game), False
         words = self.game.description
         said = self._same("introduction", self.native.introduction(words), self.reference.introduction(words))
@@ -106,10 +106,10 @@ class Pair:
         return said
 
     def do(self, command: str) -> str:
-        """Carry out a command on both sides; returns what they say.
+        """Carry out a command in both engines and return what they say.
 
         Raises:
-            DifferenceError: they differ.
+            DifferenceError: if they differ.
         """
         self.steps += 1
         self.verbs[command.split()[0] if command in self.native.commands() else "(illegal)"] += 1
@@ -130,19 +130,19 @@ class Pair:
 
 
 def compare(files: Files) -> dict[str, Any]:
-    """Walk a game in both engines; returns its line of the results."""
+    """Walk a game in both engines and return its line of the results."""
     _set_up(files.stock)
     game = compiled(files)
     return walked(files.place, Pair(game, ReferenceHouse(files.problem, game)))
 
 
 def compiled(files: Files) -> Game:
-    """The game in the native engine's form."""
+    """Compile a game for the native engine."""
     return compile_game("/".join(files.place.split("/")[1:]), files.problem, json.loads(files.trajectory))
 
 
 def walked(place: str, pair: Pair) -> dict[str, Any]:
-    """Walk a game twice; returns its line of the results."""
+    """Walk a game twice and return its line of the results."""
     game = pair.game
     rng = random.Random(named_seed("alfworld-sweep", game.id))
     begun, differences, wins = time.perf_counter(), [], 0
@@ -168,7 +168,7 @@ def _set_up(stock: bool) -> None:
 
 
 def random_walk(pair: Pair, rng: random.Random) -> None:
-    """Random commands, then the shortest plan to the win, then some more random ones."""
+    """Play random commands, then the shortest plan to the win, then some more random commands."""
     pair.begin()
     for _ in range(BEFORE):
         pair.do(_drawn(pair.native, rng))
@@ -193,7 +193,7 @@ def _searching_walk(pair: Pair, rng: random.Random) -> None:
 
 
 def _drawn(house: House, rng: random.Random) -> str:
-    """A random command: first the verb, then one of its commands."""
+    """Draw a random command: first the verb, then one of its commands."""
     if rng.random() < ILLEGAL:
         return _illegal(house, rng)
     by_verb: dict[str, list[str]] = {}
@@ -211,7 +211,7 @@ def _is_useful(house: House, command: str) -> bool:
 
 
 def _illegal(house: House, rng: random.Random) -> str:
-    """A command that is seldom legal: nonsense, a slip, or something that is possible elsewhere or otherwise."""
+    """Make a command that is rarely legal: nonsense, a typing error, or something that is possible in another state."""
     thing, receptacle = rng.choice(house.game.things).name, rng.choice(house.game.receptacles).name
     legal = rng.choice(house.admissible())
     slips = ["", "dance", "go to", legal.upper(), f"{legal} now", f" {legal} ", legal.replace(" ", "  ")]
@@ -225,7 +225,7 @@ def _illegal(house: House, rng: random.Random) -> str:
 
 
 def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bool = False) -> Iterator[dict[str, Any]]:
-    """Compare the games that `out` does not have yet; each result is written before it is yielded."""
+    """Compare the games that `out` does not have yet. Each result is written before it is yielded."""
     have = {line["game"] for line in results(out) if line["walks"]}
     with out.open("a", encoding="utf-8") as file, multiprocessing.get_context("spawn").Pool(
         processes, _ignore_interrupts, maxtasksperchild=PER_PROCESS
@@ -239,7 +239,7 @@ def sweep(source: Path, out: Path, processes: int = 1, every: int = 1, stock: bo
 
 
 def games(source: Path, every: int = 1, have: Collection[str] = (), stock: bool = False) -> Iterator[Files]:
-    """Every Nth game of a folder or archive, but those that are in `have`."""
+    """Yield every Nth game of a folder or archive, without those in `have`."""
     with open_sources([source]) as (found, _):
         for place in sorted(found, key=lambda place: (place.split == "train", place))[::every]:
             name = "/".join(place)
@@ -262,7 +262,7 @@ def _compare_safely(files: Files) -> dict[str, Any]:
 
 
 def results(out: Path) -> list[dict[str, Any]]:
-    """The results in a file, the last of each game; a line that was cut off is no result."""
+    """Return the results in a file, the last one of each game. Incomplete lines are skipped."""
     found: dict[str, dict[str, Any]] = {}
     for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else ():
         try:
@@ -274,7 +274,7 @@ def results(out: Path) -> list[dict[str, Any]]:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
-    """A table by task type, and how often each verb was carried out."""
+    """Return a table by task type, and the number of times that each verb was carried out."""
     columns = ("games", "walks", "wins", "steps", "commands", "seconds", "differences")
     text = f"{'type':32}" + "".join(f"{name:>12}" for name in columns) + "\n"
     for kind in [*TYPES, "", "all"]:
@@ -288,7 +288,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the sweep; 1 if there are differences, 130 if it was interrupted."""
+    """Run the sweep. Return 1 if there are differences, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("source", type=Path, metavar="DIR", help="folder of the official files, or an archive")
     parser.add_argument("--processes", type=int, default=1, help="worker processes")

@@ -1,10 +1,11 @@
-"""What the reference engine of ALFWorld says in generated games, written down for tests that run without it.
+"""Record what ALFWorld's reference engine says in generated games, for tests that run without it.
 
     python -m benchmarks.alfworld_transcripts tests/wings/alfworld/transcripts.jsonl.gz
 
-Two games of each task type, two walks in each: random commands, illegal ones among them, then a shortest plan to the
-win, and some more. Each line of the file is a game: its files, and of every command what the unchanged reference said,
-which commands it then listed, and whether the game was won. Needs the extra `alfworld`; no torch.
+There are two games of each task type and two walks in each: random commands, some of them illegal, then a shortest plan
+to the win, then a few more. Each line of the file is a game. It has the game's files and, for every command, what the
+unchanged reference said, which commands it then listed, and whether the game was won. Needs the extra `alfworld`, but
+no torch.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ GAMES, WALKS = 2, 2
 
 
 class Recorder:
-    """A game in the reference engine that is written down, with a native one beside it to tell where commands lead.
+    """Recorder of a game in the reference engine. A native engine beside it is there to choose the commands.
 
     Attributes:
-        walks: of each walk the introduction, the first commands and the steps (command, said, commands, won).
+        walks: for each walk, the introduction, the first commands and the steps (command, said, commands, won).
     """
 
     def __init__(self, problem: str, game: Game) -> None:
@@ -42,14 +43,14 @@ class Recorder:
         self.walks: list[dict[str, Any]] = []
 
     def begin(self) -> str:
-        """Start the game anew, and with it a walk."""
+        """Start the game again, and begin a new walk."""
         self.native = House(self.game)
         said = self.reference.introduction(self.game.description)
         self.walks.append({"introduction": said, "commands": self.reference.admissible(), "steps": []})
         return said
 
     def do(self, command: str) -> str:
-        """Carry out a command on both sides; returns what the reference says."""
+        """Carry out a command in both engines and return what the reference says."""
         self.native.do(command)
         said = self.reference.do(command)
         self.walks[-1]["steps"].append([command, said, self.reference.admissible(), self.reference.is_won()])
@@ -57,7 +58,7 @@ class Recorder:
 
 
 def record(seed: int, task_type: str) -> dict[str, Any]:
-    """A generated game and walks in it."""
+    """Generate a game and record walks in it."""
     game_id, problem, trajectory = generate_game(seed, task_type)
     recorder = Recorder(problem, compile_game(game_id, problem, trajectory))
     rng = random.Random(named_seed("alfworld-transcripts", game_id))

@@ -1,19 +1,20 @@
-"""Opening and reading repositories in AutoExplore's sandbox, beside walking and copying them; steps in the environment.
+"""Speed of AutoExplore's sandbox: open and read repositories, beside walking and copying them, and environment steps.
 
     python -m benchmarks.autoexplore --repetitions 5
 
-Two repositories are generated: 10,000 source files in 1,000 folders, with what git ignores in a usual Python project,
-and one folder of 100,000 files. All are in the system's cache. `os.walk` lists names and does nothing else; a copy is
-what the released code of the method makes for every episode. Memory is what an open repository takes, without texts.
+Two repositories are generated. The first has 10,000 source files in 1,000 folders, and a .gitignore as in a usual
+Python project. The second is one folder of 100,000 files. All files are in the system's cache. `os.walk` only lists
+names. A copy is what the released code of the method makes for every episode. Memory is the size of an open repository
+without texts.
 
-Steps are those of random legal walks through the first repository, resets included, with either action set: once with
-questions that were never asked before, which the extended set searches for and holds against files, and once more with
-the same ones. "index" is what the very first search makes, once per repository. The extended set takes a file apart
-when a question finds it for the first time, and keeps that: the first new questions come upon files that no question
-has found before; for the others, all files that they find were taken apart beforehand. Memory of episodes is that of
-1,000 environments in the middle of a walk, beyond the repository that they share.
+Steps are counted in random legal walks through the first repository, resets included, with each of the two action sets.
+Each set plays new questions and then the same questions again. For a new question, the extended set searches, and
+compares the files found with the question. "index" is built by the very first search, once per repository. The extended
+set parses a file when a question finds it for the first time, and keeps the result. So the first new questions find
+files that were never parsed; for the later ones, all files that they find were parsed beforehand. The memory of
+episodes is measured for 1,000 environments in the middle of a walk, without the repository that they share.
 
-Seconds are by the clock, CPU seconds those of this process: on a busy machine, the latter say more.
+Seconds are wall-clock time, CPU seconds are those of this process. On a busy machine, trust the CPU seconds.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ if TYPE_CHECKING:  # brings torch
 FILES = 10_000
 ENTRIES = 100_000
 EPISODES = 300
-"""Walks with new questions, and as many with the same ones again."""
+"""Number of walks with new questions; the same questions are then walked again."""
 LIVE = 1000
-"""Episodes that are under way at the same time."""
+"""Number of episodes that are in progress at the same time."""
 IGNORED = (
     "__pycache__/ *.py[cod] *$py.class *.so .Python build/ develop-eggs/ dist/ downloads/ eggs/ .eggs/ lib64/ parts/ "
     "sdist/ var/ wheels/ share/python-wheels/ *.egg-info/ .installed.cfg *.egg MANIFEST *.manifest *.spec pip-log.txt "
@@ -54,11 +55,11 @@ IGNORED = (
     ".venv env/ venv/ ENV/ env.bak/ venv.bak/ .spyderproject .spyproject .ropeproject /site .mypy_cache/ .dmypy.json "
     "dmypy.json .pyre/ .pytype/ cython_debug/ **/secrets/*.key !keep.log "
 )
-"""GitHub's template for Python, or nearly; one rule per word."""
+"""Roughly GitHub's .gitignore template for Python, one rule per word."""
 
 
 def make(root: Path, files: int) -> Path:
-    """A repository of source files of some kB each, ten to a folder."""
+    """Make a repository of source files of a few kB each, ten per folder."""
     draw = random.Random(files)
     for i in range(files):
         folder = root / f"package{i // 1000}" / f"module_{i // 100 % 10}" / f"part_{i // 10 % 10}"
@@ -74,7 +75,7 @@ def make(root: Path, files: int) -> Path:
 
 
 def make_wide(root: Path, entries: int) -> Path:
-    """A folder with so many files, which are all the same to the file system but for their names."""
+    """Make a folder with `entries` files. Most are hard links, which are like separate files to `os.scandir`."""
     root.mkdir()
     for i in range(entries):
         if i % 30_000 == 0:  # a file cannot have many more names
@@ -87,7 +88,7 @@ def make_wide(root: Path, entries: int) -> Path:
 
 @contextmanager
 def repositories(files: int, entries: int) -> Iterator[tuple[Path, Path]]:
-    """Both of them, for as long as they are needed."""
+    """Make both repositories, and delete them afterwards."""
     with tempfile.TemporaryDirectory(prefix="benchmark") as folder:
         yield make(Path(folder) / "many", files), make_wide(Path(folder) / "wide", entries)
 
@@ -108,7 +109,7 @@ def _read(repository: Repository) -> None:
 
 
 def _held(root: Path) -> float:
-    """MiB that an open repository takes, without texts."""
+    """Return the MiB that an open repository takes, without texts."""
     tracemalloc.start()
     repository = Repository.open(root)
     held, _ = tracemalloc.get_traced_memory()
@@ -119,7 +120,7 @@ def _held(root: Path) -> float:
 def rows(
     settings: Settings, files: int = FILES, entries: int = ENTRIES, episodes: int = EPISODES, live: int = LIVE
 ) -> list[dict[str, Any]]:
-    """One row per thing that is done: seconds (medians of what is repeated), how many a second, and MiB of memory."""
+    """Return one row per operation: seconds (median if repeated), operations per second, and MiB of memory."""
     with repositories(files, entries) as (many, wide):
         return [*_measured(settings.repetitions, many, wide), *_walked(many, episodes, live)]
 
@@ -148,7 +149,7 @@ def _measured(repetitions: int, many: Path, wide: Path) -> list[dict[str, Any]]:
 
 
 def _walked(root: Path, episodes: int, live: int) -> list[dict[str, Any]]:
-    """Index, steps and live episodes in one repository."""
+    """Measure the index, steps and live episodes in a repository."""
     finder = Finder(Repository.open(root))
     found = [_timed("index for the first search", lambda: finder.words("function") and 1)]
     draw = random.Random(episodes)
@@ -171,7 +172,7 @@ def _questions(draw: random.Random, count: int) -> list[str]:
 
 
 def _take_apart(finder: Finder, questions: list[str]) -> int:
-    """Take apart every file that a player can find for these questions, without answering them; how many there are."""
+    """Parse all files that a player can find for these questions, without answering. Return their number."""
     searches = [text for question in questions for text in (question, *finder.words(question))]
     paths = {path for text in dict.fromkeys(searches) for path, _ in finder.search.rank(text, DEEPEST)}
     for path in paths:
@@ -180,7 +181,7 @@ def _take_apart(finder: Finder, questions: list[str]) -> int:
 
 
 def _timed(what: str, act: Callable[[], int]) -> dict[str, Any]:
-    """A row about something that says how often it was done."""
+    """Time a function that returns how many things it did, and return the row."""
     clock, cpu = time.perf_counter(), time.process_time()
     n = act()
     clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
@@ -191,7 +192,7 @@ def _timed(what: str, act: Callable[[], int]) -> dict[str, Any]:
 
 
 def _play(env: GivenEnv, questions: list[str]) -> int:
-    """Random legal walks, one per question; the number of steps."""
+    """Play a random legal walk per question, and return the number of steps."""
     steps, draw = 0, random.Random(0)
     for seed, question in enumerate(questions):
         env.reset(seed=seed, options={"task": env.ask(question)})
@@ -202,7 +203,7 @@ def _play(env: GivenEnv, questions: list[str]) -> int:
 
 
 def _live(finder: Finder, actions: str, count: int) -> dict[str, float]:
-    """MiB of episodes in the middle of a walk; the first is played before, so that what it reads is shared already."""
+    """Return the MiB of episodes in mid-walk. One is played before, so that all that it reads is already shared."""
     envs = [GivenEnv(finder, actions=actions) for _ in range(count)]
     _begin(envs[0], 0)
     tracemalloc.start()
@@ -214,7 +215,7 @@ def _live(finder: Finder, actions: str, count: int) -> dict[str, float]:
 
 
 def _begin(env: GivenEnv, seed: int) -> None:
-    """The first five steps of a random walk that does not end there."""
+    """Take the first five steps of a random walk that does not end there."""
     draw = random.Random(seed)
     env.reset(seed=seed, options={"task": env.ask("where is the function of a part?")})
     for _ in range(5):

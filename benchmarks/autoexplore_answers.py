@@ -1,8 +1,9 @@
-"""What became of AutoExplore's questions: by the arms of runs, by search, and by chance. `autoexplore_quality` sums up.
+"""Answers to AutoExplore's questions by the arms of runs, by search and by chance. `autoexplore_quality` sums them up.
 
-An answer ranks files. For an arm the ranking comes from its episode, walked again (`autoexplore.locate.walks`): the
-identified file, then those that could have been identified in its last step by the probability that it gave to that
-(which for players without probabilities is the order in which they were shown), then the others as the search has them.
+An answer ranks files. An arm's ranking comes from its episode, which is walked again (`autoexplore.locate.walks`).
+First comes the identified file. Then come the files that could have been identified in the last step, sorted by the
+probability that the player gave them, or in the order shown if it has no probabilities. The other files follow in the
+order of the search.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an arm, with one seed, made of a question."""
+    """An arm's answer to a question, with one seed."""
 
     asked: Asked
     arm: str
     sampling: str
     seed: int
     top: tuple[float, ...]
-    """For each k of `FIRST`, whether a file that answers is among the first k (by chance: how probable that is)."""
+    """Hit among the first k files, for each k of `FIRST`: 1 or 0, or the probability of a hit by chance."""
     reciprocal: float
-    """1 / rank of the first file that answers; 0 where it is not ranked."""
+    """Reciprocal rank of the first file that answers; 0 if it is not ranked."""
     success: bool | None = None
-    """Whether a right file was identified; None for those who do not walk."""
+    """True if a right file was identified; None for arms that do not walk."""
     steps: int | None = None
     tokens: int | None = None
-    """Of all outputs of commands that it was shown, counted as `view.count_tokens` does."""
+    """Tokens of all command outputs that the player was shown, counted by `view.count_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,11 @@ class Run:
 
     Args:
         folder: the run folder.
-        library: folder of the library, where it is not the recipe's.
-        prefix: stands before the names of its arms.
+        library: folder of the library, if it is not the recipe's.
+        prefix: put before the names of the run's arms.
 
     Raises:
-        UserError: it is no run folder, or its environment is another one.
+        UserError: if it is no run folder, or has another environment.
     """
 
     def __init__(self, folder: Path, library: str = "", prefix: str = "") -> None:
@@ -98,7 +99,7 @@ class Run:
         self.env, self.library = env, open_library(env.library)
 
     def answers(self) -> Iterator[Answer]:
-        """Those of every arm and seed; where an episode is logged under several stages, the first counts."""
+        """Yield the answers of every arm and seed. An episode that is logged under several stages counts once."""
         seen = set()
         for path in sorted((self.folder / "episodes").glob("eval-*.jsonl")):
             for episode in read_episodes(path):
@@ -109,18 +110,19 @@ class Run:
                     yield self.answer(episode, self.prefix + about["arm"], about["sampling"], about["seed"])
 
     def answer(self, episode: Episode, arm: str, sampling: str, seed: int) -> Answer:
-        """An episode as an answer."""
+        """Turn an episode into an answer."""
         strides = retrace(self.env, episode)
         asked = asked_of(self.env, self.library, episode.task)
         finder = self.env.finder_of(episode.task)
         rest = finder.ranked(printable(asked.question), "", View(finder.repository))
         order = [path for path, _ in ranking(strides[-1], rest)]
+        # Files that the player's search does not rank come last.
         order += [path for path in _searched(self.library, asked.repo, "both", asked.question) if path not in rest]
         tokens = sum(count_tokens(stride.output) for stride in strides)
         return Answer(asked, arm, sampling, seed, *judged(order, asked.gold), episode.success, len(strides), tokens)
 
     def timings(self) -> Iterator[Timing]:
-        """What `timings.jsonl` says of its evaluations."""
+        """Yield the evaluation times in `timings.jsonl`."""
         path = self.folder / "timings.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         for row in map(json.loads, lines):
@@ -129,7 +131,7 @@ class Run:
                 yield Timing(name, row["split"], row["sampling"], row["episodes"], row["seconds"])
 
     def expert(self, questions: Iterable[Asked]) -> Iterator[Answer]:
-        """The expert's answers."""
+        """Let the expert play the questions, and yield its answers."""
         wanted = {(one.split, one.id) for one in questions}
         splits = dict.fromkeys(split for split, _ in sorted(wanted))
         tasks = [task for split in splits for task in self.env.tasks(split) if (split, task.id) in wanted]
@@ -139,7 +141,7 @@ class Run:
 
 
 def asked_of(env: AutoExploreEnv, library: Library, task: Task) -> Asked:
-    """The question of a task: counted by source, by depth, and in "all"; a dominant one by that as well."""
+    """Return the question of a task. It counts for its source, its depth and "all", and as dominant if it is."""
     payload = task.payload
     source = payload["source"]
     dominant = [f"{source}, dominant"] if task.id in _dominant(library, task.split) else []
@@ -148,7 +150,7 @@ def asked_of(env: AutoExploreEnv, library: Library, task: Task) -> Asked:
 
 
 def depth_of(env: AutoExploreEnv, task: Task) -> str:
-    """How deep the answer lies, in the stages of the paper, or "deeper"."""
+    """Return the depth of the answer in the stages of the paper, or "deeper"."""
     grouped, env.group_by = env.group_by, "depth"
     try:
         return str(env.group(task))
@@ -157,7 +159,7 @@ def depth_of(env: AutoExploreEnv, task: Task) -> str:
 
 
 def by_search(library: Library, questions: Iterable[Asked]) -> Iterator[Answer]:
-    """What the search baselines, and chance, make of questions."""
+    """Yield the answers of the search baselines and of chance."""
     for asked in questions:
         for name, over in SEARCHES.items():
             order = _searched(library, asked.repo, over, asked.question)
@@ -167,14 +169,14 @@ def by_search(library: Library, questions: Iterable[Asked]) -> Iterator[Answer]:
 
 
 def judged(order: Sequence[str], gold: Iterable[str]) -> tuple[tuple[float, ...], float]:
-    """For each k of `FIRST` whether a gold file is among the first k, and 1 / its rank (0 if it is not ranked)."""
+    """Return 1 if a gold file is among the first k, for each k of `FIRST`, and 1 / its rank (0 if not ranked)."""
     wanted = set(gold)
     rank = next((rank for rank, path in enumerate(order, 1) if path in wanted), None)
     return tuple(float(rank is not None and rank <= k) for k in FIRST), 1 / rank if rank else 0.0
 
 
 def by_chance(files: int, gold: int) -> tuple[tuple[float, ...], float]:
-    """What `judged` gives on average for files in a random order."""
+    """Return the expected value of `judged` for files in random order."""
     first = [comb(files - rank, gold - 1) / comb(files, gold) for rank in range(1, files - gold + 2)] if gold else []
     return tuple(sum(first[:k]) for k in FIRST), sum(p / rank for rank, p in enumerate(first, 1))
 
@@ -198,7 +200,7 @@ def _dominant(library: Library, split: str) -> frozenset[str]:
 
 
 def named(folders: Sequence[Path], library: str) -> list[Run]:
-    """Runs; with several, each arm is named after its run as well."""
+    """Open run folders. If there are several, each arm's name is preceded by the name of its run."""
     names = [folder.name for folder in folders]
     told = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
     prefixes = [f"{name}: " for name in told] if len(folders) > 1 else [""]
@@ -206,6 +208,6 @@ def named(folders: Sequence[Path], library: str) -> list[Run]:
 
 
 def figures(answer: Answer) -> dict[str, Any]:
-    """What is averaged over questions."""
+    """Return the figures of an answer that are averaged over questions."""
     top = {f"acc@{k}": value for k, value in zip(FIRST, answer.top, strict=True)}
     return {"success": answer.success, **top, "MRR": answer.reciprocal, "steps": answer.steps, "tokens": answer.tokens}

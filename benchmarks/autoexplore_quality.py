@@ -1,22 +1,22 @@
-"""How often AutoExplore's players find the right file, beside search and chance on the very same questions.
+"""Share of questions with the right file found: AutoExplore's players beside search and chance on the same questions.
 
     python -m benchmarks.autoexplore_quality RUN ... [--library DIR] [--json]
 
-Reads the evaluation episodes of run folders and prints, for every split, source of questions ("dominant" ones also by
-themselves) and depth of the file, a row per arm with its seeds pooled:
+Reads the evaluation episodes of run folders. Prints a row per arm, seeds pooled, for every split, source of questions
+("dominant" ones also by themselves) and depth of the file:
 
 success     a right file was identified within the horizon
 acc@k       a right file is among the first k of the ranking: the identified file, then those that could have been
             identified in the last step, by the policy's own probability of that, then the others in the order of search
 MRR         mean of 1 / rank of the first right file
 steps       per question
-tokens      of the outputs of commands that the player was shown, per question: words, numbers and single other
-            characters are a token each. The paper's listings are state, not output, and are not counted.
-seconds     per question in evaluation (`timings.jsonl`; many episodes in lock-step), over a whole split only
+tokens      of the command outputs that the player was shown, per question. Words, numbers and other single characters
+            count as one token each. The paper's listings are state, not output, and are not counted.
+seconds     per question in evaluation (`timings.jsonl`; many episodes in lock-step), for a whole split only
 
-Intervals are Wilson's with one seed and two-stage bootstraps (seeds, then questions) otherwise; those of MRR are always
-bootstraps. Beneath are differences to each search, question by question, with two-stage bootstraps; an interval
-without 0 is a difference on these questions. "a file at random" is computed, not played.
+Intervals are Wilson's with one seed and two-stage bootstraps (seeds, then questions) with several; those of MRR are
+always bootstraps. A second table has the differences to each search, question by question, with two-stage bootstraps.
+An interval without 0 shows a difference on these questions. "a file at random" is computed, not played.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BySeed = dict[int, list[Answer]]
 
 
 def answers_of(folders: Sequence[Path], library: str = "") -> tuple[list[Answer], list[Timing]]:
-    """Every answer of the runs' arms, the expert's where no run has them, and those of search and chance."""
+    """Return all answers of the runs' arms, of search and of chance; the expert plays where no run has its episodes."""
     runs = named(folders, library)
     found = [answer for run in runs for answer in run.answers()]
     if not found:
@@ -61,7 +61,7 @@ def answers_of(folders: Sequence[Path], library: str = "") -> tuple[list[Answer]
 
 
 def rows(answers: Sequence[Answer], timings: Sequence[Timing]) -> list[Row]:
-    """One row per split, group of questions, sampling and arm."""
+    """Return one row per split, group of questions, sampling and arm."""
     return [
         {"split": split, "questions": group, "arm": arm, "sampling": sampling}
         | _row(by_seed)
@@ -71,7 +71,7 @@ def rows(answers: Sequence[Answer], timings: Sequence[Timing]) -> list[Row]:
 
 
 def differences(answers: Sequence[Answer]) -> list[Row]:
-    """One row per split, group, arm and search: by how much the arm is ahead on the same questions."""
+    """Return one row per split, group, arm and search: the arm's lead over the search on the same questions."""
     table = _sorted(answers)
     return [
         {"split": split, "questions": group, "arm": arm, "sampling": sampling, "minus": search}
@@ -83,7 +83,7 @@ def differences(answers: Sequence[Answer]) -> list[Row]:
 
 
 def _sorted(answers: Iterable[Answer]) -> dict[tuple[str, str, str, str], BySeed]:
-    """(split, group, arm, sampling) → seed → answers; sources, then depths, then all, within each split."""
+    """Sort answers as (split, group, arm, sampling) → seed → answers; in a split by source, then depth, then "all"."""
     found: dict[tuple[str, str, str, str], BySeed] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         for group in answer.asked.groups:
@@ -109,7 +109,7 @@ def _row(by_seed: BySeed) -> Row:
 
 
 def _values(by_seed: BySeed, name: str) -> list[list[float]] | None:
-    """A figure, seed by seed; None where those who answered do not have it."""
+    """Return a figure seed by seed; None if the arm does not have it."""
     seeds = [[figures(answer)[name] for answer in each] for each in by_seed.values()]
     return None if any(value is None for each in seeds for value in each) else [[float(v) for v in s] for s in seeds]
 
@@ -131,7 +131,7 @@ def _interval(name: str, seeds: list[list[float]]) -> str:
 
 
 def _difference(by_seed: BySeed, others: Sequence[Answer]) -> Row:
-    """Means and intervals of the differences, by figure."""
+    """Return means and intervals of the differences, by figure."""
     search = {answer.asked: figures(answer) for answer in others}
     found: Row = {"n": len({answer.asked for each in by_seed.values() for answer in each})}
     for name in ("acc@1", "acc@5", "MRR"):
@@ -147,8 +147,9 @@ def _difference(by_seed: BySeed, others: Sequence[Answer]) -> Row:
 def bootstrap(
     seeds: Sequence[Sequence[float]], rng: np.random.Generator, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """As `mean_bootstrap` of the text wing; fast where numbers take few values, as ranks do: how often each value is
-    drawn is multinomial.
+    """Return a two-stage bootstrap interval, as `mean_bootstrap` of the text wing. It is fast for data with few
+    distinct values, such as ranks: instead of drawing each question, it draws how often each value occurs
+    (multinomial).
     """
     totals_R, sizes_R = np.zeros(resamples), np.zeros(resamples)
     tables = [np.unique(each, return_counts=True) for each in seeds]
@@ -174,7 +175,7 @@ def _seconds(timings: Iterable[Timing], arm: str, split: str, sampling: str) -> 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Read, and print both tables."""
+    """Read the runs, and print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders on autoexplore")
     parser.add_argument("--library", default="", metavar="DIR", help="the library, where it is not the recipe's")

@@ -1,16 +1,17 @@
-"""How often AutoExplore's search baselines find the right file: BM25 over whole files, over names only, over both.
+"""Success of AutoExplore's search baselines in finding the right file: BM25 over whole files, names, or both.
 
     python -m benchmarks.autoexplore_search swe_qa.jsonl swe_smith.jsonl --repos DIR
     python -m benchmarks.autoexplore_search test swe-qa --library            (or --library DIR)
 
-Questions are JSON lines with `source`, `repo` (owner/name), `question` and `gold` (paths of files that answer it; one
-of them suffices), and perhaps `dominant`. DIR holds a folder per repository, named like it, perhaps with a version
-behind: `flask` or `Flask-3.0.0` for pallets/flask. A gold path may leave out leading folders if one file only ends
-with it. With --library, sets of questions are named that `reflectrl data autoexplore` has made or imported.
+Questions are JSON lines with `source`, `repo` (owner/name), `question` and `gold` (paths of files that answer it; any
+one suffices), and optionally `dominant`. DIR holds a folder per repository with its name, optionally followed by a
+version: `flask` or `Flask-3.0.0` for pallets/flask. A gold path may leave out leading folders if only one file ends
+with it. With --library, name sets of questions that `reflectrl data autoexplore` has made or imported.
 
-acc@k is the share of questions with a gold file among the first k, with Wilson's 95 % interval; MRR is the mean of
-1 / rank of the first gold file (0 where it was not found). Questions without repository, or whose gold file is not
-among the files to explore (another version, or filtered as a test, say), are counted and left out of these.
+acc@k is the share of questions with a gold file among the first k, with Wilson's 95 % interval. MRR is the mean of 1 /
+rank of the first gold file (0 if it was not found). Two kinds of questions are left out and counted separately: those
+without a repository, and those whose gold file is not among the files to explore (for instance in another version, or
+filtered as a test).
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a question."""
+    """Result of the baselines for a question."""
 
     question: Question
     candidates: int = 0
-    """Files to explore; 0 where the repository is not there."""
+    """Number of files to explore; 0 if the repository is missing."""
     ranks: Mapping[str, int | None] | None = None
-    """Baseline → rank of the first gold file, from 1 (None: not found); no ranks where no gold file can be found."""
+    """Rank of the first gold file by baseline, from 1 (None: not found). None for all if no gold file exists."""
 
 
 def sources(question: Question) -> list[str]:
-    """The groups in which a question is counted."""
+    """Return the groups in which a question is counted."""
     return [question.source, *([f"{question.source}, dominant"] if question.dominant else []), "all"]
 
 
@@ -68,7 +69,7 @@ def ask(questions: Iterable[Question], find: Callable[[str], Repository | None])
 
 
 def rows(answers: Sequence[Answer]) -> list[Row]:
-    """One row per source and baseline, and the counts of what was left out."""
+    """Return one row per source and baseline, with counts of the questions left out."""
     found = list(dict.fromkeys(source for answer in answers for source in sources(answer.question)))
     found.sort(key="all".__eq__)  # last
     return [
@@ -120,7 +121,7 @@ def _answers(asked: argparse.Namespace) -> list[Answer]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Ask, and print the table."""
+    """Run the baselines, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("questions", nargs="+", help="files of questions, JSON lines; of a library, its sets")
     where = parser.add_mutually_exclusive_group(required=True)

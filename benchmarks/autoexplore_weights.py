@@ -1,11 +1,11 @@
-"""How much each ground should weigh in AutoExplore's search: fitted on training questions, judged on the others.
+"""Weights of the features in AutoExplore's search: fitted on training questions and evaluated on the other splits.
 
     python -m benchmarks.autoexplore_weights [--library DIR] [--per-repo 60] [--splits validation test]
 
-The files that BM25 ranks first are ordered by a weighted sum of what speaks for them (`Finder.grounds`). The weights
-are those of a conditional logit: they maximise the log-probability of the file that answers among the files of its
-question, with a small L2 penalty. Nothing but the training split is fitted on. The table compares, per split, the share
-of questions whose first file answers: by BM25, by the weights in use (`finder.WEIGHTS`), and by the fitted ones.
+The files that BM25 ranks first are ordered by a weighted sum of features (`Finder.grounds`). The weights are fitted by
+a conditional logit: they maximise the log-probability of the file that answers among the candidates of its question,
+with a small L2 penalty. Only the training split is used for the fit. The table compares, per split, the share of
+questions whose first file answers: by BM25, by the weights in use (`finder.WEIGHTS`), and by the fitted ones.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from reflectrl.wings.autoexplore.library import Library, open_library
 from reflectrl.wings.autoexplore.texts import printable
 
 PENALTY = 1e-4
-"""L2, per question; with a hundred times as much, the fitted weights order no better than round ones."""
+"""L2 penalty per question. With a hundred times as much, the fitted weights order no better than round ones."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The first files of one question: what speaks for each, (F, G), and which of them answer, (F,)."""
+    """First files of a question: their features (F, G), and True for the files that answer it (F,)."""
 
     grounds_FG: Array
     right_F: NDArray[np.bool_]
 
 
 def candidates(library: Library, split: str, per_repo: int) -> Iterator[Candidates]:
-    """The questions of a split whose answer is among the first files; others are counted as missed by everyone."""
+    """Yield the candidates of at most `per_repo` questions per repository, also of those with no right candidate."""
     finders: dict[str, Finder] = {}
     asked = Counter[str]()
     for question in library.questions(split):
@@ -54,7 +54,7 @@ def candidates(library: Library, split: str, per_repo: int) -> Iterator[Candidat
 
 
 def fitted(questions: Sequence[Candidates]) -> Array:
-    """The weights (G,) that make the answers likeliest, as multiples of the largest."""
+    """Fit the weights (G,) that make the answers most likely, as multiples of the largest."""
     known = [one for one in questions if one.right_F.any()]
 
     def loss(weights_G: Array) -> float:
@@ -66,12 +66,12 @@ def fitted(questions: Sequence[Candidates]) -> Array:
 
 
 def first_right(questions: Sequence[Candidates], weights_G: Array) -> float:
-    """Share of questions whose first file answers; of equals, the one that BM25 ranks first."""
+    """Return the share of questions whose first file answers. Ties go to the file that BM25 ranks higher."""
     return float(np.mean([one.right_F[int(np.argmax(one.grounds_FG @ weights_G))] for one in questions]))
 
 
 def main() -> None:
-    """Fit, and print the weights and the table."""
+    """Fit the weights, and print them and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="", help="folder of the library")
     parser.add_argument("--per-repo", type=int, default=60, help="questions per repository, at most")

@@ -1,12 +1,12 @@
-"""Does an exported page play as `reflectrl play` does, and how fast? In a real headless browser.
+"""Does an exported page play as `reflectrl play` does, and how fast? Tested in a real headless browser.
 
     reflectrl run taxi && reflectrl export-browser runs/taxi
     python -m benchmarks.browser runs/taxi
 
 Every task of the page is played twice, greedily: by the page, opened from the disk, and by the players in Python.
-Actions and reflections are compared step by step; exit code 1 if any differ. Beside it stand the folder's size, the
-seconds from opening the page to its first observation, and steps per second of both, one episode at a time. (Both
-remember what was written on equal prompts.)
+Actions and reflections are compared step by step; the exit code is 1 if any differ. The program also prints the
+folder's size, the seconds from opening the page to its first observation, and the steps per second of both, one episode
+at a time. (Both cache what they wrote on equal prompts.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task
 
 Played = list[dict[str, Any]]
-"""Of each step: "reflection", "action" and "text"."""
+"""Steps of an episode, each with "reflection", "action" and "text"."""
 
 PLAY = """(async () => {
   const agent = await reflectrl.ready, began = performance.now(), episodes = [];
@@ -39,13 +39,13 @@ PLAY = """(async () => {
 
 
 def in_python(agent: Agent, env: TextEnv, tasks: Sequence[Task]) -> list[Episode]:
-    """The tasks as `reflectrl play` plays them, one after another."""
+    """Play the tasks as `reflectrl play` does, one after another."""
     played = rollout([Job(task, 0) for task in tasks], lambda: env, agent.player, agent.reflector, batch=1)
     return list(played)
 
 
 def steps_of(episode: Episode) -> Played:
-    """An episode of Python's as the page tells its own."""
+    """Return the steps of a Python episode in the page's format."""
     return [
         {"reflection": step.reflection, "action": step.action, "text": step.observation.actions[step.action]}
         for step in episode.steps
@@ -53,7 +53,7 @@ def steps_of(episode: Episode) -> Played:
 
 
 def compare(page: list[dict[str, Any]], episodes: Sequence[Episode]) -> list[str]:
-    """In what the page's episodes differ from Python's: a line for each task, none where all are equal."""
+    """Return a line for each task in which the page's episode differs from Python's."""
     found = []
     for ours, episode in zip(page, episodes, strict=True):
         shown = [{key: step[key] for key in ("reflection", "action", "text")} for step in ours["steps"]]
@@ -66,7 +66,7 @@ def compare(page: list[dict[str, Any]], episodes: Sequence[Episode]) -> list[str
 
 
 def measure(run: Path, page: Path, arm: str, split: str, pictures: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """Figures, and in what the two differ."""
+    """Return the figures, and the differences between page and Python."""
     agent, env = load_agent(run, arm), make(load_recipe(run / "recipe.toml").env)
     with tempfile.TemporaryDirectory() as profile:
         browser = Browser(Path(profile))

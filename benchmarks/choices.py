@@ -1,9 +1,10 @@
-"""Choice scoring: one forward pass per action against enumeration and against action texts as branches of one prompt.
+"""Choice scoring: one forward pass per action, beside enumeration and action texts as branches of a shared prompt.
 
     python -m benchmarks.choices --sizes 4x256 gpt2-small
 
-20 actions of 5 tokens after a state of 500: enumeration lists them in the prompt (two more tokens each) and reads one
-label; the other two read no list. `texts` gives each action the log-probability of its tokens, as the plain side does.
+There are 20 actions of 5 tokens after a state of 500. Enumeration lists the actions in the prompt (two more tokens
+each) and reads a label. The other two methods read no list. `texts` gives each action the log-probability of its
+tokens, as the plain implementation does.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ ACTIONS, STATE, LENGTH = 20, 500, 5
 
 
 def tokens(rng: np.random.Generator, count: int) -> Ids:
-    """Random words."""
+    """Draw random tokens."""
     return tuple(int(token) for token in rng.integers(10, 400, size=count))
 
 
 def row(size: str, settings: Settings) -> dict[str, Any]:
-    """One model size, one state at a time."""
+    """Measure a model size, one state at a time."""
     lm = bench_model(size, workload("taxi"), context=1024, device=settings.device, dtype=settings.dtype)
     rng = np.random.default_rng(0)
     state, actions = tokens(rng, STATE), [tokens(rng, LENGTH) for _ in range(ACTIONS)]
@@ -68,7 +69,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per size."""
+    """Return a row per size."""
     return [note(row(size, settings)) for size in settings.models]
 
 

@@ -1,4 +1,4 @@
-"""A real browser to look at pages with, for programs and tests."""
+"""A real browser to open pages in, for programs and tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium that is installed, or None."""
+    """Return the path of an installed Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -24,7 +24,14 @@ class Browser:
     """A headless Chromium, driven by the DevTools protocol: JSON messages that end in NUL, through two pipes."""
 
     def __init__(self, profile: Path) -> None:
-        """Start one; `profile` is an empty folder for what it keeps. FileNotFoundError where none is installed."""
+        """Start a browser.
+
+        Args:
+            profile: an empty folder for the browser's own files.
+
+        Raises:
+            FileNotFoundError: if no Chromium is installed.
+        """
         binary = find_browser()
         if binary is None:
             raise FileNotFoundError(f"none of {', '.join(NAMES)} is installed")
@@ -48,7 +55,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer; events that come in between are kept."""
+        """Send a command and wait for its answer. Events that arrive in between are kept."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -73,7 +80,7 @@ class Browser:
         self.look_at(path.resolve().as_uri() + fragment, width, height, dark)
 
     def look_at(self, address: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load an address as if for the first time, in a window of that many pixels."""
+        """Load an address as if for the first time, in a window of the given size in pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -88,13 +95,13 @@ class Browser:
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key as the keyboard sends it."""
+        """Press and release a key."""
         code = {"ArrowRight": 39, "ArrowLeft": 37}.get(key) or ord(key.upper())
         shown: Mapping[str, Any] = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **shown)
@@ -104,7 +111,7 @@ class Browser:
         return self.run(f"document.getElementById({json.dumps(element)}).textContent")
 
     def picture(self, path: Path) -> None:
-        """Write what is to be seen, the whole page, as PNG."""
+        """Save a PNG picture of the whole page."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 

@@ -1,4 +1,4 @@
-"""The core's tests against a copy of the package from which every wing is deleted: `python -m benchmarks.core_alone`.
+"""Run the core's tests against a copy of the package without any wing: `python -m benchmarks.core_alone`.
 
 Further words go to pytest, such as `-x` or `tests/envs`.
 """
@@ -23,12 +23,12 @@ WITH_WINGS = {
     )
 }
 PROGRAMS = ("__init__", "chromium", "families", "measure")
-"""The programs that tests of the core use."""
+"""Benchmark modules that tests of the core import."""
 COPIED = ("src", "tests", "docs", "pyproject.toml", *(f"benchmarks/{name}.py" for name in PROGRAMS))
 
 
 def copy_core(folder: Path) -> None:
-    """Copy the package, its tests and the examples, without the wings and what tests them."""
+    """Copy the package, its tests and the examples, without the wings and their tests."""
 
     def ignored(path: str, names: list[str]) -> list[str]:
         return [name for name in names if name == "__pycache__" or Path(path, name) in WITH_WINGS]
@@ -42,7 +42,7 @@ def copy_core(folder: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run pytest in the copy; returns its exit code."""
+    """Run pytest in the copy and return its exit code."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         copy_core(folder)

@@ -1,12 +1,12 @@
-"""What an update of online RL costs: operations, memory and network; counted where it can be, calculated beyond.
+"""Cost of an update of online RL in operations, memory and network: counted where possible, otherwise calculated.
 
     python -m benchmarks.costs [--counted] [--flops 4e14 --used 0.3 --network 4e11]
 
-With `--counted`, updates of small models are played and learned from under torch's counter of floating-point
-operations, while one of model size, batch, horizon and number of actions varies, and the count stands beside the
-formula's. Operations do not depend on how busy a machine is, so the comparison holds anywhere. Then follows what the
-formulas say of larger models on 1, 8 and 16 GPUs: seconds by a GPU's peak rate and the share of it that is used, bytes
-of weights, gradients and optimiser, and the bytes that an all-reduce sends. Those lines are calculated, not measured.
+With `--counted`, updates of small models run under torch's counter of floating-point operations, rollouts and learning
+separately. Model size, batch, horizon and number of actions are varied one at a time, and each count is compared with
+the formula. The number of operations does not depend on how busy the machine is. Next come the formulas' values for
+larger models on 1, 8 and 16 GPUs: seconds from a GPU's peak rate and the share of it that is reached, bytes of weights,
+gradients and optimiser, and the bytes that an all-reduce sends. These lines are calculated, not measured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .workloads import bench_model, workload
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder: layers, width, vocabulary, and the parameters of its layers where 12 L d² is not their number."""
+    """Shape of a decoder: layers, width, vocabulary, and the parameters in its layers if they are not 12 L d²."""
 
     layers: int
     width: int
@@ -44,26 +44,26 @@ class Shape:
 
     @property
     def in_layers(self) -> int:
-        """Parameters between the embeddings and the head: every token meets each of them once."""
+        """Parameters between the embeddings and the head. Each token is multiplied with every one of them once."""
         return self.body or 12 * self.layers * self.width**2
 
     @property
     def parameters(self) -> int:
-        """All of them; embeddings and head are tied."""
+        """Number of parameters; embeddings and head are tied."""
         return self.in_layers + self.vocab * self.width
 
 
 @dataclass(frozen=True)
 class Work:
-    """An update of online RL, as the environment and the recipe make it.
+    """An update of online RL, given by the environment and the recipe.
 
     Attributes:
-        history: tokens that a step adds to what is kept (0 where the state is all there is).
+        history: tokens that each step adds to the history (0 if prompts have the current state only).
         state: tokens of a step that are read anew each time, without the list of actions.
         per_action: tokens of a listed action.
-        reflection: tokens written per step; 0 without a reflector.
-        epochs: passes of learning over the batch.
-        distinct: share of the prompts that differ: identical ones are computed once.
+        reflection: tokens of a step's reflection; 0 without a reflector.
+        epochs: passes over the batch in learning.
+        distinct: share of distinct prompts. Identical prompts are computed once.
     """
 
     episodes: int
@@ -78,32 +78,32 @@ class Work:
 
     @property
     def prompt(self) -> int:
-        """Tokens of a step that are read: new history, state and actions; histories are kept from step to step."""
+        """Tokens that a step reads: new history, state and actions. Earlier history is in the cache."""
         return self.history + self.state + self.per_action * self.actions
 
     @property
     def read(self) -> float:
-        """Tokens that players read in an update, the reflection as a part of the policy's prompt."""
+        """Tokens that players read in an update, with the reflection as a part of the policy's prompt."""
         reflecting = self.history + self.state if self.reflection else 0
         return self.episodes * self.steps * self.distinct * (self.prompt + self.reflection + reflecting)
 
     @property
     def written(self) -> float:
-        """Tokens that the reflector writes."""
+        """Tokens that the reflector generates."""
         return self.episodes * self.steps * self.distinct * self.reflection
 
     @property
     def learned(self) -> float:
-        """Tokens that the policy's learning reads, all epochs together."""
+        """Tokens that the policy reads in learning, in all epochs."""
         return self.epochs * self.episodes * self.steps * self.distinct * (self.prompt + self.reflection)
 
 
 def forward_flops(shape: Shape, tokens: float, asked: float, pairs: float, rows: float) -> float:
-    """Operations of reading: 2 per parameter of the layers and token, 4 d L per query-key pair, 2 d per logit.
+    """Return the operations of a forward pass: 2 per parameter and token, 4 d L per query-key pair, 2 d per logit.
 
     Args:
-        asked: tokens whose last hidden state is needed: the last layer is computed there only, but for its queries,
-            keys and values, a quarter of it.
+        asked: tokens whose last hidden state is needed. The last layer is computed for these only, except for its
+            queries, keys and values, which are a quarter of the layer.
         pairs: query-key pairs of attention, per layer and head.
         rows: entries of the head that are computed.
     """
@@ -112,7 +112,7 @@ def forward_flops(shape: Shape, tokens: float, asked: float, pairs: float, rows:
 
 
 def update_flops(shape: Shape, work: Work) -> tuple[float, float]:
-    """Operations of playing and of learning (three times those of reading: forward, and twice backward)."""
+    """Return the operations of playing and of learning. Forward and backward cost three forward passes together."""
     length = work.history * work.steps / 2 + work.prompt + work.reflection  # the middle of an episode
     asked = work.episodes * work.steps * work.distinct
     rows, tokens = asked * work.actions + work.written * shape.vocab, work.read + work.written
@@ -123,12 +123,12 @@ def update_flops(shape: Shape, work: Work) -> tuple[float, float]:
 
 
 def state_bytes(shape: Shape, weight: int = 4, reference: bool = False) -> int:
-    """Weights, gradients and AdamW's two moments (4 bytes each) on a rank; and a frozen reference, if any."""
+    """Return the bytes on a rank: weights, gradients, AdamW's two moments (4 bytes each), any frozen reference."""
     return shape.parameters * (2 * weight + 8 + (weight if reference else 0))
 
 
 def sent_bytes(shape: Shape, ranks: int, weight: int = 4) -> float:
-    """What each rank sends to add up the gradients once: 2 (N - 1) / N of them (ring all-reduce)."""
+    """Return the bytes that a rank sends in one all-reduce of the gradients: 2 (N - 1) / N of their size (ring)."""
     return 2 * (ranks - 1) / ranks * weight * shape.parameters
 
 
@@ -136,7 +136,7 @@ def sent_bytes(shape: Shape, ranks: int, weight: int = 4) -> float:
 
 
 class Hall(TextEnv):
-    """So many steps among so many actions; reward at random, so that there is something to learn from."""
+    """Environment with a fixed number of steps and actions. Rewards are random, so that there is a gradient."""
 
     def __init__(self, steps: int, actions: int) -> None:
         super().__init__(horizon=steps)
@@ -160,7 +160,7 @@ class Hall(TextEnv):
 
 
 def counted(size: str, episodes: int, steps: int, actions: int) -> dict[str, Any]:
-    """Operations of one update, counted by torch, and those that the formula gives for the same tokens.
+    """Count the operations of an update with torch, and compare them with the formula for the same tokens.
 
     Torch does not count the CPU's attention, so the formula is compared without its query-key pairs.
     """
@@ -184,7 +184,7 @@ def counted(size: str, episodes: int, steps: int, actions: int) -> dict[str, Any
 
 
 def counting(lm: LanguageModel, work: Any) -> tuple[tuple[float, Any], dict[str, int]]:
-    """(operations, what the work returned), and what the model's own counters say of it."""
+    """Run `work`. Return its operations and its result, and what the model's own counters add up."""
     before = lm.counters.copy()
     with FlopCounterMode(display=False) as counter:
         made = work()
@@ -193,7 +193,7 @@ def counting(lm: LanguageModel, work: Any) -> tuple[tuple[float, Any], dict[str,
 
 
 def shape_of(lm: LanguageModel) -> Shape:
-    """The shape of a model made for benchmarks."""
+    """Return the shape of a benchmark model."""
     config: Any = lm.core.config
     return Shape(config.n_layer, config.n_embd, config.vocab_size)
 
@@ -208,7 +208,7 @@ VARIED: dict[str, list[Any]] = {
 
 
 def rows_counted() -> Iterator[dict[str, Any]]:
-    """The base case, and what each of the four makes of it."""
+    """Yield the base case, then each case with one quantity changed."""
     yield counted(**BASE)  # type: ignore[arg-type]
     for name, values in VARIED.items():
         for value in values:
@@ -227,7 +227,7 @@ TYPICAL = Work(episodes=64, steps=16, actions=6, state=120, reflection=40, epoch
 
 
 def rows_calculated(flops: float, used: float, network: float) -> Iterator[dict[str, Any]]:
-    """An update of `TYPICAL` work: seconds on one GPU, and on more with their all-reduces."""
+    """Yield the cost of an update of `TYPICAL` work: seconds on one GPU, and on several with their all-reduces."""
     for name, shape in MODELS.items():
         play, learn = update_flops(shape, TYPICAL)
         for ranks in (1, 8, 16):
@@ -246,7 +246,7 @@ def rows_calculated(flops: float, used: float, network: float) -> Iterator[dict[
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a table in Markdown."""
+    """Format rows as a Markdown table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     shown = [[_shown(row.get(name, "")) for name in names] for row in rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [names, ["---"] * len(names), *shown])

@@ -1,10 +1,10 @@
-"""What it costs to do without the reflector: success and steps per second of a run's arms, side by side.
+"""Price of playing without the reflector: success and steps per second of a run's arms, side by side.
 
     python -m benchmarks.distilled runs/taxi-distilled
 
-Success and its interval are those of the run's `results.json` (test tasks, greedy, all seeds together). Steps per
-second of processor time (of which others on the machine take none) are measured here: each arm plays the first test
-tasks from empty memories, the arms taking turns; the median round counts.
+Success and its interval come from the run's `results.json` (test tasks, greedy, all seeds together). Steps per second
+of CPU time are measured here. Each arm plays the first test tasks with empty caches. The arms take turns, and the
+median round counts.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class Settings:
-    """What is shown."""
+    """Settings of the comparison."""
 
     run: tyro.conf.Positional[Path]
     """A finished run."""
     episodes: int = 50
-    """Test tasks that are timed."""
+    """Number of test tasks that are timed."""
     rounds: int = 3
-    """How often."""
+    """Number of rounds; the median counts."""
     batch: int = 16
-    """Episodes at the same time."""
+    """Episodes that are played at the same time."""
     seed: int = 0
-    """Which training is timed."""
+    """Training seed of the agents that are timed."""
     trust: bool = False
-    """Let the run's recipe use code that it names."""
+    """Let the run's recipe load the code that it names."""
 
 
 def steps_per_second(settings: Settings, arms: Sequence[str]) -> dict[str, float]:
-    """By arm, the median over rounds."""
+    """Return each arm's steps per second, the median over rounds."""
     recipe = load_recipe(settings.run / "recipe.toml", trust=settings.trust)
     agents = {arm: load_agent(settings.run, arm, settings.seed, trust=settings.trust) for arm in arms}
     jobs = [Job(task, i) for i, task in enumerate(make(recipe.env).tasks("test")[: settings.episodes])]

@@ -1,9 +1,10 @@
-"""Drafts on a trained reflector: whole episodes of a finished run with and without guesses, side by side.
+"""Draft tokens with a trained reflector: whole episodes of a finished run with and without drafts, side by side.
 
     python -m benchmarks.drafts runs/taxi --arm reflect-rl --episodes 32 --batches 1 16
 
-Greedy choices, reflections at the given temperature, and no memories, so that every reflection is written. The two
-sides must play the same episodes; `per pass` is how many tokens of a reflection a pass gives.
+Choices are greedy, reflections are sampled at the given temperature, and cached results are not used, so every
+reflection is generated. Both sides must play the same episodes. `per pass` is the number of reflection tokens per
+forward pass.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from .settings import note
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured."""
+    """Settings of the measurement."""
 
     run: tyro.conf.Positional[Path]
     """A finished run folder."""
     arm: str = "reflect-rl"
-    """One of its arms with a reflector."""
+    """An arm of the run that has a reflector."""
     seed: int = 0
-    """One of its seeds."""
+    """A seed of the run."""
     split: str = "validation"
-    """Whose tasks are played."""
+    """Split that is played."""
     episodes: int = 32
-    """How many of them, from the first on."""
+    """Number of tasks, from the split's first one on."""
     batches: tuple[int, ...] = (1, 16)
-    """Episodes at a time."""
+    """Numbers of episodes played at a time, a row each."""
     temperature: float = 0.0
-    """Of the reflections."""
+    """Temperature of the reflections."""
     repetitions: int = 2
     """Interleaved repetitions; medians are shown."""
     json: bool = False
@@ -57,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Played:
-    """Episodes in the order of their seeds, and what the reflector computed for them."""
+    """Episodes in the order of their seeds, with the seconds and the reflector's counters."""
 
     seconds: float
     episodes: list[Episode]
@@ -65,7 +66,7 @@ class Played:
 
 
 def rows(asked: Asked) -> list[dict[str, Any]]:
-    """A row per batch size."""
+    """Return a row per batch size."""
     recipe = load_recipe(asked.run / "recipe.toml")
     models = load_models(recipe, RunFolder(asked.run), asked.seed, asked.arm)
     if models is None or models[1] is None:
@@ -112,7 +113,7 @@ def _row(batch: int, play: Callable[[int, bool], Played], repetitions: int) -> d
 
 
 def same(one: Episode, other: Episode) -> bool:
-    """Whether two episodes have the same reflections and choices."""
+    """Return whether two episodes have the same reflections and choices."""
 
     def said(episode: Episode) -> Sequence[tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]]:
         return [(step.action, tuple((turn.text, turn.token_ids) for turn in step.turns)) for step in episode.steps]
@@ -121,7 +122,7 @@ def same(one: Episode, other: Episode) -> bool:
 
 
 def main() -> int:
-    """Run from the command line; 2 where the run, arm or split is not there."""
+    """Run from the command line. Return 2 if the run, arm or split is missing."""
     asked = tyro.cli(Asked, description=(__doc__ or "").split("\n\n")[0])
     try:
         print(report(rows(asked), asked.json), end="")

@@ -1,21 +1,26 @@
-"""Runs that are killed, whose disk is full, or whose files are damaged: do they go on to the same end?
+"""Runs that are killed, whose disk is full, or whose files are damaged: do they continue to the same end?
 
     python -m benchmarks.drills --kills 100 --terms 30 --newest 20 --corruptions 20
     mount -t tmpfs -o size=16m tmpfs /mnt/small
     python -m benchmarks.drills --kills 0 --terms 0 --newest 0 --corruptions 0 --full 20 --small /mnt/small
 
-A small run (taxi: teaching, SFT, online RL with most of its tools, an offline arm, evaluation) is made once without
-trouble. Then it is begun in fresh folders, ended by SIGKILL or SIGTERM at a random moment, and continued by the same
-command. In others the disk, a small one of its own, is filled at a random moment, until the run has ended. Then a copy
-of such an unfinished folder is damaged, in the newest state of a learner (`--newest`: cut, or one bit flipped) or
-anywhere (`--corruptions`), and the run is continued. Every end is compared with that of the undisturbed run byte by
-byte: results, episodes, metrics and checkpoints.
+A small run (taxi: teaching, SFT, online RL with most of its options, an offline arm, evaluation) is made once
+undisturbed. Then it is started in fresh folders, ended by SIGKILL or SIGTERM at a random moment, and continued by the
+same command. For other runs, a small disk is filled at a random moment until the run has ended. Finally, copies of the
+unfinished folders are damaged and continued: either the newest state of a learner (`--newest`: truncated, or one bit
+flipped) or any file (`--corruptions`). The end of each run is compared byte by byte with the undisturbed run: results,
+episodes, metrics and checkpoints.
 
-What may happen: the same end, perhaps with the damaged file in it, which nothing had to read, and which is refused by
-whoever does; the same end, or one that lacks metrics, after a line that says what was damaged; or one line that says
-what to do, and exit code 2. What may not: a traceback, and another end without a word. After damage to nothing but the
-newest state, and after a full disk, only the same end will do. Exit code 1 if anything else happened.
-Seconds matter to nothing but the moments of the kills. Needs fork.
+These ends are allowed:
+
+- the same end;
+- the same end with the damaged file still in it, if the run did not need the file and loading it is refused;
+- the same end, or one without some metrics, after a line that says what was damaged;
+- one line that says what to do, and exit code 2.
+
+A traceback is a failure, and so is another end without a message. After a kill, after damage to the newest state, and
+after a full disk, only the same end is allowed. The exit code is 1 if there was any failure. Times do not matter,
+except for the moments of the kills. Needs fork.
 """
 
 from __future__ import annotations
@@ -84,7 +89,7 @@ for line in sys.stdin:
 
 SAME, SAID, REFUSED = "the same end", "a line, then an end", "one line, exit 2"
 UNREAD = "the same, and never read"
-"""All but the damaged file is the same: nothing needed it any more, and whoever reads it is told."""
+"""Outcome if only the damaged file differs: the run did not need the file, and loading it reports the damage."""
 OTHER, TRACEBACK = "ANOTHER END WITHOUT A WORD", "TRACEBACK"
 OUTCOMES, BAD = (SAME, SAID, REFUSED, UNREAD, OTHER, TRACEBACK), (OTHER, TRACEBACK)
 
@@ -96,7 +101,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "state.json": ("state.json",),
     "recipe.toml": ("recipe.toml",),
 }
-"""What is damaged: every kind as often as the others, whatever the number of its files."""
+"""Kinds of files that are damaged. Each kind is drawn equally often, however many files it has."""
 
 DAMAGES: dict[str, Callable[[random.Random, bytes], bytes | None]] = {
     "truncated": lambda rng, data: data[: rng.randrange(len(data) or 1)],
@@ -110,7 +115,7 @@ DAMAGES: dict[str, Callable[[random.Random, bytes], bytes | None]] = {
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
-    """The data with one bit turned over."""
+    """Return the data with one bit flipped."""
     if not data:
         return data
     place = rng.randrange(len(data))
@@ -118,19 +123,19 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 
 
 FILLER = "filler"
-"""The file that takes the last byte of a disk."""
+"""Name of the file that fills the disk."""
 
 
 class Asked(NamedTuple):
-    """How many runs are disturbed in which way.
+    """Numbers of runs, by the way they are disturbed.
 
     Attributes:
-        kills: ended by SIGKILL.
-        terms: ended by SIGTERM.
-        full: their disk, `small`, is filled.
-        newest: the newest state of a learner is damaged.
-        corruptions: any file is damaged.
-        seed: of moments, files and damages.
+        kills: runs ended by SIGKILL.
+        terms: runs ended by SIGTERM.
+        full: runs whose disk, `small`, is filled.
+        newest: runs in which the newest state of a learner is damaged.
+        corruptions: runs in which any file is damaged.
+        seed: seed of moments, files and damages.
         small: a folder on a small disk of its own; None if no disk is to be filled.
     """
 
@@ -144,7 +149,7 @@ class Asked(NamedTuple):
 
 
 class Drill(NamedTuple):
-    """What was done to a run, and how it ended."""
+    """Result of a drill: what was done to the run, the outcome, and what it printed."""
 
     what: str
     outcome: str
@@ -152,10 +157,10 @@ class Drill(NamedTuple):
 
 
 class Server:
-    """Carries out commands in forks of a process that has everything imported.
+    """Server that runs commands in forks of a process with all modules imported.
 
     Attributes:
-        said: the file to which commands print; it must not be on the disk that is filled.
+        said: the file to which commands print. It must not be on the disk that is filled.
     """
 
     def __init__(self, said: Path) -> None:
@@ -167,10 +172,10 @@ class Server:
         """Run the recipe in `folder/run`.
 
         Args:
-            after: seconds after which `disturb` is called with the number of the process.
+            after: seconds after which `disturb` is called with the process id.
 
         Returns:
-            The exit code; -9 if it was killed.
+            The exit code; -9 if the process was killed.
         """
         words = ["eval", "../drill.toml", "--folder", "run"]
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -185,7 +190,7 @@ class Server:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End the process."""
+        """End the server."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
@@ -194,7 +199,7 @@ class Server:
 
 @contextmanager
 def serving(said: Path) -> Iterator[Server]:
-    """A server that ends with the block."""
+    """Start a server that ends with the block."""
     server = Server(said)
     try:
         yield server
@@ -203,7 +208,7 @@ def serving(said: Path) -> Iterator[Server]:
 
 
 def ending(run: Path) -> dict[str, bytes]:
-    """All that a run ends with, by name; results without what says where they were made."""
+    """Return the contents of all files of a finished run by name. The commit is removed from the results."""
     found = {}
     for pattern in ("episodes/*", "metrics/*", "metrics.jsonl", "state.json", "recipe.toml", "checkpoints/**/*"):
         files = [path for path in run.glob(pattern) if path.is_file() and path.name != DIGESTS and path.suffix != NOTED]
@@ -214,7 +219,7 @@ def ending(run: Path) -> dict[str, bytes]:
 
 
 def judged(server: Server, folder: Path, what: str, wanted: dict[str, bytes]) -> Drill:
-    """Continue a run whose process was killed, or whose files were damaged."""
+    """Continue a run that was interrupted or damaged, and compare its end with the undisturbed run's."""
     code = server.run(folder)
     said = server.said.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
@@ -233,7 +238,7 @@ def judged(server: Server, folder: Path, what: str, wanted: dict[str, bytes]) ->
 
 
 def noticed(path: Path) -> bool:
-    """Whether whoever reads this file of a run is told that it is damaged."""
+    """Return whether reading this file of a run reports that it is damaged."""
     if path.parent.name != "episodes":
         return damage(path.parent) is not None
     try:
@@ -243,17 +248,17 @@ def noticed(path: Path) -> bool:
 
 
 def kill(child: int) -> None:
-    """End a process as the system does when memory is short."""
+    """Kill a process, as the system does when memory is short."""
     os.kill(child, signal.SIGKILL)
 
 
 def terminate(child: int) -> None:
-    """End a process as clusters do that want their machine back."""
+    """Terminate a process, as clusters do when they preempt a job."""
     os.kill(child, signal.SIGTERM)
 
 
 def fill(disk: Path, size: int = 1 << 16) -> None:
-    """Write a file until the disk that it is on has no byte left."""
+    """Write a file until its disk is full."""
     with (disk / FILLER).open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(size))
@@ -265,7 +270,7 @@ def ended(
     """Begin a run in a fresh folder and disturb it at a random moment.
 
     Returns:
-        After how many seconds it was disturbed, and its exit code.
+        Seconds until the disturbance, and the exit code.
     """
     while True:
         shutil.rmtree(folder, ignore_errors=True)
@@ -273,14 +278,14 @@ def ended(
         after = rng.uniform(0.02, 1.0) * seconds
         code = server.run(folder, after, disturb)
         (folder.parent / FILLER).unlink(missing_ok=True)
-        if code == 0:  # it had ended: the machine is not as busy as it was
+        if code == 0:  # the run was over before: aim earlier the next time
             seconds = after
         elif (folder / "run" / "recipe.toml").is_file():
             return after, code
 
 
 def complaint(server: Server, code: int, wanted: int) -> str:
-    """How a disturbed run ended, if not with this exit code and one line; "" if it did."""
+    """Describe the end of a disturbed run; "" if it is as wanted: this exit code, and one line unless the code is 0."""
     said = server.said.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in said.splitlines() if line.startswith("reflectrl: ")]
     if code == wanted and len(lines) == (wanted > 0) and "Traceback" not in said:
@@ -289,13 +294,13 @@ def complaint(server: Server, code: int, wanted: int) -> str:
 
 
 def newest_state(run: Path) -> Path | None:
-    """The state that a learner has saved last, if any."""
+    """Return the state that a learner saved last, or None."""
     states = [path for path in run.glob("checkpoints/*/*.learner/*") if path.name == "state.safetensors"]
     return max(states, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def newest_damaged(run: Path, rng: random.Random) -> str:
-    """Cut the newest state of a learner, or flip one bit of it; returns what was done."""
+    """Truncate the newest state of a learner or flip one bit of it. Return what was done."""
     path = newest_state(run)
     assert path is not None
     how = rng.choice(("truncated", "a bit flipped"))
@@ -306,7 +311,7 @@ def newest_damaged(run: Path, rng: random.Random) -> str:
 
 
 def damaged(run: Path, rng: random.Random) -> str:
-    """Damage a random file of a run; returns what was done to which."""
+    """Damage a random file of a run. Return which file, and what was done to it."""
     kinds = {kind: [path for pattern in patterns for path in sorted(run.glob(pattern)) if path.is_file()]
              for kind, patterns in KINDS.items()}  # fmt: skip
     path = rng.choice(kinds[rng.choice([kind for kind, paths in kinds.items() if paths])])
@@ -319,7 +324,7 @@ def damaged(run: Path, rng: random.Random) -> str:
 
 
 def drills(asked: Asked, place: Path) -> Iterator[Drill]:
-    """Each drill as soon as it is done; the folders of those that went wrong are kept."""
+    """Yield each drill as soon as it is done. Folders of failed drills are kept."""
     (place / "drill.toml").write_text(RECIPE, encoding="utf-8")
     with serving(place / "said") as server:
         whole = place / "whole"
@@ -344,10 +349,10 @@ def drills(asked: Asked, place: Path) -> Iterator[Drill]:
 
 
 def killed_while_learning(server: Server, folder: Path, seed: int, seconds: float) -> Path:
-    """A run that was killed when a learner had saved a state; returns its folder.
+    """Make a run that was killed after a learner had saved a state. Return its folder.
 
     Raises:
-        SystemExit: no state was found in fifty runs.
+        SystemExit: if fifty runs were killed without such a state.
     """
     rng = random.Random(f"{seed} while learning")
     for _ in range(50):
@@ -358,7 +363,7 @@ def killed_while_learning(server: Server, folder: Path, seed: int, seconds: floa
 
 
 def interrupted(server: Server, asked: Asked, place: Path, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:
-    """Runs that are ended by a signal at a random moment; copies of the unfinished folders are kept for later."""
+    """Yield drills with runs ended by a signal at a random moment. Copies of their folders are kept for later."""
     least = 1 if asked.newest or asked.corruptions else 0
     for number in range(max(asked.kills + asked.terms, least)):
         by_term = number >= max(asked.kills, least if not asked.terms else 0)
@@ -372,7 +377,7 @@ def interrupted(server: Server, asked: Asked, place: Path, seconds: float, wante
 
 
 def crowded(server: Server, asked: Asked, seconds: float, wanted: dict[str, bytes]) -> Iterator[Drill]:
-    """Runs whose disk is filled at a random moment; they are continued once there is room again."""
+    """Yield drills with runs whose disk is filled at a random moment. They continue when there is space again."""
     assert asked.small is not None
     (asked.small / "drill.toml").write_text(RECIPE, encoding="utf-8")
     for number in range(asked.full):
@@ -385,14 +390,14 @@ def crowded(server: Server, asked: Asked, seconds: float, wanted: dict[str, byte
 
 
 def tidied(drill: Drill, folder: Path) -> Drill:
-    """Remove the folder of a drill that went well."""
+    """Remove the folder of a drill that went well, and return the drill."""
     if not is_bad(drill):
         shutil.rmtree(folder)
     return drill
 
 
 def table(found: Sequence[Drill]) -> str:
-    """How often what happened, by how runs were disturbed."""
+    """Return a table of outcomes, with a column for each way to disturb runs."""
     kinds = {"killed": "SIGKILL", "terminated": "SIGTERM", "disk": "disk full", "newest": "newest state"}
     groups: dict[str, Counter[str]] = {name: Counter() for name in (*kinds.values(), "damaged files")}
     for one in found:
@@ -404,13 +409,13 @@ def table(found: Sequence[Drill]) -> str:
 
 
 def is_bad(one: Drill) -> bool:
-    """Whether this must not happen: of a run whose newest state was damaged, any end but the same."""
+    """Return whether a drill failed. Except after damage to an arbitrary file, only the same end is allowed."""
     strict = one.what.startswith(("killed", "terminated", "disk", "newest"))
     return one.outcome in BAD or (strict and one.outcome != SAME and "[the same end]" not in one.said)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the drills; 1 if anything happened that must not."""
+    """Run the drills. Return 1 if any of them failed."""
     parser: Any = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     whole = Asked()
     parser.add_argument("--kills", type=int, default=whole.kills, metavar="N", help="runs that are ended by SIGKILL")

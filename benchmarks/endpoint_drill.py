@@ -1,10 +1,13 @@
 """Faults and kills around the client of endpoints: `python -m benchmarks.endpoint_drill`.
 
 A server on this machine answers a fifth of the requests badly (429, 500, time-out, dropped connection, garbage). A
-process asks 1,000 questions of it, is killed and started again five times, comes to the end of a budget that is too
-small, gets another, and goes on to the end. Then every question has to be answered exactly once, rightly; no question
-may have been asked again whose answer had arrived (of each kill, so many may have been under way as are asked at once);
-neither budget may be exceeded by what the server received; and the journal has to cover that.
+process asks it 1,000 questions. The process is killed and started again five times, runs out of a budget that is too
+small, gets a larger one, and continues to the end. Then four conditions must hold:
+
+- every question has exactly one answer, and it is right;
+- no question was asked again after its answer had arrived (per kill, at most the concurrent requests are lost);
+- the server received no more requests than either budget allows;
+- the journal covers all that the server received.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ FAULTS = ("429", "500", "slow", "drop", "garbage")
 
 
 class Faulty(BaseHTTPRequestHandler):
-    """Answers "N" to the question N; a fifth of the time something goes wrong."""
+    """Handler that answers question N with "N". Part of the answers, the server's `share`, are faulty."""
 
     def do_POST(self) -> None:
         server: Any = self.server
@@ -63,11 +66,11 @@ class Faulty(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def serve(share: float, seed: int = 0) -> Any:
-    """A server with that share of faults, started."""
+    """Start a server with this share of faults, and return it."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
     server.daemon_threads, server.lock, server.rng = True, threading.Lock(), random.Random(seed)
     server.share, server.received, server.faults, server.answered = share, 0, Counter(), Counter()
@@ -77,7 +80,7 @@ def serve(share: float, seed: int = 0) -> Any:
 
 
 def ask_all(url: str, journal: Path, questions: int, budget: int) -> None:
-    """Ask every question and write the answers beside the journal: what the process does that is killed."""
+    """Ask every question and write the answers beside the journal. This runs in the process that is killed."""
     config = EndpointConfig(url, "drill", timeout=TIMEOUT, retries=8, concurrency=CONCURRENCY)
     endpoint = Endpoint(config, Journal(journal, Budget(requests=budget)))
     asks = [Ask([{"role": "user", "content": str(i)}], 8) for i in range(questions)]
@@ -89,7 +92,11 @@ def ask_all(url: str, journal: Path, questions: int, budget: int) -> None:
 
 
 def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[str, Any]:
-    """Run the drill; returns what was counted. AssertionError says what did not hold."""
+    """Run the drill and return its counts.
+
+    Raises:
+        AssertionError: if a condition does not hold.
+    """
     server, journal = serve(share), folder / "journal.jsonl"
     small, budget = questions, 2 * questions + CONCURRENCY * (kills + 1)
     url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -124,7 +131,11 @@ def drill(folder: Path, questions: int, kills: int, share: float = 0.2) -> dict[
 
 
 def kill_at(process: subprocess.Popen[str], journal: Path, goal: int) -> None:
-    """Kill a process as soon as so many questions are answered; AssertionError if it ends before."""
+    """Kill a process as soon as `goal` questions are answered.
+
+    Raises:
+        AssertionError: if the process ends before.
+    """
     while (journal.read_bytes().count(b'"answer"') if journal.exists() else 0) < goal:
         assert process.poll() is None, f"it ended before {goal} questions were answered"
         time.sleep(0.05)
@@ -133,7 +144,7 @@ def kill_at(process: subprocess.Popen[str], journal: Path, goal: int) -> None:
 
 
 def answered_in(journal: Path) -> Counter[str]:
-    """How many answers a journal holds to each question."""
+    """Count the answers to each question in a journal."""
     keys = Counter[str]()
     for line in journal.read_text(encoding="ascii").splitlines():
         row = json.loads(line) if line.endswith("}") else {}  # a kill may have cut it off
@@ -142,7 +153,7 @@ def answered_in(journal: Path) -> Counter[str]:
 
 
 def main(words: list[str]) -> int:
-    """The drill; with words, one process of it."""
+    """Run the drill; with words, run a process of it."""
     if words:
         ask_all(words[0], Path(words[1]), int(words[2]), int(words[3]))
         return 0

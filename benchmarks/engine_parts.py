@@ -1,10 +1,10 @@
-"""What each part of the engine brings: the same work with one part switched off, in turns with all of them on.
+"""Speed-up from each part of the engine: the same work with one part off, interleaved with runs that have all parts on.
 
     python -m benchmarks.engine_parts --sizes 4x256 --batches 1 16 --repetitions 5 --threads 1
 
-Rows are parts, columns are cells (play, play of equal episodes, the RL update, SFT, by workload and batch); a number is
-the time without the part divided by the time with it, so 1.10 is a part that saves a tenth. The last line is the loader
-of small models against the library's, in processes of their own.
+Rows are parts. Columns are cells: play, play of equal episodes, RL update and SFT, by workload and batch. Each number
+is the time without the part divided by the time with it, so a part with 1.10 saves almost a tenth. The last line
+compares the loader of small models with the library's, in separate processes.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from .update import clean, consecutive, engine_gradients
 from .workloads import bench_model, workload
 
 SMALL = 128 * 2**10
-"""Bytes: glibc's own thresholds."""
+"""Default thresholds of glibc, in bytes."""
 
 
 def whole_last_layer(*given: Any) -> Any:
-    """Hidden states of all tokens, of which those that are asked for are taken."""
+    """Compute hidden states of all tokens, then select the tokens that are asked for."""
     core, ids_N, positions_N, attend, wanted, walk = given
     hidden_ND = hidden_states(core, ids_N, positions_N, attend, None, walk)
     return hidden_ND if wanted is None else hidden_ND[wanted]
 
 
 def by_the_library(*given: Any) -> Any:
-    """Through the library's layers, with our attention."""
+    """Run the library's layers with our attention."""
     return hidden_states(*given[:5], None)
 
 
 @contextlib.contextmanager
 def allocator_as_it_is() -> Iterator[None]:
-    """Let glibc give freed memory back, as it does unless told otherwise."""
+    """Let glibc return freed memory to the system, which is its default."""
     if (set_option := machine._of_glibc("mallopt")) is not None:
         set_option(machine.MMAP_THRESHOLD, SMALL)
         set_option(machine.TRIM_THRESHOLD, SMALL)
@@ -61,7 +61,7 @@ def allocator_as_it_is() -> Iterator[None]:
 
 
 def whole_text(tokenizer: Any, text: str) -> list[int]:
-    """A history's tokens, all of it encoded anew."""
+    """Encode a whole history at once, without the tokens of earlier steps."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
 
@@ -75,11 +75,11 @@ PARTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
     "turned products": lambda: mock.patch.object(forward, "turned_rows", lambda: range(0)),
     "freed memory kept": allocator_as_it_is,
 }
-"""What switches each part off."""
+"""Context managers that switch each part off."""
 
 
 def play(size: str, name: str, batch: int, settings: Settings, equal: bool) -> Callable[[], float]:
-    """Seconds of some steps of play; the policy remembers next to nothing, but shares what prompts have in common."""
+    """Prepare steps of play, to be timed in seconds. The policy caches almost nothing, but shares prefixes."""
     cell = Cell(size, name, batch, True, settings.shares, device=settings.device, dtype=settings.dtype)
     if equal:
         cell.episodes = cell.episodes[:1] * batch
@@ -88,7 +88,7 @@ def play(size: str, name: str, batch: int, settings: Settings, equal: bool) -> C
 
 
 def update(size: str, name: str, batch: int, settings: Settings) -> Callable[[], float]:
-    """Seconds of the gradient of some steps."""
+    """Prepare the gradient of some steps, to be timed in seconds."""
     lm, steps = (
         bench_model(size, workload(name), device=settings.device, dtype=settings.dtype),
         consecutive(name, batch),
@@ -97,19 +97,19 @@ def update(size: str, name: str, batch: int, settings: Settings) -> Callable[[],
 
 
 def sft(size: str, name: str, batch: int, settings: Settings) -> Callable[[], float]:
-    """Seconds of a short training."""
+    """Prepare a short training, to be timed in seconds."""
     lm = bench_model(size, workload(name), mixed_precision="off", device=settings.device)
     return partial(engine_sft, lm, examples_of(lm, name, 8 * batch), batch, 8)
 
 
 def without(part: str, work: Callable[[], float]) -> float:
-    """Seconds of some work with a part switched off."""
+    """Return the seconds of some work with a part switched off."""
     with PARTS[part]():
         return work()
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per part."""
+    """Return a row per part."""
     found: dict[str, dict[str, Any]] = {part: {"part": part} for part in PARTS}
     for size, name, batch in settings.cells():
         kinds = {
@@ -138,7 +138,7 @@ LOADERS = {
 
 
 def loader(settings: Settings) -> dict[str, Any]:
-    """The loader of small models: start-up of a process with it and without it."""
+    """Return the row of the loader of small models: start-up of a process with and without it."""
     with tempfile.TemporaryDirectory() as folder:
         lm = bench_model("4x256", workload("taxi"), family="llama")
         lm.model.save_pretrained(Path(folder))

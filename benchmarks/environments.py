@@ -1,10 +1,10 @@
-"""Steps per second of environments in the player's own process against worker processes.
+"""Steps per second of environments in the player's own process, beside worker processes.
 
     python -m benchmarks.environments --repetitions 5
 
-Workers pay where an environment takes milliseconds, and cost where it takes microseconds. The player chooses at random,
-so nearly all of the time is the environments' own and that of the pipes. Starting the workers is not measured: it takes
-about a second, once per part of a run.
+Workers help if an environment step takes milliseconds, and hurt if it takes microseconds. The player chooses at random,
+so nearly all of the time is spent in environments and pipes. Starting the workers is not measured. It takes about a
+second, once per part of a run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:  # brings torch
     from .settings import Settings
 
 ENVIRONMENTS: dict[str, tuple[Callable[[], TextEnv], int]] = {"sleeping 5 ms": (Sleeping, 16), "taxi": (TaxiEnv, 512)}
-"""What makes each environment, and how many episodes of it are played."""
+"""Factory of each environment, and the number of episodes played in it."""
 WORKERS = (0, 1, 2)
 BATCH = 16
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per environment and number of workers: median steps per second, and how often as fast as in-process."""
+    """Return a row per environment and number of workers: median steps per second, and the ratio to in-process."""
     return [row for name in ENVIRONMENTS for row in _compared(name, settings.repetitions)]
 
 

@@ -1,11 +1,12 @@
-"""What each key for rare reward changes: success of a policy that starts from nothing, by reward alone.
+"""Effect of each key for rare reward: success of a policy that starts from scratch and learns by reward alone.
 
     python -m benchmarks.exploration --seeds 5
 
-trains a small model in `reflectrl.examples.key_door` (nothing is paid before the door is open; random actions win 7
-tasks in 100,000) with plain PPO, and with one key added at a time. A row has, over seeds, the success of the last ten
-updates' episodes from the beginning, with the interval of its mean; how many seeds learned the task (80 %); the success
-of the best checkpoint on starts that were held out; and the update of the first win from the beginning, for each seed.
+This trains a small model in `reflectrl.examples.key_door` with plain PPO, and with one key added at a time. There is no
+reward before the door is open; random actions win 7 tasks in 100,000. A row has, over seeds: the success in episodes
+from the beginning in the last ten updates, with the interval of its mean; the number of seeds that learned the task (80
+%); the success of the best checkpoint on held-out starts; and for each seed the update with the first win from the
+beginning.
 """
 
 from __future__ import annotations
@@ -60,29 +61,29 @@ ARMS: dict[str, Mapping[str, Any]] = {
     "all three, nothing shown": {"reverse": 0.5, "milestone_coef": 0.5, "count_coef": 0.1},
 }
 SHOWN = ("reverse",)
-"""The arms that are shown one winning episode; the others begin from wins of their own, if from any."""
+"""Arms that are shown a winning episode. The others must find their first win by themselves."""
 LATEST = 10
-"""Updates whose success is reported."""
+"""Number of last updates whose success is reported."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained, and how often."""
+    """Settings of the trainings."""
 
     seeds: int = 5
     """Trainings per row."""
     updates: int = 80
-    """Updates of each, of 16 episodes."""
+    """Updates per training, with 16 episodes each."""
     length: int = 8
     """Cells of the corridor."""
     arms: tuple[str, ...] = tuple(ARMS)
-    """Rows."""
+    """Arms to train, a row each."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def demonstration(env: KeyDoorEnv) -> Episode:
-    """The shortest way from the training start that is the furthest from the key."""
+    """Play the shortest path from the training start that is furthest from the key."""
     task = env.tasks("train")[0]
     script = ["left"] * (task.payload["cell"] - 1) + ["take"] + ["right"] * (env.length - 1) + ["open"]
     [episode] = rollout([Job(task, 0)], partial(KeyDoorEnv, env.length), ScriptedPlayer(script))
@@ -90,7 +91,7 @@ def demonstration(env: KeyDoorEnv) -> Episode:
 
 
 def texts(env: KeyDoorEnv) -> Sequence[str]:
-    """What the tokenizer is learned from: random play, as `reflectrl run` does where nobody teaches."""
+    """Return texts for training the tokenizer, from random play, as `reflectrl run` does if there is no teacher."""
     played = rollout(
         [Job(task, i) for i, task in enumerate(env.tasks("train"))], lambda: KeyDoorEnv(env.length), RandomPlayer()
     )
@@ -99,7 +100,7 @@ def texts(env: KeyDoorEnv) -> Sequence[str]:
 
 
 def train(arm: str, seed: int, settings: Settings, folder: Path) -> dict[str, float]:
-    """One training: its success in the end and on held-out starts, and the update that brought the first win."""
+    """Train once. Return the success at the end and on held-out starts, and the update of the first win."""
     env = KeyDoorEnv(settings.length)
     config = replace(PLAIN, updates=settings.updates, **ARMS[arm])
     if not folder.exists():
@@ -121,7 +122,7 @@ def train(arm: str, seed: int, settings: Settings, folder: Path) -> dict[str, fl
 
 
 def row_of(arm: str, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """The row of an arm's trainings."""
+    """Summarise an arm's trainings in a row."""
     success, held_out = ([run[name] for run in runs] for name in ("success", "held out"))
     low, high = mean_interval(success, 0.95) or (0.0, 1.0)
     return {
@@ -135,7 +136,7 @@ def row_of(arm: str, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per arm."""
+    """Return a row per arm."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for arm in settings.arms:

@@ -1,11 +1,12 @@
-"""Every family of causal language models that the library has: whether the engine gives its numbers, or what runs it.
+"""Check every family of causal language models in the library: does the engine match its numbers, or what runs it?
 
     python -m benchmarks.families                 # all, in a minute or two
     python -m benchmarks.families llama gemma2    # some
 
-The models are tiny, with random weights large enough for whatever sets a family apart to show in its numbers. "engine"
-means that all shortcuts are taken, "engine, layers of the library" that its blocks are not walked through, "own forward
-pass" that it runs step by step; the difference is the largest of choices and packed gradients to the model's own.
+The models are tiny. Their random weights are large enough to make each family's peculiarities visible in the numbers.
+"engine" means that all shortcuts are taken, "engine, layers of the library" that the library computes the blocks, and
+"own forward pass" that the model runs step by step. The difference is the largest one between the model's own results
+and ours, over choices and packed gradients.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ UNFIT = {
     "qwen3_5_moe", "qwen4_exp", "qwen4_exp_text", "reformer", "roc_bert", "whisper", "xlnet", "xlstm", "xmod",
     "zamba", "zamba2", "zaya",
 }  # fmt: skip
-"""Families that read pictures or sound as well, or of which these options make no small text model."""
+"""Families that also read images or sound, or from which these options make no small text model."""
 
 VARIANTS: dict[str, tuple[str, Options]] = {
     "cohere-scaled": ("cohere", {"logit_scale": 0.5}),
@@ -168,13 +169,13 @@ PLAIN = {
     "recurrent_gemma", "rembert", "roberta", "roberta-prelayernorm", "roformer", "rwkv", "trocr", "vaultgemma",
     "xglm", "xlm", "gemma3_text-windowed", "mistral-windowed", "qwen2-windowed", "xlm-roberta", "xlm-roberta-xl",
 }  # fmt: skip
-"""Those that run by their own forward pass: attention or layers of their own kind, which prompts cannot share."""
+"""Families that run by their own forward pass: their attention or layers do not let prompts share a prefix."""
 
 FAMILIES = [family for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if family not in UNFIT]
 
 
 def tiny_model(name: str, large: bool = True, **options: Any) -> Any:
-    """A model of a family or of a variant, in evaluation mode; `large`: with larger weights than a new one has."""
+    """Make a model of a family or variant, in evaluation mode. `large` makes the initial weights larger."""
     family, variant = VARIANTS.get(name, (name, {}))
     shape = {**SHAPE, **OPTIONS.get(family, {}), **variant, **options}
     config = AutoConfig.for_model(family, **{key: value for key, value in shape.items() if value is not None})
@@ -187,7 +188,7 @@ def tiny_model(name: str, large: bool = True, **options: Any) -> Any:
 
 
 class Marks:
-    """As much of a tokenizer as a model needs that is asked in tokens."""
+    """Minimal tokenizer of a model that gets token ids only."""
 
     bos_token_id = None
     eos_token_id = 1
@@ -205,16 +206,16 @@ PROMPTS = [(*HISTORY, 50, 51, 52), (*HISTORY, 50, 9, 9, 51), (7, 8, 9)]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is gone through."""
+    """Settings of the sweep."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Families and variants; all if none is named."""
+    """Families and variants; all if none is given."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def way_of(lm: LanguageModel) -> str:
-    """How a proved model runs, in words."""
+    """Describe in words how a verified model runs."""
     took = lm.shortcuts
     if not took.packed:
         return "own forward pass" + ("" if took.cache else ", no cache")
@@ -225,7 +226,7 @@ def way_of(lm: LanguageModel) -> str:
 
 
 def difference(lm: LanguageModel) -> float:
-    """The largest difference between the model's own logits and gradients and those of the way that was taken."""
+    """Return the largest difference in logits and gradients between the model's own forward pass and the way chosen."""
     core: Any = lm.core
     found_PV = lm.backend.logits(lm.backend.read(pack(PROMPTS)))
     own_PV = torch.stack([core(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in PROMPTS])
@@ -239,7 +240,7 @@ def difference(lm: LanguageModel) -> float:
 
 
 def row_of(name: str) -> dict[str, Any]:
-    """What becomes of one family or variant."""
+    """Return the row of a family or variant."""
     row: dict[str, Any] = {"model": name}
     try:
         model = tiny_model(name)
@@ -249,12 +250,12 @@ def row_of(name: str) -> dict[str, Any]:
         return {**row, "runs by": way_of(lm), "difference": difference(lm), "why": "; ".join(said)[:90]}
     except UserError as error:
         return {**row, "runs by": "refused", "why": str(error)[:90]}
-    except Exception as error:  # options of ours that make no model of this family
+    except Exception as error:  # our options do not fit this family
         return {**row, "runs by": "no tiny text model", "why": f"{type(error).__name__}: {error}"[:90]}
 
 
 def rows(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """A row for each family and variant."""
+    """Return a row for each family and variant."""
     return [row_of(name) for name in names or (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS)]
 
 

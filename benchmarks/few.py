@@ -1,12 +1,13 @@
-"""What each part of the method is worth where demonstrations are few: reflections, negatives, RL, and how they add up.
+"""Value of each part of the method when demonstrations are few: reflections, negatives, RL, and their combinations.
 
     python -m benchmarks.few --demonstrations 0 4 16 64 --seeds 0 1 2 --out runs/few
 
-runs the recipe `taxi-few` once for each number of demonstrated starts, in folders of `--out` (interrupted, the same
-command goes on), and prints success on held-out starts by arm and number, then the effect of each part: the difference
-in success between arms that differ in it alone, over all numbers of demonstrations, as an interquartile mean with a
-stratified bootstrap interval, and the probability that a run with it beats one without. `few.svg` shows the same.
-No expert is needed for 0 demonstrations, where reflections and negatives have nobody to come from.
+This runs the recipe `taxi-few` once for each number of demonstrated starts, in folders of `--out`. An interrupted run
+is continued by the same command. It prints success on held-out starts by arm and number, then the effect of each part:
+the difference in success between arms that differ in this part alone, over all numbers of demonstrations. The effect is
+an interquartile mean with a stratified bootstrap interval. Beside it stands the probability that a run with the part
+beats a run without it. `few.svg` shows the same. With 0 demonstrations no expert is needed, and there are no
+reflections or negatives.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ EFFECTS: dict[str, Sequence[tuple[str, str]]] = {
     "negatives, before RL": [("sft", "sft-no-negatives"), ("sft-no-reflection", "sft-neither")],
     "negatives, after RL": [("reflect-rl", "no-negatives"), ("no-reflection", "neither")],
 }
-"""A part → pairs of arms that have it and lack it, and are otherwise alike."""
+"""Effects by part: pairs of arms with and without the part that are otherwise the same."""
 Scores = Mapping[tuple[str, int], Sequence[float]]
-"""(arm, number of demonstrations) → success on held-out starts, one number per seed."""
+"""Success on held-out starts by (arm, number of demonstrations), one number per seed."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run."""
+    """Settings of the comparison."""
 
     demonstrations: tuple[int, ...] = (0, 4, 16, 64)
     """Numbers of demonstrated starts."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Trainings of each arm."""
+    """Seeds of the trainings of each arm."""
     recipe: str = "taxi-few"
-    """Recipe, by name or file."""
+    """Name or file of the recipe."""
     out: Path = Path("runs/few")
-    """Where the runs, the figure and `few.json` go."""
+    """Folder for the runs, the figure and `few.json`."""
     sampling: str = "greedy"
-    """Which evaluation is compared."""
+    """Evaluation to compare, "greedy" or "sampled"."""
     change: tuple[str, ...] = ()
-    """Further keys of the recipe, as in `rl.updates=10`."""
+    """Further keys of the recipe, such as `rl.updates=10`."""
 
 
 def main(settings: Settings) -> None:
-    """Run, print, draw."""
+    """Run, print and draw."""
     scores: dict[tuple[str, int], list[float]] = {}
     for count in settings.demonstrations:
         arms = [*TAUGHT, *LEARNED] if count else ["random", "rl-only"]
@@ -82,7 +83,7 @@ def main(settings: Settings) -> None:
 
 
 def success_table(scores: Scores) -> list[str]:
-    """Lines of a table: arm by number of demonstrations, mean over seeds and its interval, in per cent."""
+    """Return the lines of a table: mean success over seeds and its interval in per cent, by arm and number."""
     numbers = sorted({count for _, count in scores})
     lines = [f"| arm | {' | '.join(f'{count} demonstrated' for count in numbers)} |", "|---" * (len(numbers) + 1) + "|"]
     for arm in dict.fromkeys(arm for arm, _ in scores):
@@ -92,14 +93,14 @@ def success_table(scores: Scores) -> list[str]:
 
 
 def percent(values: Sequence[float]) -> str:
-    """Mean and interval of success rates over seeds."""
+    """Format the mean and interval of success rates over seeds."""
     interval = mean_interval(values, 0.95)
     about = f" [{100 * max(0, interval[0]):.0f}, {100 * min(1, interval[1]):.0f}]" if interval else ""
     return f"{100 * fmean(values):.1f}{about}"
 
 
 def effects_table(scores: Scores, numbers: Sequence[int]) -> list[str]:
-    """Lines of a table: what each part changes, in points of success; a task is a number and a pair of arms."""
+    """Return the lines of a table: the change by each part, in points of success. A task is a number and a pair."""
     lines = ["| part | points of success | 95 % | probability of improvement | 95 % |", "|---|---|---|---|---|"]
     rng = np.random.default_rng(0)
     for part, pairs in EFFECTS.items():
@@ -118,12 +119,12 @@ def effects_table(scores: Scores, numbers: Sequence[int]) -> list[str]:
 
 
 def gain(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
-    """The interquartile mean of all runs of ours minus that of theirs."""
+    """Return the interquartile mean of all our runs minus the interquartile mean of all their runs."""
     return interquartile_mean(np.concatenate(ours).tolist()) - interquartile_mean(np.concatenate(theirs).tolist())
 
 
 def draw(scores: Scores, numbers: Sequence[int]) -> Figure:
-    """Success over the number of demonstrations, a line per arm: dashed before RL, whole after it."""
+    """Draw success over the number of demonstrations, with a line per arm: dashed before RL, solid after it."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for colour, (before, after) in enumerate(zip(TAUGHT, LEARNED, strict=True)):

@@ -1,10 +1,11 @@
-"""The estimate of a model's memory beside the measured peak: play, SFT and RL, LoRA and full, in 32 and 16 bits.
+"""Estimate of a model's memory beside the measured peak: play, SFT and RL, LoRA and full, in 32 and 16 bits.
 
     python -m benchmarks.fitting --model ~/.cache/reflectrl/models/smollm2-135m
 
-Every figure comes from a process of its own, with one thread, forked from one that has loaded torch, transformers, peft
-and this package but no model: what it holds by then is not counted. Prompts are random words that fill the context and
-share nothing, as the estimate assumes. The second model is of GPT-2 small's shape, with random weights.
+Each figure comes from a separate process with one thread. It is forked from a process that has loaded torch,
+transformers, peft and this package but no model, and the memory of that process is not counted. Prompts are random
+words that fill the context and share nothing, as the estimate assumes. The second model has the shape of GPT-2 small
+and random weights.
 """
 
 from __future__ import annotations
@@ -51,34 +52,34 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured."""
+    """Settings of the measurement."""
 
     model: str = ""
     """Folder of a model to measure beside GPT-2 small's shape, SmolLM2-135M for example."""
     gpt2: bool = True
-    """Whether to measure GPT-2 small's shape."""
+    """Measure a model of GPT-2 small's shape."""
     trainings: tuple[Training, ...] = ("LoRA", "full")
-    """Whether adapters learn, or every weight."""
+    """Kinds of training: adapters only, or every weight."""
     dtypes: tuple[Precision, ...] = ("float32", "bfloat16")
-    """The precisions of weights and activations."""
+    """Precisions of weights and activations."""
     stages: tuple[Stage, ...] = ("play", "sft", "rl")
-    """Play, SFT of one player, RL of one player beside the other one."""
+    """Stages to measure: play, SFT of a player, RL of the policy beside the reflector."""
     context: int = 160
-    """Tokens of every prompt."""
+    """Tokens per prompt."""
     batch: int = 4
-    """Episodes at a time, and rows of an update."""
+    """Number of episodes at a time, and of rows per update."""
     checkpointing: bool = False
-    """Whether to learn with gradient checkpointing."""
+    """Train with gradient checkpointing."""
     frozen: int = 0
-    """Lowest layers that learn nothing where training is full."""
+    """Number of lowest layers that are frozen in full training."""
     device: str = "cpu"
-    """Where the models are; on a GPU, its memory is measured."""
+    """Device of the models. On a GPU, its memory is measured."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 class Filling(TextEnv):
-    """Says more than a context holds, at random; one of two actions is right."""
+    """Environment whose random text is longer than the context. It has two actions and random rewards."""
 
     def tasks(self, split: str, stage: str | None = None) -> list[Task]:
         return [Task(f"t{i}", "filling", {"seed": i}, split) for i in range(8)]
@@ -106,12 +107,12 @@ class Filling(TextEnv):
 
 
 def filling() -> Filling:
-    """An environment of a few steps."""
+    """Make an environment of a few steps."""
     return Filling(horizon=STEPS)
 
 
 def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
-    """The recipe whose memory is told and measured."""
+    """Return the recipe whose memory is estimated and measured."""
     model = {
         "source": source,
         "context": settings.context,
@@ -138,14 +139,14 @@ def recipe_of(source: str, settings: Settings, dtype: str, rank: int) -> Recipe:
 
 
 def players(recipe: Recipe) -> tuple[Any, Any]:
-    """Both players, as a run loads them."""
+    """Load both players as a run does."""
     policy = load_model(recipe.model.source, recipe.model, "policy")
     second = second_player(policy, "reflector") if policy.adapter else load_model(recipe.model.source, recipe.model)
     return policy, second
 
 
 def play(recipe: Recipe) -> None:
-    """A few steps of all episodes side by side."""
+    """Play a few steps of all episodes side by side."""
     policy, second = players(recipe)
     jobs = [Job(task, i) for i, task in enumerate(filling().tasks("train")[: recipe.eval.batch])]
     told = rollout(jobs, filling, make_policy(recipe, policy), make_reflector(recipe, second), recipe.eval.batch)
@@ -153,7 +154,7 @@ def play(recipe: Recipe) -> None:
 
 
 def sft(recipe: Recipe) -> None:
-    """Two optimiser steps of one player; a tenth of each row is its completion."""
+    """Take two optimiser steps with the policy. The completion is a tenth of each row."""
     lm = load_model(recipe.model.source, recipe.model, "policy")
     words, length = np.random.default_rng(0), recipe.model.context
     rows = [
@@ -165,7 +166,7 @@ def sft(recipe: Recipe) -> None:
 
 
 def rl(recipe: Recipe) -> None:
-    """Two updates of the policy beside the reflector: only the second meets the optimiser's averages."""
+    """Update the policy twice beside the reflector. Only in the second update do the optimiser's moments exist."""
     policy, second = (make(recipe, lm) for make, lm in zip((make_policy, make_reflector), players(recipe), strict=True))
     rollouts = EpisodeRollouts(cast(Any, policy), cast(Any, second), filling, recipe.rl, 0)
     with tempfile.TemporaryDirectory() as place:
@@ -176,7 +177,7 @@ RUNS = {"play": play, "sft": sft, "rl": rl}
 
 
 def peak_of(run: Callable[[Recipe], None], recipe: Recipe) -> int | None:
-    """Bytes by which a forked process grows while a stage runs, at the peak; None where the system does not tell."""
+    """Return the bytes by which a forked process grows at its peak while a stage runs; None if not reported."""
     if recipe.model.device == "cpu" and not CLEAR.exists():
         return None
     here, there = Pipe(duplex=False)
@@ -201,7 +202,7 @@ def _send_growth(there: Any, run: Callable[[Recipe], None], recipe: Recipe) -> N
 
 
 def ready() -> None:
-    """All modules are loaded, and torch has computed something."""
+    """Load all modules, and compute something with torch."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     for module in MODULES:
@@ -211,7 +212,7 @@ def ready() -> None:
 
 
 def make_gpt2(folder: Path) -> None:
-    """A model of GPT-2 small's shape with random weights, and a tokenizer of a few words."""
+    """Make a model of GPT-2 small's shape with random weights, and a tokenizer of a few words."""
     shape = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
     GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(folder)
     labels = "Reflection: Actions: 1: a; 2: b\nChoice: 1\n"
@@ -219,7 +220,7 @@ def make_gpt2(folder: Path) -> None:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per model, kind of training, precision and stage."""
+    """Return a row per model, kind of training, precision and stage."""
     found = []
     with tempfile.TemporaryDirectory() as place:
         models = {"SmolLM2-135M" if "smollm2" in settings.model else settings.model: settings.model}

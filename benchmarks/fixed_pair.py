@@ -1,10 +1,11 @@
-"""What RL alone makes of one weak pair: the same policy and reflector each time, another seed of RL each time.
+"""Results of RL from one weak pair: the same policy and reflector each time, with another seed of RL.
 
     python -m benchmarks.fixed_pair --seeds 0 1 2 --out runs/fixed-pair
 
-teaches one pair from a few demonstrated starts by the recipe (`taxi-demo`), then trains its policy by RL once for each
-seed (interrupted, the same command goes on), and prints success on held-out tasks before and after, with the seconds
-that RL took. How a pair turns out is chance as well: here it is the same for all rows, so that what differs is RL.
+This teaches a pair from a few demonstrated starts by the recipe (`taxi-demo`), then trains its policy by RL once for
+each seed. An interrupted comparison is continued by the same command. It prints success on held-out tasks before and
+after, with the seconds that RL took. Teaching a pair is random as well. Here the pair is the same in all rows, so that
+only RL differs.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ from reflectrl.types import Sampling, named_seed
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run."""
+    """Settings of the comparison."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of RL."""
+    """Seeds of RL."""
     pair: int = 0
     """Seed of the pair."""
     demonstrations: int = 72
-    """Starts that the pair was taught."""
+    """Number of starts that are demonstrated to the pair."""
     recipe: str = "taxi-demo"
-    """Recipe, by name or file."""
+    """Name or file of the recipe."""
     arm: str = "sft"
-    """The arm whose players RL begins with."""
+    """Arm whose players RL starts from."""
     split: str = "test"
-    """Which tasks are played in the end."""
+    """Split that is played at the end."""
     out: Path = Path("runs/fixed-pair")
-    """Where pair, policies and rows go."""
+    """Folder for the pair, the policies and the rows."""
     change: tuple[str, ...] = ()
-    """Further keys of the recipe, as in `rl.updates=10`."""
+    """Further keys of the recipe, such as `rl.updates=10`."""
 
 
 def main(settings: Settings) -> None:
-    """Teach once, learn once per seed, print."""
+    """Teach once, train once per seed, and print."""
     words = [f"arms={json.dumps([settings.arm])}", f"seeds=[{settings.pair}]"]
     words += [
         f"teach.tasks={settings.demonstrations}",
@@ -82,14 +83,14 @@ def main(settings: Settings) -> None:
 
 
 def players(recipe: Recipe, run: RunFolder, settings: Settings) -> tuple[Policy, Reflector | None]:
-    """The pair as it was taught."""
+    """Load the pair as it was taught."""
     arm = chosen([settings.arm])[settings.arm]
     policy, reflector = load_pair(recipe, run, settings.pair, arm, arm.policy)
     return make_policy(recipe, policy), make_reflector(recipe, reflector) if reflector else None
 
 
 def learned(recipe: Recipe, run: RunFolder, seed: int, settings: Settings) -> dict[str, Any]:
-    """Train the pair's policy by RL with that seed, and play; what was finished before is read."""
+    """Train the pair's policy by RL with a seed, and play. A finished training is read from its file."""
     folder, path = settings.out / f"rl-{seed}", settings.out / f"rl-{seed}.json"
     if path.is_file():
         return dict(json.loads(path.read_text()))
@@ -112,7 +113,7 @@ def learned(recipe: Recipe, run: RunFolder, seed: int, settings: Settings) -> di
 
 
 def played(policy: Policy, reflector: Reflector | None, recipe: Recipe, split: str) -> dict[str, float]:
-    """Success on the whole task, greedy and sampled."""
+    """Return the success on the whole task, greedy and sampled."""
     found = {}
     for sampling, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         agent = Agent(policy.with_sampling(Sampling(temperature)), reflector)
@@ -121,7 +122,7 @@ def played(policy: Policy, reflector: Reflector | None, recipe: Recipe, split: s
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     return f"| {row['row']} | {100 * row['greedy']:.1f} | {100 * row['sampled']:.1f} | {row['seconds']:.0f} s |"
 
 

@@ -1,11 +1,11 @@
-"""One command for the hour when a GPU is at hand: tests on it, speed and memory beside Hugging Face, whole recipes.
+"""Run all GPU checks with one command: tests, speed and memory beside Hugging Face, and whole recipes.
 
     python -m benchmarks.gpu results/ --minutes 8           # on a machine with a GPU; no network is needed
     python -m benchmarks.gpu results/ --rehearse            # the same parts, tiny, on a CPU: run by the tests
 
-Every part is a command in a process of its own with a time limit, so that a failure costs its part only. Its rows are
-appended to `results/gpu.jsonl` as they come, its whole output to `results/NAME.log`. A part that would begin when the
-time is over is skipped, and named. `scripts/gpu_day.sh` prepares what such a machine may lack.
+Every part is a command in a process of its own with a time limit, so a failure ends only that part. Rows are appended
+to `results/gpu.jsonl` as they come, and a part's whole output is in `results/NAME.log`. A part that would begin after
+the time is over is skipped and reported. `scripts/gpu_day.sh` prepares what such a machine may lack.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ TESTS = (
     "tests/models/test_plain.py", "tests/models/test_load.py", "tests/models/test_checkpointing.py",
     "tests/models/test_freezing.py", "tests/learn/test_packed_update.py", "tests/pipeline/test_kills.py",
 )  # fmt: skip
-"""Families, packed gradients, generation, SFT and RL steps, 16 bits, and runs that are killed and continued."""
+"""Tests of families, packed gradients, generation, SFT and RL steps, 16 bits, and killed and continued runs."""
 
 REHEARSED_TESTS = ("tests/models/test_freezing.py::test_what_learns_has_the_same_gradients",)
 
 PATIENCE = 10
-"""Times as long as on a GPU that the parts of a rehearsal may take: other tests compute beside it."""
+"""Factor by which parts of a rehearsal may take longer than on a GPU, since other tests run beside it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where results go, and how long it may take."""
+    """Settings of the measurements."""
 
     out: Annotated[Path, tyro.conf.Positional]
-    """Folder for results; rows are appended to its `gpu.jsonl`."""
+    """Folder for results. Rows are appended to its `gpu.jsonl`."""
     minutes: float = 8.0
-    """Time for everything; parts that would begin later are skipped."""
+    """Time for everything, in minutes. Parts that would begin later are skipped."""
     device: str = "cuda"
-    """Where models are."""
+    """Device of the models."""
     rehearse: bool = False
     """Run every part with tiny models on the CPU: a check of this program, not a measurement."""
     only: tuple[str, ...] = ()
-    """Parts to run, by the beginnings of their names; all if none is given."""
+    """Beginnings of the names of parts to run; all parts if none is given."""
     models: str = ""
-    """Folder that already holds the models of `benchmarks.shapes`; they are made anew where it is not given."""
+    """Folder with the models of `benchmarks.shapes`; they are made if it is not given."""
     workers: int = 8
-    """Processes that share the tests."""
+    """Number of processes that share the tests."""
     batches: tuple[int, ...] = (16, 64, 256)
-    """Episodes at a time in play; steps per pass in an update; rows per step in SFT."""
+    """Numbers of episodes at a time in play, of steps per pass in an update, and of rows per step in SFT."""
     repetitions: int = 2
     """Interleaved repetitions of each measurement; medians are shown."""
 
@@ -78,9 +78,9 @@ class Part:
 
     Attributes:
         words: arguments of the interpreter.
-        seconds: its time limit.
-        variables: changes of the process's environment.
-        about: what is added to each of its rows.
+        seconds: time limit.
+        variables: changes to the process's environment variables.
+        about: keys that are added to each of its rows.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model that is measured, and the precision and training with which people use its size."""
+    """Model to measure, with the precision and training that are usual at its size."""
 
     name: str
     options: tuple[str, ...]
@@ -103,11 +103,11 @@ SHAPES = (
     Shape("smollm2-135m", ("--dtype", "bfloat16")),
     Shape("4x256", ("--dtype", "bfloat16")),
 )
-"""Weights are in bfloat16 on both sides, so that products run at one rate, beside which they are shown."""
+"""Models to measure. Weights are in bfloat16 on both sides, so that both are compared with the same GEMM rate."""
 
 
 def parts(settings: Settings, models: Path) -> Iterator[Part]:
-    """All parts in their order: what says whether anything works comes first."""
+    """Yield all parts in order. Tests come first, since they show whether anything works."""
     tiny, device = settings.rehearse, "cpu" if settings.rehearse else settings.device
     shapes = (Shape("tiny", ("--lora-rank", "2")),) if tiny else SHAPES
     batches = (3,) if tiny else settings.batches
@@ -142,7 +142,7 @@ def parts(settings: Settings, models: Path) -> Iterator[Part]:
 
 
 def _memory(tiny: bool, device: str, models: Path) -> Iterator[Part]:
-    """Peak memory beside the estimate, for the pretrained shapes."""
+    """Yield the parts that measure peak memory beside the estimate, for the pretrained shapes."""
     shape = ("--context", "128", "--batch", "2") if tiny else ("--context", "512", "--batch", "16")
     for name in ("tiny",) if tiny else ("smollm2-135m", "llama-1.5b"):
         words = ("-m", "benchmarks.fitting", "--model", str(models / name), "--no-gpt2", "--device", device, *shape)
@@ -151,7 +151,7 @@ def _memory(tiny: bool, device: str, models: Path) -> Iterator[Part]:
 
 
 def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
-    """Two shipped recipes, shortened, through the command line: `taxi-smollm`, and `alfworld-hub` with made games."""
+    """Yield two shortened recipes as commands: `taxi-smollm`, and `alfworld-hub` with generated games."""
     run = ("-m", "reflectrl", "run")
     home = models.parent / "runs"
     cache = {"REFLECTRL_DATA": str(home / "data")}
@@ -185,7 +185,7 @@ def _recipes(tiny: bool, device: str, models: Path) -> Iterator[Part]:
 
 
 class Results:
-    """The file of rows, one JSON object a line, written as they come."""
+    """File of rows, one JSON object per line, written as they come."""
 
     def __init__(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ class Results:
             os.fsync(file.fileno())
 
     def run(self, part: Part) -> None:
-        """Run a part within its time limit; rows are lines of its output that hold a JSON object."""
+        """Run a part within its time limit. Each line of its output that is a JSON object is a row."""
         log, start = self.out / f"{part.name.replace(' ', '-')}.log", time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, *part.words],
@@ -246,7 +246,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the figures were measured on: card, driver's torch, commit, and the rates that bound everything."""
+    """Describe the machine: card, torch version, commit, and the rates that limit all other figures."""
     about = {"commit": commit(), "torch": torch.__version__, "python": platform.python_version()}
     if torch.device(device).type != "cuda":
         return {"part": "machine", "card": platform.processor() or "CPU", **about}
@@ -269,7 +269,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def test_results(path: Path) -> Iterator[dict[str, Any]]:
-    """A row with the counts of a JUnit file, and one for each test that failed."""
+    """Yield a row with the counts of a JUnit file, and a row for each failed test."""
     if not path.is_file():
         return
     [suite] = ElementTree.parse(path).getroot().iter("testsuite")  # noqa: S314  (our own pytest wrote it)
@@ -282,14 +282,14 @@ def test_results(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure(settings: Settings) -> list[dict[str, Any]]:
-    """Run all parts; their rows are in the order in which they came."""
+    """Run all parts. Return their rows in the order in which they came."""
     minutes = settings.minutes * (PATIENCE if settings.rehearse else 1)
     end, results = time.perf_counter() + 60 * minutes, Results(settings.out)
     results.add(machine("cpu" if settings.rehearse else settings.device))
     with tempfile.TemporaryDirectory() as place:
         models = Path(settings.models) if settings.models else Path(place) / "models"
         for part in parts(settings, models):
-            needed = part.name == "models"  # by whatever else is asked for
+            needed = part.name == "models"  # other parts load them
             if settings.only and not needed and not part.name.startswith(settings.only):
                 continue
             if (left := end - time.perf_counter()) < 5:
@@ -304,7 +304,7 @@ def measure(settings: Settings) -> list[dict[str, Any]]:
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as one table per kind of part, without those that only say how a part has ended."""
+    """Format the rows as a table per kind of part; the parts' exit messages are a table of their own."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         kind = "ended" if "ended" in row else str(row.get("program") or row["part"]).partition(" ")[0]

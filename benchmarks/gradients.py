@@ -1,17 +1,18 @@
-"""The policy gradient as the learner estimates it, beside the exact one of an environment small enough to enumerate.
+"""Policy gradient as the learner estimates it, beside the exact one in an environment small enough to enumerate.
 
     python -m benchmarks.gradients --episodes 20000
 
 A tiny language model plays `Treasure`: five rooms, four steps, chance, rewards at every step. All its trajectories can
-be listed, so the expected return is a finite sum, and autograd gives its gradient. Beside it stands what
-`learn.online.update` hands to the optimiser, averaged over many batches of `learn.rollouts.EpisodeRollouts`, the
-weights held still. Losses are means over steps, so estimates are multiplied by the mean length of an episode; since a
-batch divides by its own number of steps, the norm is off by about one over the number of its episodes. A row has
+be listed, so the expected return is a finite sum, and autograd gives its gradient. This is compared with the gradients
+that `learn.online.update` hands to the optimiser, averaged over many batches of `learn.rollouts.EpisodeRollouts` with
+fixed weights. Losses are means over steps, so estimates are multiplied by the mean length of an episode. A batch
+divides by its own number of steps, so the norm is off by about one over the number of its episodes. The columns of a
+row are:
 
-- cosine: of the averaged estimate and the exact gradient, and the same with the noise of the average taken off;
-- norm: of the average without that noise, over the norm of the exact gradient;
-- variance: the trace of the covariance of one batch's estimate, over the squared norm of the average; it says how many
-  batches it takes until signal and noise are equal.
+- cosine: between the averaged estimate and the exact gradient; noiseless: the same with the average's noise removed;
+- norm: of the average without that noise, divided by the norm of the exact gradient;
+- variance: the trace of the covariance of a batch's estimate, divided by the squared norm of the average. After so many
+  batches, signal and noise are equal.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from .treasure import ROOMS, Exact, Treasure, exact, flat, seen
 
 
 class Recorder(Trainer):
-    """Stands in for the trainer: keeps each gradient and changes no weight."""
+    """Stand-in for the trainer that keeps each gradient and changes no weight."""
 
     def __init__(self, policy: Policy, critic: ValueHead | None) -> None:
         super().__init__(policy.lm, [], parts={"critic": critic} if critic else None, keep_best=False)
@@ -63,7 +64,7 @@ class Recorder(Trainer):
 
 
 def wrong_critic(policy: Policy, seed: int) -> ValueHead:
-    """A critic that expects something at random in every state, as one does that has learned from other weights."""
+    """Make a critic with random values in every state, like a critic that was trained on other weights."""
     critic = make_critic(policy.lm.hidden_size, "linear", seed)
     generator = torch.Generator().manual_seed(named_seed(seed, "wrong critic") % 2**63)
     with torch.no_grad():
@@ -79,11 +80,11 @@ def estimates(
     seed: int = 0,
     spoil: Callable[[Batch], None] | None = None,
 ) -> Tensor:
-    """The learner's estimate of the gradient of the *return* from each of several batches, (batches, D).
+    """Return the learner's estimate of the gradient of the *return* from each of several batches, (batches, D).
 
     Args:
         settings: keys of `RLConfig` beside `PLAIN`.
-        spoil: changes each batch before it is learned from: what a broken learner would do.
+        spoil: changes each batch before the update, as a broken learner would.
     """
     config = RLConfig(**{**PLAIN, "episodes": batch, **settings})
     critic = wrong_critic(policy, seed) if config.baseline == "critic" else None
@@ -100,7 +101,7 @@ def estimates(
 
 
 class Comparison(NamedTuple):
-    """An estimator beside the exact gradient; the columns of the table."""
+    """Comparison of an estimator with the exact gradient: the columns of the table."""
 
     cosine: float
     noiseless: float
@@ -109,9 +110,10 @@ class Comparison(NamedTuple):
 
 
 def compare(estimates_BD: Tensor, truth: Exact) -> Comparison:
-    """What many batches' estimates say of their estimator; see the head of this file."""
+    """Compare an estimator's batches with the exact gradient. The module's docstring explains the figures."""
     mean_D, exact_D = estimates_BD.mean(0), truth.gradient_D
     trace = float(estimates_BD.var(0).sum())
+    # The squared norm of the mean contains the mean's own noise, trace / B. Without it, the estimate is unbiased.
     signal = max(1e-30, float(mean_D.square().sum()) - trace / len(estimates_BD))
     along = float(mean_D @ exact_D) / float(exact_D.norm())
     norm = sqrt(signal) * truth.length / float(exact_D.norm())
@@ -129,11 +131,11 @@ PLAIN: dict[str, Any] = {
     "replay": 0,
     "minibatch": 1024,
 }
-"""REINFORCE without anything; what a row does not set."""
+"""Settings of plain REINFORCE, for all keys that a row does not set."""
 
 
 class Row(NamedTuple):
-    """A setting of the learner: its name, the keys of `RLConfig` that make it, and its bias."""
+    """Settings of the learner to compare: name, keys of `RLConfig`, and the bias that they cause."""
 
     name: str
     settings: Mapping[str, Any]
@@ -141,7 +143,7 @@ class Row(NamedTuple):
 
     @property
     def unbiased(self) -> bool:
-        """Whether its direction is that of the exact gradient."""
+        """Return whether the estimate's expected direction is the direction of the exact gradient."""
         return self.bias in ("none", SCALED)
 
 
@@ -176,28 +178,29 @@ ROWS = (
     Row("milestones, kept", {"milestone_coef": 0.5, "milestone_at_horizon": "kept"}, "arriving is paid too"),
     Row("counts", {"count_coef": 0.5}, "what is new is paid too"),
 )
-"""All settings that change what a gradient from fresh episodes is. Not here: replay and self-imitation, whose episodes
-other weights played, and what changes which episodes are played (`reverse`, `first_horizon`, `draw`)."""
+"""Settings that change the gradient of fresh episodes. Left out are replay and self-imitation, whose episodes come from
+other weights, and keys that change which episodes are played (`reverse`, `first_horizon`, `draw`).
+"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How many episodes, and which rows."""
+    """Settings of the comparison."""
 
     episodes: int = 20_000
     """Episodes per row."""
     batch: int = 64
     """Episodes per batch."""
     rows: str = ""
-    """Only rows whose names begin with this."""
+    """Beginning of the names of the rows to compute; all rows if empty."""
     seed: int = 0
-    """Of the model and the episodes."""
+    """Seed of the model and the episodes."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def make_policy(folder: Path, seed: int = 0) -> Policy:
-    """A GPT-2 of one layer whose weights are large enough that it prefers some actions to others."""
+    """Make a GPT-2 with a single layer. Its weights are large enough to prefer some actions to others."""
     shape = ModelConfig(layers=1, width=32, heads=2, context=64, vocab=280, mixed_precision="off", device="cpu")
     places = [seen(treasure, room) for treasure in range(ROOMS) for room in range(ROOMS)]
     save_scratch(folder, shape, [f"{place.state} {' '.join(place.actions)}" for place in places], 3, seed)
@@ -211,7 +214,7 @@ def make_policy(folder: Path, seed: int = 0) -> Policy:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A line of the table per setting."""
+    """Return a line of the table per setting."""
     with tempfile.TemporaryDirectory() as folder:
         policy, found = make_policy(Path(folder), settings.seed), []
     for row in ROWS:

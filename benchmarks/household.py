@@ -21,7 +21,7 @@ PLACES = (
     "desk drawer 1", "desk drawer 2", "desk drawer 3", "wall shelf 1", "wall shelf 2",
     "side table 1", "stone counter 1",
 )  # fmt: skip
-"""An odd number, so that what the expert takes from a place on one tour it puts back on the next."""
+"""Places of the house. Their number is odd: the expert puts back on the next tour what it takes on this tour."""
 THINGS = ("mug", "plate", "tomato", "knife", "book", "bowl", "spoon", "pencil", "cloth", "pan")
 USES = (("clean", "in the sink"), ("heat", "in the oven"), ("cool", "in the fridge"), ("wipe", "with the towel"),
         ("fill", "with the water"), ("show", "to the robot"))  # fmt: skip
@@ -31,7 +31,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class HouseholdTeacher(Teacher):
-    """Names the expert's action, which is carried out in any case."""
+    """Teacher that names the expert's action, which is carried out in any case."""
 
     def expert_action(self, env: Household) -> int:
         return list(env.legal_actions()).index(env.expert())
@@ -42,10 +42,10 @@ class HouseholdTeacher(Teacher):
 
 
 class Household(TextEnv):
-    """Carry things from place to place; whatever action is chosen, the expert's is carried out.
+    """Carry things from place to place. Whatever action is chosen, the expert's action is carried out.
 
     The expert tours the places in an order drawn from the task's seed. It takes the first thing that it finds and puts
-    it down at the next place. The task is won at the horizon and not before: the shape is what matters.
+    it down at the next place. The task is won at the horizon and not before, since only the shape matters.
 
     Args:
         horizon: steps of every episode.
@@ -93,7 +93,7 @@ class Household(TextEnv):
         return Outcome(float(over), terminated=over, success=over)
 
     def _move(self, drop: str | None = None, add: str | None = None) -> None:
-        """Change what the present place holds, in a copy: saved states keep theirs."""
+        """Change the things at the current place in a copy, so that saved states keep theirs."""
         left = [thing for thing in self._held[self.place] if thing != drop]
         self._held = self._held | {self.place: [*left, *([add] if add else [])]}
 
@@ -106,7 +106,7 @@ class Household(TextEnv):
         return self._tour[(at + 1) % len(self._tour)]
 
     def expert(self) -> str:
-        """Take at every other place, put down at those between, and go on."""
+        """Return the expert's action: take at every other place, put down at the places between, otherwise go on."""
         if self._visits % 2 == 0 and self.carried is None and self._held[self.place]:
             return f"take the {self._held[self.place][0]} from the {self.place}"
         if self._visits % 2 == 1 and self.carried is not None:
@@ -139,7 +139,7 @@ class Household(TextEnv):
 
 
 def _furnished(rng: np.random.Generator) -> dict[str, list[str]]:
-    """What each place holds at the start: things of different kinds, the copies of a kind numbered from 1."""
+    """Place things at the start: each place has things of different kinds. Copies of a kind are numbered from 1."""
     copies: Counter[str] = Counter()
     held: dict[str, list[str]] = {}
     for place in PLACES:
@@ -150,7 +150,7 @@ def _furnished(rng: np.random.Generator) -> dict[str, list[str]]:
 
 
 def listing(things: Sequence[str]) -> str:
-    """Things in a row: "a, b and c", or "nothing"."""
+    """Join things as "a, b and c"; "nothing" if there are none."""
     if len(things) < 2:
         return things[0] if things else "nothing"
     return f"{', '.join(things[:-1])} and {things[-1]}"

@@ -1,9 +1,10 @@
-"""Identical prompts are computed once: real rollouts on standard taxi with and without the players' memories.
+"""Speed-up from computing identical prompts once: rollouts on standard taxi with and without the players' caches.
 
     python -m benchmarks.identical --sizes 4x256
 
-As in RL, several rollouts follow one another: the reflector is frozen and remembers throughout, the policy forgets
-after each, since its weights would have changed. Greedy reflections of 57 tokens at most, 64 environments.
+As in RL, several rollouts follow one another. The reflector is frozen and keeps its cache throughout. The policy's
+cache is cleared after each rollout, since its weights would have changed. Reflections are greedy and have at most 57
+tokens; 64 environments run at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ EPISODES, ROLLOUTS, LENGTH = 64, 4, 57
 
 
 def jobs_of(number: int) -> list[Job]:
-    """The training tasks of one rollout, drawn as RL draws them."""
+    """Draw the training tasks of a rollout as RL draws them."""
     tasks = GuidedTaxi().tasks("train")
     chosen = np.random.default_rng(number).choice(len(tasks), size=EPISODES, replace=len(tasks) < EPISODES)
     return [Job(tasks[int(i)], 1000 * number + k) for k, i in enumerate(chosen)]
 
 
 def row(size: str, settings: Settings) -> dict[str, Any]:
-    """Both ways, rollout by rollout."""
+    """Measure both sides, rollout by rollout."""
     policy_lm, reflector_lm = (
         instrumented(bench_model(size, workload("taxi"), seed=seed), endless=True) for seed in (0, 1)
     )
@@ -69,7 +70,7 @@ def row(size: str, settings: Settings) -> dict[str, Any]:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per size."""
+    """Return a row per size."""
     return [note(row(size, settings)) for size in settings.sizes]
 
 

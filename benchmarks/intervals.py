@@ -1,4 +1,4 @@
-"""Intervals and comparisons over seeds that the benchmarks report, beside those of `reflectrl.statistics`."""
+"""Intervals and comparisons over seeds that the benchmarks report, in addition to `reflectrl.statistics`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from reflectrl.statistics import wilson
 def cluster_bootstrap(
     successes_by_seed: Sequence[Sequence[bool]], confidence: float, rng: np.random.Generator, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile interval of the success rate pooled over seeds, when episodes of one seed resemble each other.
+    """Return a percentile interval of the success rate over all seeds, for episodes that are correlated within a seed.
 
     Two-stage bootstrap: seeds are drawn with replacement, then as many episodes of each drawn seed (Davison and Hinkley
     1997, "Bootstrap Methods and their Application", section 3.8). The number of wins among n episodes drawn with
-    replacement is binomial, and is drawn as such. Too narrow with few seeds: where models spread by 0.1 around a rate
-    of 0.7 (100 episodes each), a 95 % interval held the truth in 86 % of simulations with 3 seeds, 89 % with 5, 93 %
-    with 8; Wilson's in 60 %, and `mean_interval` of the seeds' rates in 95 %.
+    replacement is binomial, and is drawn as such. The interval is too narrow with few seeds. With models that spread by
+    0.1 around a rate of 0.7 (100 episodes each), a 95 % interval held the truth in 86 % of simulations with 3 seeds, 89
+    % with 5, 93 % with 8; Wilson's in 60 %, and `mean_interval` of the seeds' rates in 95 %.
 
     Args:
         successes_by_seed: for each seed, whether each of its episodes was won; seeds without episodes are left out.
@@ -27,7 +27,7 @@ def cluster_bootstrap(
         resamples: number of bootstrap samples.
 
     Returns:
-        (low, high) within [0, 1]; Wilson's interval of the pooled episodes when all or none were won, where resampling
+        (low, high) within [0, 1]; Wilson's interval of the pooled episodes when all or none were won, since resampling
         can only repeat what was seen.
     """
     episodes_S = np.array([len(seed) for seed in successes_by_seed if len(seed)], dtype=np.int64)
@@ -47,7 +47,7 @@ def cluster_bootstrap(
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half of all runs: less moved by outliers than the mean, less noisy than the median."""
+    """Return the mean of the middle half of all runs: more robust than the mean, less noisy than the median."""
     from scipy.stats import trim_mean
 
     return float(trim_mean(np.asarray(values, dtype=float), 0.25))
@@ -60,7 +60,7 @@ def stratified_bootstrap(
     rng: np.random.Generator,
     resamples: int = 2000,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of some arms' runs; the seeds of each task are drawn anew, the tasks are not.
+    """Return a percentile interval of a statistic of some arms' runs. Seeds are resampled within each task.
 
     Args:
         statistic: takes, for each arm, its runs by task.
@@ -80,11 +80,11 @@ def stratified_bootstrap(
 
 
 def probability_of_improvement(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
-    """The chance that a run of ours beats one of theirs on a task drawn at random; ties count for half.
+    """Return the chance that a run of ours beats a run of theirs on a random task; ties count for half.
 
     Args:
         ours: task → one number per seed.
-        theirs: the same of the other arm, over the same tasks.
+        theirs: the same for the other arm, over the same tasks.
     """
     wins = []
     for one, other in zip(ours, theirs, strict=True):

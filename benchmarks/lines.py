@@ -1,8 +1,8 @@
-"""How much code there is: lines of each room, wing and folder, and how many of them are code.
+"""Count lines and lines of code: of the core, each method and wing of the package, and the other folders.
 
     python -m benchmarks.lines
 
-A line of code is one that is not blank and holds more than a comment or a docstring.
+Blank lines, comments and docstrings are not lines of code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BESIDE = (
     "cluster", "distill", "downloads", "endpoints", "exporting", "fitting", "offline", "playing", "pretrained",
     "reflecting", "remote", "sweeps", "values", "watching", "workbench",
 )  # fmt: skip
-"""Further methods, which register themselves as wings do; everything else in the package is the core."""
+"""Folders of further methods, which register themselves as wings do. Everything else is the core."""
 EMPTY = (
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
@@ -27,7 +27,7 @@ EMPTY = (
 
 
 def code_lines(text: str) -> int:
-    """How many lines of a Python file are code."""
+    """Count the lines of code in a Python file."""
     docstrings = set[int]()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -40,7 +40,7 @@ def code_lines(text: str) -> int:
 
 
 def place_of(path: Path) -> str:
-    """The line of the table to which a file belongs."""
+    """Return the row of the table that a file belongs to."""
     if not path.is_relative_to(PACKAGE):
         return f"{path.relative_to(ROOT).parts[0]}/"
     parts = path.relative_to(PACKAGE).parts

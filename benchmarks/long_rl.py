@@ -1,11 +1,11 @@
-"""Does online RL keep to its memory over a long training? Resident memory of one process over thousands of updates.
+"""Does online RL leak memory in a long training? Resident memory of a process over thousands of updates.
 
     python -m benchmarks.long_rl --updates 2000
 
-A small pair plays and learns DangerousTaxi, with reflections, replay, groups, counts of observations and draws by
-success: everything that keeps something between updates. Memory is read from the system after every update. The first
-tenth, in which caches and buffers fill, sets the mark; exit code 1 if the highest tenth of the rest lies more than 3 %
-above it. Episodes are kept short, since what could grow grows with their number.
+A small pair plays and learns DangerousTaxi with everything that keeps data between updates: reflections, replay,
+groups, counts of observations and draws by success. Memory is read from the system after every update. Caches and
+buffers fill in the first tenth of the updates. The exit code is 1 if the 95 % quantile of the later values is more than
+3 % above the maximum of the first tenth. Episodes are short, since a leak would grow with their number.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ MOST_GROWTH = 0.03
 
 @dataclass(frozen=True)
 class Settings:
-    """How long."""
+    """Settings of the training."""
 
     updates: int = 2000
-    """Updates of online RL."""
+    """Number of updates of online RL."""
     episodes: int = 4
-    """Episodes of each."""
+    """Episodes per update."""
     json: bool = False
-    """Print JSON."""
+    """Print JSON instead of lines."""
 
 
 def resident_memory(settings: Settings) -> np.ndarray:
-    """MiB of this process after each update."""
+    """Train, and return this process's memory in MiB after each update."""
     taxi = workload("taxi")
     policy, reflector = (bench_model("tiny", taxi) for _ in range(2))
     config = RLConfig(
@@ -76,13 +76,13 @@ def resident_memory(settings: Settings) -> np.ndarray:
 
 
 def growth(memory: np.ndarray) -> float:
-    """By what share the highest tenth of what follows lies above the highest of the first tenth."""
+    """Return the growth of memory: the 95 % quantile after the first tenth, relative to the first tenth's maximum."""
     first = max(1, len(memory) // 10)
     return float(np.quantile(memory[first:], 0.95) / memory[:first].max() - 1)
 
 
 def main(settings: Settings) -> int:
-    """Train, and say how memory went."""
+    """Train, and print how memory developed."""
     memory = resident_memory(settings)
     parts = [float(part.max()) for part in np.array_split(memory, 10)]
     row = {"updates": settings.updates, "growth": growth(memory), "MiB by tenths": [round(part, 1) for part in parts]}

@@ -1,4 +1,4 @@
-"""Instruments: the GEMM rate, counted FLOPs, interleaved seconds, peak memory, and tables of what was found."""
+"""Instruments: the GEMM rate, counted FLOPs, interleaved timing, peak memory, and tables of results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from reflectrl.models.machine import release_memory
 
 
 def gemm_rate(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seconds: float = 0.2) -> float:
-    """FLOP/s of a large square matrix product: the median of as many as fit `seconds`, and of three at least.
+    """Return the FLOP/s of a large square matrix product: the median over `seconds`, and over three products at least.
 
-    It runs with the threads that torch has now, so it is the ceiling for whatever else runs with as many.
+    It runs with torch's current number of threads, so it is the ceiling for other work with as many.
     """
     size = 1024 if torch.device(device).type == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -41,7 +41,7 @@ def gemm_rate(dtype: torch.dtype = torch.float32, device: torch.device | str = "
 
 
 def timed(function: Callable[[], Any]) -> float:
-    """Seconds of one call, a GPU's work included; if the call returns a float, that is its own measure of itself."""
+    """Time a call in seconds, a GPU's work included. If the call returns a float, this is taken as its time."""
     _wait_for_gpu()
     start = time.perf_counter()
     own = function()
@@ -50,7 +50,7 @@ def timed(function: Callable[[], Any]) -> float:
 
 
 def _uses_gpu() -> bool:
-    """Return whether this process has computed on a GPU. (Asking a GPU that it has not would start one.)"""
+    """Return whether this process has computed on a GPU. (Asking an unused GPU would initialise it.)"""
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
@@ -79,14 +79,14 @@ def host_waits(function: Callable[[], Any]) -> int:
 def interleaved(
     functions: Mapping[str, Callable[[], float | None]], repetitions: int, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds of each call of each function.
+    """Return the seconds of each call of each function.
 
-    The order alternates (AB BA AB ...), so that neither a machine that slows down nor a place in the order favours
-    one of them; garbage is collected before each call.
+    The order alternates (AB BA AB ...), so that neither a slowing machine nor the place in the order favours a
+    function. Garbage is collected before each call.
 
     Args:
-        functions: by name; one that returns a float is believed to have measured itself (seconds).
-        warm_up: call each once before, unmeasured.
+        functions: by name; if a function returns a float, this is taken as its time in seconds.
+        warm_up: call each function once before, unmeasured.
     """
     names = list(functions)
     if warm_up:
@@ -104,7 +104,7 @@ def interleaved(
 
 
 def _visible(query: Tensor, key: Tensor, causal: bool, mask: Tensor | None) -> float:
-    """Share of query-key pairs that the kernel computes: it skips what causality hides, but not what a mask hides."""
+    """Return the share of query-key pairs that the kernel computes. It skips what causality hides, but not a mask."""
     if not causal or mask is not None:
         return 1.0
     rows, columns = query.shape[-2], key.shape[-2]
@@ -121,7 +121,7 @@ def _attention_forward(
     attn_mask: Tensor | None = None,
     **_: Any,
 ) -> int:
-    """Two products, q·k and p·v."""
+    """Count the two products q·k and p·v."""
     share = _visible(query, key, is_causal, attn_mask)
     return round(share * sdpa_flop_count(query.shape, key.shape, value.shape))
 
@@ -139,17 +139,17 @@ def _attention_backward(
     attn_mask: Tensor | None = None,
     **_: Any,
 ) -> int:
-    """Five products: q·k again, and the gradients of p, v, q and k."""
+    """Count the five products: q·k again, and the gradients of p, v, q and k."""
     share = _visible(query, key, is_causal, attn_mask)
     return round(share * sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape))
 
 
 def _on_gpu(*tensors: Tensor, products: int, skip: int = 0) -> int:
-    """Products of queries with keys, and of as many scores with values; keys may be shared by several queries' heads.
+    """Count products of queries with keys and of scores with values. Several query heads may share keys.
 
     Args:
-        products: how many the kernel computes.
-        skip: tensors before the queries.
+        products: number of products in the kernel.
+        skip: number of tensors before the queries.
     """
     query, key = tensors[skip : skip + 2]
     rows, heads, queries, width = query.shape
@@ -169,7 +169,7 @@ def _matrix_vector(matrix: Tensor, vector: Tensor, **_: Any) -> int:
 
 
 def _raw(formula: Callable[..., int]) -> Callable[..., int]:
-    """Marks a formula that reads its operator's own arguments; others are handed shapes in the place of tensors."""
+    """Mark a formula that reads its operator's own arguments. Other formulas get shapes instead of tensors."""
     formula._get_raw = True  # type: ignore[attr-defined]
     return formula
 
@@ -185,18 +185,19 @@ FORMULAS = {
         for way, formula in (("", _gpu_forward), ("_backward", _gpu_backward))
     },
 }
-"""What torch's counter leaves out or refuses: fused attention on CPUs (it counts 0), matrix-vector products, and
-attention on GPUs in which queries share keys. What causality hides counts in full on GPUs."""
+"""Formulas that torch's counter lacks: fused attention on CPUs (it counts 0), matrix-vector products, and attention on
+GPUs with shared keys (it refuses). On GPUs, causal attention counts in full.
+"""
 
 
 def count_flops(function: Callable[[], Any]) -> int:
-    """FLOPs of the matrix products and of the attention in one call, forwards and backwards.
+    """Count the FLOPs of matrix products and attention in one call, forwards and backwards.
 
     A multiply-add is 2. Element-wise work (normalisation, activations, softmax) is not counted. The count is the same
     with gradients, under `no_grad`, under `inference_mode` and under autocast. Causal attention without a mask counts
-    the visible half only, since the kernel skips the other; attention under a mask counts in full.
+    the visible half only, since the kernel skips the other half; attention under a mask counts in full.
 
-    Only what this process runs in this thread is seen.
+    Only the operations of this process in this thread are counted.
     """
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         function()
@@ -204,9 +205,9 @@ def count_flops(function: Callable[[], Any]) -> int:
 
 
 def counted(function: Callable[[], Any], clock: Callable[[Callable[[], Any]], float] = timed) -> tuple[float, int]:
-    """Seconds and FLOPs of one and the same call, for what takes too long to be run twice.
+    """Return the seconds and FLOPs of the same call, for functions that take too long to run twice.
 
-    Counting costs some microseconds per operator: nothing beside seconds of matrix products.
+    Counting costs some microseconds per operator, which is negligible beside seconds of matrix products.
     """
     taken: list[float] = []
     flops = count_flops(lambda: taken.append(clock(function)))
@@ -219,17 +220,16 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory(function: Callable[..., Any], *args: Any, prepare: Callable[..., Any] | None = None) -> int | None:
-    """Bytes by which a fresh process grows beyond what it held right before `function` was called, at the peak.
+    """Return by how many bytes a fresh process grows, at its peak, from right before `function` is called.
 
-    With `prepare`, `prepare(*args)` comes first, unmeasured, and `function` receives what it returned (a model, say).
-    Both must be importable by name. The process has as many threads as torch has here.
+    With `prepare`, `prepare(*args)` runs first, unmeasured, and `function` receives its result (a model, say). Both
+    must be importable by name. The process has as many threads as torch has here.
 
-    The kernel's own high-water mark is read (VmHWM), after it was set back to the present size: a sampling thread
-    would miss short peaks, and `ru_maxrss` can neither be set back nor trusted, for Linux hands a process's mark down
-    to the programs that it starts.
+    The kernel's own high-water mark (VmHWM) is reset to the present size and read afterwards. A sampling thread would
+    miss short peaks. `ru_maxrss` cannot be reset, and Linux passes a process's mark on to the programs that it starts.
 
     Returns:
-        None where there is no such mark (systems other than Linux): not measured.
+        The bytes; None on systems without such a mark (other than Linux), where nothing is measured.
     """
     if not CLEAR.exists():
         return None
@@ -248,10 +248,10 @@ def _growth(function: Callable[..., Any], prepare: Callable[..., Any] | None, ar
 
 
 def growth(function: Callable[[], Any]) -> int:
-    """Bytes by which this process grows while a function runs, at the peak; 0 where the system does not tell.
+    """Return by how many bytes this process grows, at its peak, while a function runs; 0 if the system does not tell.
 
-    Once the process computes on a GPU, this is the memory of the GPU. What earlier calls have freed is handed back to
-    the system first; otherwise it would be used again unseen.
+    Once the process computes on a GPU, this is the memory of the GPU. Memory freed by earlier calls is first returned
+    to the system; otherwise it would be reused without being counted.
     """
     gc.collect()
     if _uses_gpu():
@@ -279,7 +279,7 @@ def _status_bytes(name: str) -> int:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as aligned text, one line each: names to the left, numbers to the right, "-" for what is missing."""
+    """Format rows as aligned text, one line each: names to the left, numbers to the right, "-" for missing cells."""
     drawn = Table(box=None, pad_edge=False, header_style="")
     for name in columns:
         numbers = any(isinstance(row.get(name), (int, float)) for row in rows)
@@ -295,7 +295,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Numbers with three digits that matter; large ones whole."""
+    """Format a number with three significant digits; large ones without decimals."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -304,7 +304,7 @@ def _cell(value: Any) -> str:
 
 
 def report(rows: Sequence[Mapping[str, Any]], as_json: bool) -> str:
-    """The rows as a JSON list, or as a table whose columns are the rows' keys in the order in which they occur."""
+    """Format the rows as a JSON list or as a table. Columns are the rows' keys in order of occurrence."""
     if as_json:
         return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
     return table(rows, list(dict.fromkeys(key for row in rows for key in row)))

@@ -1,10 +1,10 @@
-"""Memory: two players with LoRA on one backbone, and the peak of an update with a small and a large vocabulary.
+"""Memory of two players with LoRA on one backbone, and of an update with a small and a large vocabulary.
 
     python -m benchmarks.memory
 
-The update is that of `benchmarks.update` on 16 steps of taxi, LoRA on a 4-layer model, in a fresh process each; what
-the process held before (the weights) is not counted. With every weight trained, the gradient of the embedding table is
-as large as the table, whatever else is done; that is shown apart.
+The update is taken from `benchmarks.update`: 16 steps of taxi with LoRA on a 4-layer model, each in a fresh process.
+The memory before the update (the weights) is not counted. If every weight is trained, the gradient of the embedding
+table is in any case as large as the table. This case is shown separately.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ STEPS = 16
 
 
 def prepared(size: str, vocab: int, rank: int) -> tuple[LanguageModel, list[Step]]:
-    """A model and steps to learn from."""
+    """Make a model and steps for an update."""
     lm = bench_model(size, workload("taxi"), vocab, adapter="policy" if rank else None, lora_rank=rank)
     return lm, consecutive("taxi", STEPS)
 
 
 def engine_update(given: tuple[LanguageModel, list[Step]]) -> None:
-    """The packed update."""
+    """Compute the packed update."""
     engine_gradients(*given)
 
 
 def plain_update(given: tuple[LanguageModel, list[Step]]) -> None:
-    """Step by step, with the logits of all positions."""
+    """Compute the update step by step, with the logits of all positions."""
     update_gradients(*given, minibatch=STEPS)
 
 
 def players(size: str) -> dict[str, Any]:
-    """Weights in MiB of one backbone, and of a pair of adapters on it."""
+    """Measure weights in MiB: of a backbone, and of a pair of adapters on it."""
     alone = bench_model(size, workload("taxi"))
     first = bench_model(size, workload("taxi"), adapter="policy", lora_rank=8)
     second_player(first, "reflector")
@@ -57,7 +57,7 @@ def players(size: str) -> dict[str, Any]:
 
 
 def updates(size: str, what: str, function: Any, rank: int) -> dict[str, Any]:
-    """Peaks with the small and the large vocabulary."""
+    """Measure the peaks with the small and the large vocabulary."""
     small, large = (peak_memory(function, size, vocab, rank, prepare=prepared) for vocab in VOCABULARIES)
     ratio = large / small if small and large else None
     mib = [None if peak is None else peak / 2**20 for peak in (small, large)]
@@ -65,7 +65,7 @@ def updates(size: str, what: str, function: Any, rank: int) -> dict[str, Any]:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """Both questions for each size."""
+    """Return the rows of both measurements for each size."""
     found = []
     for size in settings.sizes:
         found.append(note(players(size)))

@@ -1,18 +1,19 @@
-"""The newcomer's drill: from the wheel to an agent that wins tasks it has never seen, by reward alone, on two cores.
+"""Run the newcomer's drill: from the wheel to an agent that wins unseen tasks, by reward alone, on two cores.
 
     python -m benchmarks.newcomer --seeds 0 1 2
 
 In an empty folder, with a virtual environment that holds the wheel: `init`, an edit by a program, `check-env`, `run`
-with the arms `random` and `rl-only`, and `play` with the trained agent. Nobody demonstrates anything. There are three
-such newcomers:
+with the arms `random` and `rl-only`, and `play` with the trained agent. There are no demonstrations. There are three
+newcomers:
 
 - `template`: edits twenty lines of what `init` wrote, for another world;
-- `smallest`: puts the smallest hand-written environment, `src/reflectrl/examples/add_up.py`, in its place;
-- `frozenlake`: puts `FrozenLake-v1` through the adapter in its place, `src/reflectrl/examples/frozen_maps.py`.
+- `smallest`: replaces it by the smallest hand-written environment, `src/reflectrl/examples/add_up.py`;
+- `frozenlake`: replaces it by `FrozenLake-v1` through the adapter, `src/reflectrl/examples/frozen_maps.py`.
 
-The virtual environment borrows what is installed here, so that nothing is downloaded; with `--fresh` it begins empty
-and pip installs everything by `constraints.txt`. Seconds of the wall clock and of all processors are told apart, since
-a machine may do other things too. Exit code 1 if a newcomer takes more than 10 commands or minutes, or wins too few.
+The virtual environment borrows the packages that are installed here, so that nothing is downloaded. With `--fresh` it
+is empty at first, and pip installs everything by `constraints.txt`. Wall-clock and CPU seconds are shown separately,
+since a machine may do other things too. The exit code is 1 if a newcomer needs more than 10 commands or 10 minutes, or
+wins too few tasks.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ EDITS = {
     '"taken"': '"collected"',
     "Outcome(0.3": "Outcome(0.4",
 }
-"""What the newcomer of the template writes instead of what stands there, in this order."""
+"""Replacements that the newcomer `template` makes in the template, in this order."""
 
 
 def edit_template(text: str) -> str:
-    """Another world in the template, in about twenty lines."""
+    """Write another world into the template, by editing about twenty lines."""
     for old, new in EDITS.items():
         if old not in text:
             raise UserError(f"the template has no {old!r} any more")
@@ -64,12 +65,12 @@ def edit_template(text: str) -> str:
 
 
 def example(name: str) -> Callable[[str], str]:
-    """A file of `reflectrl.examples` in place of the template."""
+    """Return an edit that replaces the template by a file of `reflectrl.examples`."""
     return lambda text: (ROOT / "src" / "reflectrl" / "examples" / f"{name}.py").read_text(encoding="utf-8")
 
 
 class Newcomer(NamedTuple):
-    """What one of them does: the project's name, the edit, further words of `run`, and what has to be won at least."""
+    """A newcomer: the project's name, the edit, further words of `run`, and the least success rate to pass."""
 
     project: str
     edit: Callable[[str], str]
@@ -78,7 +79,7 @@ class Newcomer(NamedTuple):
 
 
 LONGER = ("--rl.updates", "400", "--rl.schedule", "linear")
-"""What the recipe's comments advise where success still rises, and where it falls again."""
+"""Words that the recipe's comments advise if success is still rising (more updates), or falls again (schedule)."""
 NEWCOMERS = {
     "template": Newcomer("letters", edit_template, (), 0.9),
     "smallest": Newcomer("add_up", example("add_up"), (), 0.9),
@@ -87,7 +88,7 @@ NEWCOMERS = {
 
 
 class Drilled(NamedTuple):
-    """What came of a drill. Seconds are those of the wall clock and of all processors, by command."""
+    """Result of a drill. `seconds` has wall-clock and CPU seconds by command."""
 
     who: str
     seed: int
@@ -100,12 +101,12 @@ class Drilled(NamedTuple):
 
     @property
     def minutes(self) -> float:
-        """From the first command to the last."""
+        """Minutes from the first command to the last."""
         return sum(wall for wall, _ in self.seconds.values()) / 60
 
     @property
     def passed(self) -> bool:
-        """Whether it took as little, and won as much, as it should."""
+        """Return whether the newcomer needed few enough commands and minutes, and won enough."""
         modest = len(self.seconds) <= MOST_COMMANDS and self.minutes <= MOST_MINUTES
         return modest and self.won >= NEWCOMERS[self.who].least
 
@@ -114,10 +115,10 @@ def drill(who: str, seed: int, wheel: Path, folder: Path, fresh: bool = False, w
     """Do what a newcomer does, in an empty folder.
 
     Args:
-        words: further ones for `run`, after the newcomer's own.
+        words: further words of `run`, after the newcomer's own.
 
     Raises:
-        UserError: a command failed; with the end of what it said.
+        UserError: if a command failed; the message has the end of its output.
     """
     project, edit, own, _ = NEWCOMERS[who]
     seconds: dict[str, tuple[float, float]] = {}
@@ -144,10 +145,10 @@ def drill(who: str, seed: int, wheel: Path, folder: Path, fresh: bool = False, w
 
 
 def timed(command: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Run a command in a folder; seconds of the wall clock and of all processors.
+    """Run a command in a folder. Return its wall-clock and CPU seconds.
 
     Raises:
-        UserError: it failed.
+        UserError: if it failed.
     """
     hidden = ("PYTHONPATH", "VIRTUAL_ENV", "OMP_NUM_THREADS")
     env = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -161,13 +162,13 @@ def timed(command: Sequence[str], folder: Path) -> tuple[float, float]:
 
 
 def borrow(venv: Path) -> None:
-    """Let a virtual environment see what is installed where this program runs, after what is its own."""
+    """Let a virtual environment see the packages of this program's environment, after its own."""
     [site] = venv.glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
 
 
 def rewrite(path: Path, edit: Callable[[str], str]) -> int:
-    """Edit a file; returns how many lines of it are new."""
+    """Edit a file. Return the number of new lines."""
     before = path.read_text(encoding="utf-8")
     after = edit(before)
     path.write_text(after, encoding="utf-8")
@@ -176,10 +177,10 @@ def rewrite(path: Path, edit: Callable[[str], str]) -> int:
 
 
 def build(folder: Path) -> Path:
-    """The wheel of this checkout.
+    """Build the wheel of this checkout.
 
     Raises:
-        UserError: it could not be built.
+        UserError: if it cannot be built.
     """
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     done = subprocess.run(words, text=True, capture_output=True, check=False)
@@ -189,7 +190,7 @@ def build(folder: Path) -> Path:
 
 
 def line(one: Drilled) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     wall, cpu = (sum(pair[i] for pair in one.seconds.values()) for i in (0, 1))
     run = one.seconds["run"]
     return (
@@ -203,7 +204,7 @@ HEAD = "newcomer    seed  commands  lines  wall_s   cpu_s   run_s run_cpu  chanc
 
 
 def main(words: Sequence[str]) -> int:
-    """Drill the newcomers that were asked for, and print a row for each."""
+    """Drill the newcomers given on the command line, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--who", nargs="+", choices=NEWCOMERS, default=list(NEWCOMERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])

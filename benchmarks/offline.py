@@ -1,10 +1,10 @@
-"""Offline learning: speed and memory of A-LoL beside those of plain likelihood, on the same model and samples.
+"""Speed and memory of offline learning: A-LoL beside plain likelihood, on the same model and samples.
 
     python -m benchmarks.offline --sizes 4x256 --batches 16
 
-Samples are the reflections of recorded episodes, with rewards by lot. What the reference thinks of them is computed
-before, as in every training: A-LoL then reads as many tokens as likelihood does, and one model is in memory.
-`throughput` and `memory` are A-LoL's share of likelihood's: at least 0.9 and at most 1.1 are aimed at.
+Samples are the reflections of recorded episodes, with random rewards. The log-probabilities of the reference model are
+computed before, as in every training. A-LoL then reads as many tokens as likelihood does, and only one model is in
+memory. `throughput` and `memory` are A-LoL's values divided by likelihood's; the aims are at least 0.9 and at most 1.1.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .workloads import bench_model, records, workload
 
 STEPS = 4
 MOST_PROCESSES = 3
-"""At most so many processes' peaks of memory are measured, and not more than repetitions; their median counts."""
+"""Largest number of processes whose peak of memory is measured (at most `repetitions`). Their median counts."""
 ALGORITHMS: tuple[Algorithm, ...] = ("nll", "a_lol")
 
 Given = tuple[Dataset, ReferenceCache, int]
 
 
 def prepared(size: str, name: str, batch: int, device: str = "cpu") -> Given:
-    """Samples bound to a model, and its view of them; every value is 0, so that all of them are learned from."""
+    """Prepare samples and the reference model's scores. Every value is 0, so that all samples are learned from."""
     lm = bench_model(size, workload(name), device=device)
     count = batch * STEPS
     rows = sft_reflection(records(workload(name), 2 + count // 8))[:count]
@@ -53,7 +53,7 @@ def prepared(size: str, name: str, batch: int, device: str = "cpu") -> Given:
 
 
 def train(algorithm: Algorithm, given: Given) -> float:
-    """Seconds of the training loop over all samples once; nothing is judged."""
+    """Return the seconds of the training loop over all samples once, without evaluation."""
     data, cache, batch = given
     config = OfflineConfig(
         algorithm=algorithm, sampling="none", steps=STEPS, batch_size=batch, eval_every=STEPS, lr=1e-6
@@ -64,17 +64,17 @@ def train(algorithm: Algorithm, given: Given) -> float:
 
 
 def with_nll(given: Given) -> None:
-    """Likelihood, in a process of its own."""
+    """Train by likelihood, in a process of its own."""
     train("nll", given)
 
 
 def with_a_lol(given: Given) -> None:
-    """A-LoL, in a process of its own."""
+    """Train by A-LoL, in a process of its own."""
     train("a_lol", given)
 
 
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
-    """One cell: both algorithms on the same samples, in turn; their peaks each in fresh processes."""
+    """Measure a cell: both algorithms on the same samples, interleaved. Memory is measured in fresh processes."""
     given = prepared(size, name, batch, settings.device)
     completions = given[0].completions
     tokens = sum(map(len, completions.prompts)) + sum(map(len, completions.answers))
@@ -97,14 +97,14 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
 
 
 def _median_mib(run: Callable[[Given], None], processes: int, size: str, name: str, batch: int) -> float | None:
-    """Peak memory: what the allocator holds differs by a quarter from one process to the next."""
+    """Return the median peak memory, since the allocator's share differs by a quarter between processes."""
     peaks = [peak_memory(run, size, name, batch, prepare=prepared) for _ in range(processes)]
     known = [peak / 2**20 for peak in peaks if peak is not None]
     return statistics.median(known) if known else None
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per cell. Memory is measured on the CPU whatever the device."""
+    """Return a row per cell. Memory is measured on the CPU whatever the device."""
     return [note(row(*cell, settings)) for cell in settings.cells()]
 
 

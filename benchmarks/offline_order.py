@@ -1,11 +1,11 @@
-"""Whether one arm of a run is better than another: differences of success, task by task and seed by seed.
+"""Differences in success between the arms of a run, task by task and seed by seed: is one arm better than another?
 
     python -m benchmarks.offline_order RUN [--against offline-nll] [--split test] [--stage full] [--arms ARM ...]
 
 Both arms played the same tasks with the same seeds, so tasks that are hard for both do not blur the difference. Two
-intervals of 95 % stand beside the mean: Student's over the seeds' differences, which speaks of trainings that were not
-made, and is wide with few seeds; and a two-stage bootstrap (seeds, then tasks), which is too narrow with few seeds. An
-order holds safely where the first leaves out 0, and hardly at all where the second does not.
+intervals of 95 % are shown beside the mean. Student's t over the seeds' differences generalises to new trainings, and
+is wide with few seeds. A two-stage bootstrap (seeds, then tasks) is too narrow with few seeds. An order is safe if the
+first interval excludes 0, and doubtful if the second includes 0.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from reflectrl.wings.text.generation.bootstrap import mean_bootstrap
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
 Outcomes = Mapping[int, Mapping[str, bool]]
-"""Seed → task → whether it was won."""
+"""Outcomes as seed → task → True if it was won."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much an arm's success is above another's, in shares of the tasks, from -1 to 1.
+    """An arm's success minus another's, as a share of the tasks from -1 to 1.
 
     Attributes:
-        mean: over all tasks of all seeds both played.
-        student: over the seeds' means; None with one seed.
-        bootstrap: two-stage.
+        mean: over the tasks of all seeds that both played.
+        student: interval over the seeds' means; None with one seed.
+        bootstrap: two-stage bootstrap interval.
     """
 
     arm: str
@@ -49,7 +49,7 @@ class Difference:
 
 
 def outcomes(run: Path, split: str, stage: str) -> dict[tuple[str, str], Outcomes]:
-    """(arm, "greedy" or "sampled") → what was won, of all that a run has played."""
+    """Return (arm, "greedy" or "sampled") → outcomes, for all evaluations of a run."""
     found: dict[tuple[str, str], dict[int, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))
     for path in sorted((run / "episodes").glob("eval-*.jsonl")):
         for episode in read_episodes(path):
@@ -60,7 +60,7 @@ def outcomes(run: Path, split: str, stage: str) -> dict[tuple[str, str], Outcome
 
 
 def difference(own: Outcomes, other: Outcomes, arm: str, sampling: str) -> Difference | None:
-    """None where the two have no task of a seed in common."""
+    """Return the difference of two arms, or None if they have no task of a seed in common."""
     both = {seed: [task for task in own[seed] if task in other[seed]] for seed in own if seed in other}
     seeds = [[float(own[seed][t]) - float(other[seed][t]) for t in tasks] for seed, tasks in both.items() if tasks]
     if not seeds:
@@ -72,10 +72,10 @@ def difference(own: Outcomes, other: Outcomes, arm: str, sampling: str) -> Diffe
 
 
 def differences(run: Path, against: str, split: str, stage: str, arms: Sequence[str]) -> Iterator[Difference]:
-    """Every arm but `against` (or those that are named), greedy and sampled, as far as they were played.
+    """Yield the differences of all arms but `against` (or of the given arms), greedy and sampled, if they were played.
 
     Raises:
-        UserError: nothing of `against`, or of an arm that is named, was played.
+        UserError: if `against` or a given arm has no evaluation.
     """
     played = outcomes(run, split, stage)
     known = dict.fromkeys(arm for arm, _ in played)

@@ -1,8 +1,8 @@
 """The plain implementation of play: two players the way most scripts write them, on Hugging Face only.
 
-Every prompt is rendered, tokenized and encoded anew at each step, in padded batches, and the language-model head
-computes the whole vocabulary at every position of the prompt. Nothing here is slow on purpose: gradients are off where
-none are needed, decoding has its cache, and batches are as large as memory allows.
+Every prompt is rendered, tokenized and encoded anew at each step, in padded batches. The language-model head computes
+the whole vocabulary at every position of the prompt. Nothing here is slow on purpose: gradients are off unless needed,
+decoding has its cache, and batches are as large as memory allows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reflectrl.prompts.tokens import beginning
 from reflectrl.types import Observation
 
 LOGITS_BYTES = {"cpu": 2 * 2**30, "cuda": 4 * 2**30}
-"""The most that the logits of one forward pass may take, by device; larger batches go through the model in parts."""
+"""Largest size in bytes of the logits of a forward pass, by device. Larger batches are split."""
 
 
 @dataclass
 class Tokens:
-    """Tokens that a model has computed.
+    """Counts of the tokens that a model has computed.
 
     Attributes:
-        encoded: tokens of prompts that were read; `encoded_padded` counts the padding too.
-        decoded: tokens that were written; `decoded_padded` counts those of rows that were already complete, too.
+        encoded: prompt tokens that were read; `encoded_padded` includes the padding.
+        decoded: tokens that were generated; `decoded_padded` includes tokens of rows that were already complete.
     """
 
     encoded: int = 0
@@ -50,9 +50,9 @@ class Tokens:
 
 
 def tokenized(lm: LanguageModel, texts: Sequence[str], side: str, reserve: int = 0) -> tuple[Tensor, Tensor]:
-    """Ids and attention mask, both (B, T), padded on a side; a text that is too long loses its beginning.
+    """Return ids and attention mask, both (B, T), padded on a side. Texts that are too long lose their beginning.
 
-    Texts open as the engine's prompts do; nothing is added behind them.
+    Texts start with the same special tokens as the engine's prompts. Nothing is added at the end.
     """
     start = "".join(lm.tokenizer.convert_ids_to_tokens(list(beginning(lm.tokenizer))))
     lm.tokenizer.truncation_side = "left"
@@ -72,7 +72,7 @@ def tokenized(lm: LanguageModel, texts: Sequence[str], side: str, reserve: int =
 
 
 class RowLengths(StoppingCriteria):
-    """A row is complete when it has its number of new tokens."""
+    """Stop each row at its own number of new tokens."""
 
     def __init__(self, prompt_width: int, lengths_B: Tensor) -> None:
         self.prompt_width, self.lengths_B = prompt_width, lengths_B
@@ -82,13 +82,13 @@ class RowLengths(StoppingCriteria):
 
 
 class PlainPair:
-    """A reflector and a policy that plays.
+    """A policy that plays, and optionally a reflector.
 
     Args:
-        reflector: None plays without reflections.
+        reflector: None to play without reflections.
 
     Attributes:
-        tokens: what both models have computed since `tokens` was last replaced.
+        tokens: counts of both models since `tokens` was last replaced.
     """
 
     def __init__(self, policy: LanguageModel, reflector: LanguageModel | None = None) -> None:
@@ -98,9 +98,10 @@ class PlainPair:
 
     @torch.inference_mode()
     def reflect(self, observations: Sequence[Observation], lengths: Sequence[int]) -> list[str]:
-        """Sampled reflections at temperature 1; that of observation i has `lengths[i]` tokens, and no end of its own.
+        """Sample a reflection per observation at temperature 1. Reflection i has `lengths[i]` tokens and no
+        end-of-text.
 
-        Rows that are complete stay in the batch until the longest one is, as always with `generate`.
+        As always with `generate`, complete rows stay in the batch until the longest row is complete.
         """
         lm = self.reflector
         assert lm is not None, "there is no reflector"
@@ -127,10 +128,10 @@ class PlainPair:
 
     @torch.inference_mode()
     def act(self, observations: Sequence[Observation], reflections: Sequence[str | None]) -> list[int]:
-        """The index of a sampled action for each observation.
+        """Sample an action for each observation, and return its index.
 
-        One forward pass with the logits of all positions. Where they would take more than 2 GiB (`LOGITS_BYTES`), the
-        batch goes through the model in as many parts as it takes.
+        This is one forward pass with the logits of all positions. If the logits exceed `LOGITS_BYTES` (2 GiB on CPUs),
+        the batch is split into as many parts as needed.
         """
         lm = self.policy
         labels = self.labels(max(len(observation.actions) for observation in observations))
@@ -142,7 +143,7 @@ class PlainPair:
         return torch.multinomial(probs_BA, 1)[:, 0].tolist()
 
     def labels(self, count: int) -> Labels:
-        """The tokenizer's labels for so many actions, found once."""
+        """Return the tokenizer's labels for `count` actions. They are searched once."""
         if len(self._labels.texts) < count:
             self._labels = find_labels(self.policy.tokenizer, count)
         return self._labels
@@ -151,9 +152,9 @@ class PlainPair:
 def play_tick(
     pair: PlainPair, observations: Sequence[Observation], reflections: Sequence[str], lengths: Sequence[int]
 ) -> list[int]:
-    """One step of two-player play for a batch; the indices of the chosen actions.
+    """Play a step of a batch with both players. Return the indices of the chosen actions.
 
-    The reflector decodes `lengths[i]` tokens, whose content is ignored; the policy reads the recorded reflections, so
+    The reflector decodes `lengths[i]` tokens, whose content is ignored. The policy reads the recorded reflections, so
     that every implementation encodes the same text. Without a reflector the policy acts on the observations alone.
     """
     if pair.reflector is None:
@@ -163,20 +164,20 @@ def play_tick(
 
 
 def policy_texts(labels: Labels, observations: Sequence[Observation], reflections: Sequence[str | None]) -> list[str]:
-    """What the policy reads, each text ready for the label's token."""
+    """Return the policy's prompts, each ready for the label's token."""
     pairs = zip(observations, reflections, strict=True)
     return ["".join(policy_prompt(seen, reflection, labels.texts)) + labels.gap for seen, reflection in pairs]
 
 
 def _parts(lm: LanguageModel, ids_BT: Tensor, mask_BT: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batch in parts whose logits fit `LOGITS_BYTES` (a single row always fits)."""
+    """Split a batch into parts whose logits fit `LOGITS_BYTES`; a part has at least one row."""
     vocabulary = lm.core.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
     rows = max(1, LOGITS_BYTES[lm.device.type] // (4 * ids_BT.shape[1] * vocabulary))
     return zip(ids_BT.split(rows), mask_BT.split(rows), strict=True)
 
 
 def label_scores(lm: LanguageModel, labels: Labels, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Logits (B, A) of the labels after each right-padded prompt, taken from the logits of the whole vocabulary."""
+    """Return the labels' logits (B, A) after each right-padded prompt, taken from logits of the whole vocabulary."""
     lm.activate()
     logits_BTV = lm.model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False).logits
     last_B = mask_BT.sum(1) - 1
@@ -184,7 +185,7 @@ def label_scores(lm: LanguageModel, labels: Labels, ids_BT: Tensor, mask_BT: Ten
 
 
 def legal(lm: LanguageModel, observations: Sequence[Observation], most: int) -> Tensor:
-    """Which of the first `most` labels name an action, (B, most)."""
+    """Return a mask (B, most) of the labels that name an action."""
     counts_B = torch.tensor([len(observation.actions) for observation in observations], device=lm.device)
     return torch.arange(most, device=lm.device)[None] < counts_B[:, None]
 
@@ -194,11 +195,11 @@ def legal(lm: LanguageModel, observations: Sequence[Observation], most: int) -> 
 
 @torch.inference_mode()
 def score_actions(lm: LanguageModel, prompt_ids: Sequence[int], action_ids: Sequence[Sequence[int]]) -> Tensor:
-    """Log-probability of each action's text after the prompt, (A,): the sum over its tokens, in nats.
+    """Return the log-probability of each action's text after the prompt, (A,): the sum over its tokens, in nats.
 
-    One forward pass per action over prompt and action, with the logits of all positions; it encodes
-    A · len(prompt) + the tokens of all actions. Dividing by the tokens or words of each action gives the normalised
-    scores (SayCan, Ahn et al. 2022; TWOSOME, Tan et al. 2024).
+    There is one forward pass per action over prompt and action, with the logits of all positions. It encodes A ·
+    len(prompt) + the tokens of all actions. Dividing by the tokens or words of each action gives the normalised scores
+    (SayCan, Ahn et al. 2022; TWOSOME, Tan et al. 2024).
     """
     lm.activate()
     scores = []

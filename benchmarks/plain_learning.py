@@ -1,4 +1,4 @@
-"""The plain implementation of learning: an RL update that encodes every step's whole prompt, and `Trainer` for SFT."""
+"""The plain implementation of learning: an RL update that encodes each step's whole prompt, and `Trainer` for SFT."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .plain import Tokens, label_scores, legal, policy_texts, tokenized
 
 
 class Update(NamedTuple):
-    """The loss of an update and the tokens that it encoded."""
+    """Loss of an update, and the tokens that it encoded."""
 
     loss: float
     tokens: Tokens
@@ -43,15 +43,15 @@ def update_gradients(
     advantage: float = 1.0,
     entropy_coef: float = 0.01,
 ) -> Update:
-    """The gradients of a REINFORCE update on recorded steps, left in `.grad` (added to what is there).
+    """Compute the gradients of a REINFORCE update on recorded steps. They are added to `.grad`.
 
-    Loss: the mean over the steps of -advantage · log p(recorded choice) - entropy_coef · entropy, both over the legal
-    labels. Each step's whole prompt is encoded, in right-padded minibatches in the steps' order, with the logits of all
-    positions: a minibatch of B prompts of T tokens keeps B · T · V of them and as many gradients.
+    The loss is the mean over the steps of -advantage · log p(recorded choice) - entropy_coef · entropy, both over the
+    legal labels. Each step's whole prompt is encoded, in right-padded minibatches in the steps' order, with the logits
+    of all positions. A minibatch of B prompts of T tokens keeps B · T · V logits and as many gradients.
 
     Args:
         minibatch: steps per forward and backward pass.
-        reflections: whether the prompts hold the recorded reflections.
+        reflections: True if the prompts contain the recorded reflections.
     """
     labels = find_labels(lm.tokenizer, max(len(step.observation.actions) for step in steps))
     total, tokens = 0.0, Tokens()
@@ -78,9 +78,9 @@ class TrainerRun(NamedTuple):
     """A training by `transformers.Trainer`.
 
     Attributes:
-        seconds: spent in the training loop.
-        tokens: useful tokens, which is all but padding.
-        padded_tokens: padding included.
+        seconds: duration of the training loop.
+        tokens: useful tokens, without padding.
+        padded_tokens: tokens with padding.
         loss: mean over the steps, in nats per completion token.
     """
 
@@ -91,7 +91,7 @@ class TrainerRun(NamedTuple):
 
 
 class _Clock(TrainerCallback):
-    """Seconds between the beginning and the end of the training loop."""
+    """Clock of the training loop, from beginning to end in seconds."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.start = time.perf_counter()
@@ -101,7 +101,7 @@ class _Clock(TrainerCallback):
 
 
 class _CountingTrainer(Trainer):
-    """Counts the tokens of the batches that were trained on."""
+    """Trainer that counts the tokens of its training batches."""
 
     tokens = padded_tokens = 0
 
@@ -126,9 +126,9 @@ def trainer_sft(
     """Train `lm` in place with `transformers.Trainer`: AdamW, shuffled rows, nothing saved and nothing reported.
 
     Args:
-        examples: (token ids, start): the loss is on `ids[start:]`, the prompt's labels are -100.
-        packing: put the rows of a batch behind one another instead of padding them (`DataCollatorWithFlattening`;
-            the attention mask keeps them apart).
+        examples: (token ids, start): the loss is on `ids[start:]`, and the prompt's labels are -100.
+        packing: concatenate the rows of a batch instead of padding them (`DataCollatorWithFlattening`; the attention
+            mask separates them).
         bf16: autocast to bfloat16.
         minibatch: rows per forward and backward pass, a divisor of `batch_size`, whose gradients are accumulated; 0 for
             all at once.
@@ -151,7 +151,7 @@ def trainer_sft(
         )
         trainer.remove_callback(PrinterCallback)
         loss = trainer.train().training_loss
-    for trace in ("forward", "_original_forward", "_is_accelerate_prepared"):  # of autocast, which would stay
+    for trace in ("forward", "_original_forward", "_is_accelerate_prepared"):  # autocast leaves these on the model
         vars(lm.model).pop(trace, None)
     lm.model.zero_grad(set_to_none=True)
     lm.model.eval()

@@ -2,17 +2,18 @@
 
     python -m benchmarks.play --workloads taxi alfworld --sizes 4x256 --batches 1 16 --threads 1
 
-Both read the same observations, write reflections of the same natural lengths, and score the same actions. Weights are
-random, so what a model would write is noise: the engine samples and then takes the recorded reflection's token, which
-is what its drafts have to guess. (Hugging Face's `generate` writes what it samples.) Nothing is remembered: every
-live's prompts are computed. A tick is a step of all episodes of the batch. What the engine keeps between steps must be
-there when a tick is timed, so the tick before each timed one is played too, unmeasured; and drafts know the reflections
-of the same episodes' earlier steps and of `BEFORE` other episodes, as in a run that began a little while ago.
+Both read the same observations, generate reflections of the same natural lengths, and score the same actions. Weights
+are random, so a generated text is noise. Therefore the engine samples and then takes the recorded reflection's token
+instead, so that its drafts have natural text to predict. (Hugging Face's `generate` writes what it samples.) Caching of
+results is off: the prompts of all episodes are computed. A tick is a step of all episodes of the batch. The engine's
+caches of earlier steps must exist when a tick is timed, so the tick before each timed one is played too, unmeasured.
+Drafts know the reflections of the same episodes' earlier steps and of `BEFORE` other episodes, as in a run that began a
+little while ago.
 
-`predicted` is the ratio of the floating-point operations that torch counts in both, `reached` the share of it that the
-clock shows; `mfu` is the share of the GEMM rate measured in the same run; `model` and `env` are shares of the engine's
-time, the rest being Python; tokens are per step, wrong guesses included; `per pass` is how many tokens of a reflection
-a pass of the engine gives.
+`predicted` is the ratio of the floating-point operations that torch counts on both sides, and `reached` is the measured
+speed-up divided by it. `mfu` is the share of the GEMM rate measured in the same run. `model` and `env` are shares of
+the engine's time; the rest is Python. Tokens are per step and include wrong drafts. `per pass` is the number of
+reflection tokens per forward pass of the engine.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ from .settings import Settings, main, note
 from .workloads import Workload, bench_model, records, reflection_ids, workload
 
 KEPT = 7 * 2**30
-"""Bytes of keys and values that each player may keep: all that 64 long episodes need at the smaller sizes."""
+"""Largest size in bytes of the keys and values that each player caches: enough for 64 long episodes at small sizes."""
 
 BEFORE = 16
-"""Other episodes whose reflections the draft model knows."""
+"""Number of other episodes whose reflections the draft model knows."""
 
 
 @dataclass
 class Script:
-    """The text that an episode is to write, in the place of its generator of random numbers, which it consults.
+    """Text that an episode must write, in place of its random generator. It draws from the generator as well.
 
-    A GPU draws a token for each of a draft's, and takes back those that are not needed (`bit_generator.state`); so the
-    place in the text is a part of the generator's state.
+    A GPU draws a token for each token of a draft, and takes back draws that are not needed (`bit_generator.state`). So
+    the place in the text is part of the generator's state.
     """
 
     generator: np.random.Generator
@@ -76,24 +77,24 @@ class Script:
         self.generator.bit_generator.state, self.place = state
 
     def random(self, count: int) -> np.ndarray:
-        """As many numbers as tokens are skipped."""
+        """Draw random numbers, and skip as many tokens."""
         self.place += count
         return self.generator.random(count)
 
     def next_token(self) -> int:
-        """The next token of the text; its last one again once it is over, for draws that nobody needs."""
+        """Return the next token of the text. After its end, return the last token, for draws that are not used."""
         self.place += 1
         return self.ids[min(self.place, len(self.ids)) - 1]
 
 
 def draw_as_written(logits_BV: Tensor, scripts: Sequence[Any], sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Sample as always, then take the scripts' next tokens."""
+    """Sample as always, but take the scripts' next tokens."""
     _, logprobs_B = draw(logits_BV, [script.generator for script in scripts], sampling)
     return torch.tensor([script.next_token() for script in scripts], device=logits_BV.device), logprobs_B
 
 
 class ScriptedReflector(Reflector):
-    """Writes the recorded reflections, or as much of them as `limits` allow."""
+    """Reflector that writes the recorded reflections, at most as many tokens as `limits` allow."""
 
     texts: Mapping[LiveEpisode, Ids] = {}
     limits: Mapping[LiveEpisode, int] = {}
@@ -107,7 +108,7 @@ class ScriptedReflector(Reflector):
         return self.backend.write(keys, limits, as_written, scripts, caches, self.draft_model)
 
     def rehearse(self, live: LiveEpisode, text: Ids) -> None:
-        """Let the draft model learn a reflection as it would have by its being written, without the language model."""
+        """Teach the draft model a reflection as if it had been written, without running the language model."""
         assert self.draft_model is not None
         asked = tokenize(self.lm, reflector_prompt(live.observation), reserve=self.max_new_tokens)
         prompt, whole, written = "".join(map(chr, asked)), "".join(map(chr, text[:-1])), 0
@@ -121,12 +122,12 @@ class ScriptedReflector(Reflector):
 
 @dataclass
 class TimedModel(LanguageModel):
-    """Knows how long it has computed."""
+    """Language model that measures how long it computes."""
 
     seconds: float = 0.0
 
     def clocked(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The same function, whose time counts."""
+        """Wrap a function so that its time counts."""
 
         def timed(*args: Any, **named: Any) -> Tensor:
             start = time.perf_counter()
@@ -138,7 +139,7 @@ class TimedModel(LanguageModel):
 
 
 def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
-    """The same model with a clock and counters of its own; an endless one never says that a text ends."""
+    """Copy a model with its own clock and counters. An endless model has no end-of-text token."""
     changes: dict[str, Any] = {"counters": Counters()}
     if endless:
         changes["tokenizer"] = copy.deepcopy(lm.tokenizer)
@@ -150,7 +151,7 @@ def instrumented(lm: LanguageModel, endless: bool = False) -> TimedModel:
 
 
 class EnginePair:
-    """The engine's players on the playing of recorded episodes."""
+    """Players of the engine that replay recorded episodes."""
 
     def __init__(self, policy: LanguageModel, reflector: LanguageModel, work: Workload, speculative: bool) -> None:
         self.models = [instrumented(policy), instrumented(reflector)]
@@ -159,18 +160,18 @@ class EnginePair:
         self.env = work.make_env()
 
     def playing(self, episodes: Sequence[Episode]) -> list[LiveEpisode]:
-        """Fresh playing: nothing is kept of any episode."""
+        """Begin to replay episodes, with nothing cached."""
         first = [episode.steps[0].observation for episode in episodes]
         pairs = enumerate(zip(episodes, first, strict=True))
         return [LiveEpisode(self.env, e.task, e.seed, np.random.default_rng(i), seen) for i, (e, seen) in pairs]
 
     def clear_cache(self) -> None:
-        """The draft model is that of a reflector that has written nothing yet."""
+        """Reset the draft model, as if the reflector had written nothing yet."""
         if self.reflector.draft_model is not None:
             self.reflector.draft_model = DraftModel()
 
     def rehearse(self, playing: Sequence[LiveEpisode], steps: Sequence[Step]) -> None:
-        """Let the draft model learn what the reflector wrote in one step of every live."""
+        """Teach the draft model what the reflector wrote in a step of every episode."""
         if self.reflector.draft_model is None:
             return
         self._show(playing, steps)
@@ -184,7 +185,7 @@ class EnginePair:
         self.reflector.texts = dict(zip(playing, texts, strict=True))
 
     def tick(self, playing: Sequence[LiveEpisode], steps: Sequence[Step], limit: int | None = None) -> None:
-        """One step of every live: the reflector writes at most `limit` tokens, the policy reads the whole text."""
+        """Play a step of every episode. The reflector writes at most `limit` tokens; the policy reads the full text."""
         self._show(playing, steps)
         self.reflector.limits = {one: min(len(ids), limit or len(ids)) for one, ids in self.reflector.texts.items()}
         self.reflector.turns(playing)
@@ -194,7 +195,7 @@ class EnginePair:
 
 
 class Cell:
-    """One row of the table: a workload, a model size, a batch."""
+    """Row of the table: a workload, a model size and a batch."""
 
     def __init__(
         self, size: str, name: str, batch: int, speculative: bool, shares: Sequence[float], **model: Any
@@ -222,11 +223,11 @@ class Cell:
         play_tick(self.plain, seen, texts, self.lengths(tick))
 
     def plain_ticks(self, measure: Callable[[Callable[[], None]], float]) -> float:
-        """What `measure` finds for the timed ticks, summed."""
+        """Return the sum of `measure` over the timed ticks."""
         return sum(measure(lambda tick=tick: self.plain_tick(tick)) for tick in self.ticks)
 
     def engine_ticks(self, measure: Callable[[Callable[[], None]], float]) -> float:
-        """The same for the engine; the tick before each timed one is played without it."""
+        """Return the same for the engine. The tick before each timed tick is played unmeasured."""
         self.engine.clear_cache()
         for episode in self.before:
             for step in episode.steps:
@@ -237,12 +238,13 @@ class Cell:
             for index in range(rehearsed, tick):
                 self.engine.rehearse(playing, self.steps(index))
             rehearsed = tick + 1
+            # Fill the caches that the timed tick finds. A single written token is enough for the prompts to be read.
             self.engine.tick(playing, self.steps(tick - 1), limit=1)
             total += measure(lambda playing=playing, steps=steps: self.engine.tick(playing, steps))
         return total
 
     def row(self, repetitions: int, heavy: float) -> dict[str, Any]:
-        """What is found; where a plain tick takes more operations, the middle one stands for all and is played once."""
+        """Measure the row. If a plain tick exceeds `heavy` operations, only the middle tick is measured, once."""
         rate = gemm_rate(self.lm.dtype, self.lm.device)
         middle = self.ticks[len(self.ticks) // 2]
         once = len(self.episodes) * len(self.prompt(middle)) * 2 * body(self.lm) > heavy
@@ -280,7 +282,7 @@ class Cell:
         }
 
     def waits_per_pass(self) -> float | None:
-        """How often the host waits for the GPU in a forward pass of the engine; None on a CPU, which is the host."""
+        """Return the host's waits for the GPU per forward pass of the engine; None on a CPU."""
         if self.lm.device.type == "cpu":
             return None
         passes = 0
@@ -302,7 +304,7 @@ class Cell:
 def measured(
     sides: Mapping[str, tuple[Callable[..., float], Watch]], repetitions: int, once: bool
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Seconds of every repetition and operations of one, by side; `once` counts them in the only repetition."""
+    """Return each side's seconds per repetition, and its operations. With `once`, a single run gives both."""
     if not once:
         flops = {name: ticks(watch.count) for name, (ticks, watch) in sides.items()}
         runs = {name: partial(ticks, watch) for name, (ticks, watch) in sides.items()}
@@ -320,7 +322,7 @@ def measured(
 
 
 class Watch:
-    """Times ticks and notes the models' seconds and tokens; counts the operations of ticks and notes their memory."""
+    """Watch of ticks: times them, adds up the models' seconds and tokens, and measures operations and memory."""
 
     def __init__(self, models: Sequence[TimedModel]) -> None:
         self.models = models
@@ -328,13 +330,13 @@ class Watch:
         self.model_seconds = 0.0
 
     def count(self, tick: Callable[[], None]) -> int:
-        """Operations of a tick; the memory that it takes is noted. (Memory that is given back before costs time.)"""
+        """Return the operations of a tick, and record its peak memory. (Not timed: memory is freed first.)"""
         found: list[int] = []
         self.peak = max(self.peak, growth(lambda: found.append(count_flops(tick))))
         return found[0]
 
     def __call__(self, tick: Callable[[], None]) -> float:
-        """Seconds of a tick."""
+        """Return the seconds of a tick."""
         before = [(model.counters.copy(), model.seconds) for model in self.models]
         taken = timed(tick)
         for model, (counters, seconds) in zip(self.models, before, strict=True):
@@ -346,7 +348,7 @@ class Watch:
 
 
 class PlainWatch(Watch):
-    """The same for the plain side."""
+    """Watch of the plain side."""
 
     def __init__(self, pair: PlainPair) -> None:
         super().__init__([])
@@ -360,13 +362,13 @@ class PlainWatch(Watch):
 
 
 def body(lm: LanguageModel) -> int:
-    """Weights that every token is multiplied with."""
+    """Count the weights that every token is multiplied with."""
     tables = {id(module.weight) for module in lm.core.modules() if isinstance(module, torch.nn.Embedding)}
     return sum(p.numel() for p in lm.core.parameters() if p.ndim == 2 and id(p) not in tables)
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per cell."""
+    """Return a row per cell."""
     made = settings.player | {"mixed_play": settings.mixed_play}
     speculative = settings.speculative == "on"
     return [

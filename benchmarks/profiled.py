@@ -1,9 +1,9 @@
-"""What costs most in play, an update and SFT, by torch's profiler: the most expensive operations of each.
+"""Most expensive operations in play, an update and SFT, by torch's profiler.
 
     python -m benchmarks.profiled --workloads taxi --sizes 4x256 --batches 16 --device cuda
 
-On a GPU operations are ordered by their time on the device, and `host ms` is what it takes to launch them: where the
-host's total is larger than the device's, the device waits for the host.
+On a GPU, operations are sorted by their time on the device, and `host ms` is the time to launch them. If the host's
+total is larger than the device's, the device waits for the host.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .update import clean, consecutive, engine_gradients
 from .workloads import bench_model, workload
 
 SHOWN = 12
-"""Operations that are listed of each part."""
+"""Number of operations listed per part."""
 
 
 def profiled(compute: Callable[[], Any], device: str) -> list[dict[str, Any]]:
-    """The operations of one call, the most expensive first, each with its calls and milliseconds.
+    """Profile a call. Return its operations with calls and milliseconds, the most expensive first.
 
     The first row is the total. One call before is not profiled.
     """
@@ -47,7 +47,7 @@ def profiled(compute: Callable[[], Any], device: str) -> list[dict[str, Any]]:
 
 
 def parts(size: str, name: str, batch: int, settings: Settings) -> dict[str, Callable[[], Any]]:
-    """One step of play of all episodes, one update, and one optimiser step of SFT."""
+    """Return the parts: a step of play of all episodes, an update, and an optimiser step of SFT."""
     cell = Cell(size, name, batch, settings.speculative == "on", settings.shares[:1], **settings.player)
     lm = bench_model(size, workload(name), **settings.player)
     steps, examples = consecutive(name, batch), examples_of(lm, name, batch)
@@ -59,7 +59,7 @@ def parts(size: str, name: str, batch: int, settings: Settings) -> dict[str, Cal
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """Rows of every part of every cell."""
+    """Return the rows of every part of every cell."""
     found = []
     for size, name, batch in settings.cells():
         for part, compute in parts(size, name, batch, settings).items():

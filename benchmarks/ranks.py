@@ -2,13 +2,14 @@
 
     python -m benchmarks.ranks [--recipe taxi-demo] [--ranks 1 2 4] [--rl.updates 20 ...]
 
-Each run is launched as torchrun launches it, over gloo: first through SFT, then on from what one process has made by
-then, so that online RL begins with the same bits. Noted are the episodes of every update of online RL, the first
-gradient of every training, the results, and the seconds that each stage took. Printed per number of processes: whether
-the jobs (task and seed) of all updates are those of one process, the share of episodes with the same actions, the
-largest difference of a first gradient relative to its norm, success with its interval, and the scaling efficiency
-T(1) / (N T(N)) of learning and evaluation. It means something only where there is a core per process and nothing else
-to do; how many cores there are is printed.
+Each run is launched as torchrun launches it, over gloo, in two parts. The first part ends after SFT. The second part
+continues from the checkpoints of a single process, so that online RL begins with the same bits. Recorded are the
+episodes of every update of online RL, the first gradient of every training, the results, and the seconds of each stage.
+
+These figures are printed per number of processes: whether the jobs (task and seed) of all updates are the same as with
+one process, the share of episodes with the same actions, the largest difference of a first gradient relative to its
+norm, success with its interval, and the scaling efficiency T(1) / (N T(N)) of learning and evaluation. The efficiency
+is meaningful only with an idle core per process; the number of cores is printed.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from safetensors.torch import load_file, save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 NOTES = "notes"
-"""The environment variable that names the folder for what a process notes."""
+"""Name of the environment variable with the folder in which a process records its figures."""
 LIMIT = 3600
-"""Seconds after which a process that has not ended is killed."""
+"""Seconds after which a process is killed."""
 
 
 # ---- in each process -------------------------------------------------------------------------------------------------
 
 
 def noting(words: Sequence[str], folder: Path, rank: int) -> int:
-    """Carry out a command, and write what was played and the first gradients into the folder; returns the exit code."""
+    """Run a command, and write its episodes and first gradients into the folder. Return the exit code."""
     from reflectrl.cli import main
     from reflectrl.learn.rollouts import EpisodeRollouts
     from reflectrl.models.pieces import whole
@@ -99,10 +100,10 @@ def launched(words: Sequence[str], ranks: int, folder: Path) -> list[subprocess.
 
 
 def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, str]]:
-    """Run a command on several processes to its end: exit code, stdout and stderr of each.
+    """Run a command on several processes. Return exit code, stdout and stderr of each.
 
     Raises:
-        subprocess.TimeoutExpired: they have not ended within an hour; they are killed.
+        subprocess.TimeoutExpired: if they have not ended within an hour. They are killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     processes = launched(words, ranks, folder)
@@ -115,9 +116,10 @@ def run(words: Sequence[str], ranks: int, folder: Path) -> list[tuple[int, str, 
 
 
 def difference(one: Path, other: Path) -> tuple[float, int]:
-    """The largest difference of a first gradient between two runs, relative to its norm; and of how many trainings.
+    """Compare first gradients. Return their largest relative difference, and the number of trainings compared.
 
-    Only trainings that begin with the same bits are compared: after steps of AdamW, rounding is no longer small.
+    Only trainings that begin with the same bits are compared: after steps of AdamW, rounding errors are no longer
+    small.
     """
     first, second = load_file(one / "gradients-0.safetensors"), load_file(other / "gradients-0.safetensors")
     assert len(first) == len(second), "the runs trained different things"
@@ -126,25 +128,25 @@ def difference(one: Path, other: Path) -> tuple[float, int]:
 
 
 def played(folder: Path) -> list[list[Any]]:
-    """The episodes of each update: task, seed and actions."""
+    """Return the episodes of each update: task, seed and actions."""
     found: list[list[Any]] = json.loads((folder / "played-0.json").read_text(encoding="utf-8"))
     return found
 
 
 def same_jobs(one: Path, other: Path) -> bool:
-    """Whether all updates of two runs played the same tasks with the same seeds, in the same order."""
+    """Return whether all updates of two runs played the same tasks with the same seeds, in the same order."""
     jobs = [[[episode[:2] for episode in update] for update in played(folder)] for folder in (one, other)]
     return jobs[0] == jobs[1]
 
 
 def same_episodes(one: Path, other: Path) -> float:
-    """The share of the episodes of all updates that took the same actions in two runs."""
+    """Return the share of episodes, over all updates, with the same actions in two runs."""
     pairs = [pair for updates in zip(played(one), played(other), strict=True) for pair in zip(*updates, strict=True)]
     return sum(first == second for first, second in pairs) / len(pairs)
 
 
 def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
-    """How long the artifacts of some stages took."""
+    """Return the seconds that the artifacts of some stages took."""
     spent: dict[str, float] = {}
     path = folder / "timings.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -155,17 +157,17 @@ def seconds(folder: Path, stages: Sequence[str]) -> dict[str, float]:
 
 
 def success(folder: Path, arm: str) -> str:
-    """Success of an arm on the test tasks, greedily, with its interval."""
+    """Format the success of an arm on the test tasks, greedy, with its interval."""
     rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))["summary"]
     row = [one for one in rows if (one["arm"], one["split"], one["sampling"]) == (arm, "test", "greedy")][-1]
     return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
 
 
 def compared_run(words: Sequence[str], ranks: int, place: Path, base: int, taught: Path | None = None) -> str:
-    """Run a recipe through SFT, and on from what `base` processes have made by then; what went wrong, or "".
+    """Run a recipe through SFT, then continue from the checkpoints of `base` processes. Return the errors, or "".
 
     Args:
-        taught: a run folder that is made through SFT: only what follows is run then.
+        taught: a run folder that has finished SFT. If given, only the rest is run.
     """
     sft, rest = place / f"sft{ranks}", place / f"run{ranks}"
     told = [] if taught else run(["sft", *words, "--folder", str(sft)], ranks, place / f"notes-sft{ranks}")
@@ -176,7 +178,7 @@ def compared_run(words: Sequence[str], ranks: int, place: Path, base: int, taugh
 
 
 def row(place: Path, ranks: int, base: int, arm: str) -> str:
-    """A line of the table."""
+    """Format a line of the table."""
     spent, known = (
         seconds(place / f"sft{n}", ("sft",)) | seconds(place / f"run{n}", ("rl", "eval")) for n in (ranks, base)
     )

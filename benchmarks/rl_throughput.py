@@ -4,21 +4,21 @@
     python -m benchmarks.rl_throughput --before ../before [--recipe taxi-demo] [--ranks 2]
 
 A pair is taught briefly by the recipe `taxi`, or by `taxi-demo`, whose model is much smaller (in `--run`, once). Each
-setting of `SETTINGS` is then trained from it for some updates of 256 episodes, of which the first is not counted: the
-reflector, which is frozen, remembers what it wrote then. Every version of the code trains in a process of its own, and
-the versions take turns update by update. Play is all up to the finished episodes; learning is the rest of the update:
-advantages, every optimiser step, replay.
+setting of `SETTINGS` then trains it for some updates of 256 episodes. The first update is not counted, since the frozen
+reflector caches what it writes there. Every version of the code trains in a process of its own, and the versions take
+turns update by update. Play is everything up to the finished episodes. Learning is the rest of the update: advantages,
+all optimiser steps, and replay.
 
-`distinct` is how many different prompts there are per step; the columns at the end are the shares of the time that each
-part took, without the parts that it called.
+`distinct` is the number of distinct prompts per step. The columns at the end are the shares of the time that each part
+took, without the parts that it called.
 
-What bounds it is the model's arithmetic: different prompts times passes over them. A prompt of 158 tokens, 138 of them
-its own, costs 3.6 ms of a core forwards and 7 ms backwards in the model of `taxi`. Three fifths of that are matrix
-products, at the rate of large ones; a fifth is attention. (0.8 and 1.3 ms in that of `taxi-demo`, where attention takes
-more than matrix products do.) Play reads a prompt once per update, as the critic's values and the reference do,
-without a gradient; REINFORCE once more with its gradient; PPO once per epoch and minibatch that the prompt is in: one
-per epoch where prompts are dealt out, not steps. Environment, rendering, losses and AdamW are a twentieth together;
-what is left is the reflector, for states that it has not seen.
+The model's arithmetic is the bottleneck: distinct prompts times passes over them. A prompt of 158 tokens, 138 of them
+not shared, costs 3.6 ms of a core forwards and 7 ms backwards in the model of `taxi`. Three fifths of this are matrix
+products, at the rate of large ones; a fifth is attention. (With `taxi-demo` it costs 0.8 and 1.3 ms, and attention
+takes more than matrix products.) Play reads a prompt once per update, and so do the critic's values and the reference,
+without a gradient. REINFORCE reads it once more with its gradient. PPO reads it once per epoch and minibatch that the
+prompt is in, so once per epoch if prompts are dealt out instead of steps. Environment, rendering, losses and AdamW take
+a twentieth together. The rest is the reflector, for states that it has not seen.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from typing import Any, Literal
 import tyro
 
 SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": []}
-"""How each recipe's pair is taught: a reflector that writes whole reflections, and a policy that is still to learn."""
+"""Overrides for teaching each recipe's pair: the reflector learns whole reflections, the policy has more to learn."""
 TEMPERATURE = {"taxi": 1.0, "taxi-demo": 2.5}
-"""At which the policy plays, as the recipes have it."""
+"""Temperature at which the policy plays, as in the recipes."""
 PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_epoch": 4, "clip_coef": 0.2}
 ALONE = {"kl_coef": 0.0, "replay": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -56,8 +56,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, prompts dealt, bfloat16": PPO | ALONE | {"deal": "prompts", "mixed_play": "on"},
     "grpo, groups of 8": PPO | ALONE | {"baseline": "grpo", "group": 8},
 }
-"""Name → keys of [rl] and [model]; a version that does not know one goes without it. PPO takes 2 epochs of 4 optimiser
-steps, with a critic unless another baseline is named."""
+"""Settings by name: keys of [rl] and [model]. A version of the code ignores keys that it does not know. PPO takes 2
+epochs of 4 optimiser steps, with a critic unless another baseline is named.
+"""
 PARTS = (
     "environment", "rendering", "reflector", "policy", "players' loop",
     "flatten", "prepare", "forward", "backward", "optimiser", "losses",
@@ -66,25 +67,26 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Throughput:
-    """What is measured."""
+    """Settings of the measurement."""
 
     before: Path | None = None
-    """Folder of another version's tree, to be compared with this one."""
+    """Folder of another version's tree, to compare with this one."""
     settings: tuple[str, ...] = tuple(SETTINGS)
-    """Rows."""
+    """Settings to measure, a row each."""
     recipe: Literal["taxi", "taxi-demo"] = "taxi"
-    """Whose pair is trained: four layers of width 128, or two of width 64."""
+    """Recipe of the pair: "taxi" has four layers of width 128, "taxi-demo" two of width 64."""
     episodes: int = 256
-    """Per update."""
+    """Episodes per update."""
     updates: int = 5
-    """Updates of each version that count."""
+    """Number of updates of each version that count."""
     threads: int = 2
-    """Of each process."""
+    """Threads per process."""
     ranks: int = 1
-    """Processes of either version that train together (docs/scale.md); with several, give each one thread."""
+    """Processes of each version that train together (docs/scale.md); with several, give each one thread."""
     clock: Literal["wall", "cpu"] = "wall"
-    """Whose seconds: the wall's, or those that all threads together had of the processors, which is what to compare by
-    while the machine does other things (with one thread: two may wait for each other busily)."""
+    """Clock: "wall", or "cpu" for the processor time of all threads together. Compare by "cpu" while the machine does
+    other things, with one thread: two threads may wait for each other busily.
+    """
     run: Path = Path("runs/rl-throughput")
     """Folder of the pairs' trainings."""
 
@@ -97,14 +99,14 @@ class Throughput:
 
 
 class Stopwatch:
-    """Seconds of some functions, by part, without what other functions watched took meanwhile.
+    """Stopwatch for functions by part. Time in other watched functions that they call is not included.
 
     Args:
         now: the clock, in seconds.
 
     Attributes:
         seconds: part → its own seconds.
-        whole: part → its seconds with those of the parts that it called.
+        whole: part → its seconds with the parts that it called.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -115,7 +117,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what is done within to a part."""
+        """Count the time in this block to a part."""
         self._inner.append(0.0)
         start = self.now()
         try:
@@ -125,10 +127,11 @@ class Stopwatch:
             self.whole[name] += taken
             self.seconds[name] += taken - self._inner.pop()
             if self._inner:
+                # The part around this one must not count the same time.
                 self._inner[-1] += taken
 
     def watch(self, owner: Any, name: str, part: str, finish: Callable[[Any], Any] = lambda found: found) -> None:
-        """Count a function of a module or class to a part, wherever it is called from by that name."""
+        """Count a function of a module or class to a part, wherever it is called by that name."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **named: Any) -> Any:
@@ -164,7 +167,7 @@ def watch_all(clock: Stopwatch) -> None:
 def training(
     folder: Path, setting: str, episodes: int, temperature: float, clock: Stopwatch
 ) -> Iterator[dict[str, float]]:
-    """Train the pair by a setting: after each update, its steps, its seconds of play, and those of each part."""
+    """Train the pair by a setting. Yield, per update, its steps, its seconds of play, and the seconds of each part."""
     import torch
 
     from reflectrl.config import ModelConfig, RLConfig
@@ -204,7 +207,7 @@ def training(
 
 
 def serve(threads: int, clock_name: str) -> None:
-    """Answer each line (folder, setting, number of episodes, temperature, as JSON) with what its next update took."""
+    """Answer each line (JSON: folder, setting, episodes, temperature) with the figures of its next update."""
     import torch
     from transformers.utils import logging
 
@@ -230,7 +233,7 @@ def serve(threads: int, clock_name: str) -> None:
 
 
 class Version:
-    """A process that computes with the code of one tree, or several that do it together."""
+    """Processes that run the code of a tree: a single process, or several that train together."""
 
     def __init__(self, tree: Path, threads: int, clock: str, ranks: int = 1) -> None:
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
@@ -247,7 +250,7 @@ class Version:
         ]  # fmt: skip
 
     def update(self, cell: str) -> dict[str, float]:
-        """What the next update of a setting took the first process, in which the others' answers are waited for."""
+        """Return the first process's figures for the next update of a setting. It waits for the other processes."""
         for process in self.processes:
             assert process.stdin is not None
             print(cell, file=process.stdin, flush=True)
@@ -258,10 +261,10 @@ class Version:
         return found
 
     def close(self) -> list[int]:
-        """End the processes; returns their exit codes."""
+        """End the processes. Return their exit codes."""
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.close()  # all of them first: the last word of each is waited for by the others
+            process.stdin.close()  # close all before waiting: each process waits for the others at its end
         for process in self.processes:
             with process:
                 process.wait()
@@ -269,7 +272,7 @@ class Version:
 
 
 def row(setting: str, name: str, updates: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians over the updates of one version; of the parts, shares of the time of all of them."""
+    """Return a version's medians over its updates. The parts are shares of the time of all updates."""
 
     def median(rate: Callable[[dict[str, float]], float]) -> float:
         return statistics.median(map(rate, updates))
@@ -318,7 +321,7 @@ def main() -> None:
 
 
 def teach(folder: Path, recipe: str) -> None:
-    """Make a recipe's pair, unless it is there."""
+    """Teach a recipe's pair, unless it exists."""
     from reflectrl.api import train
     from reflectrl.cli.run import find_recipe
     from reflectrl.config import load_recipe

@@ -1,10 +1,11 @@
-"""Online RL whose rollouts a server plays, beside the same played here: success, lag, and what the ratio has to mend.
+"""Online RL with rollouts from a server, beside local rollouts: success, lag, and importance ratios.
 
     python -m benchmarks.served_rollouts --out runs/served-rollouts --updates 60
 
-teaches one pair by the recipe (`taxi-demo`), then trains its policy once with rollouts of its own and once for each
-number of `--every` with those of `reflectrl serve-rollouts`, a process of its own on this machine's loopback, which
-gets new weights every so many updates. Interrupted, the same command goes on.
+This teaches a pair by the recipe (`taxi-demo`). Its policy is then trained once with rollouts of its own, and once for
+each number of `--every` with rollouts of `reflectrl serve-rollouts`. The server is a process of its own on this
+machine's loopback, and gets new weights every so many updates. An interrupted comparison is continued by the same
+command.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ MEASURED = ("lag", "ratio_mean", "ratio_max", "ratio_clipped", "clip_fraction", 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run."""
+    """Settings of the comparison."""
 
     every: tuple[int, ...] = (1, 4)
-    """Updates between two reloads of the server's weights: a training for each."""
+    """Numbers of updates between two reloads of the server's weights; a training for each."""
     updates: int = 60
-    """Of each training."""
+    """Updates per training."""
     recipe: str = "taxi-demo"
-    """Recipe, by name or file."""
+    """Name or file of the recipe."""
     out: Path = Path("runs/served-rollouts")
-    """Where the pair, the learners' states and the rows go."""
+    """Folder for the pair, the learners' states and the rows."""
     change: tuple[str, ...] = ()
-    """Further keys of the recipe, as in `rl.curriculum=none`."""
+    """Further keys of the recipe, such as `rl.curriculum=none`."""
 
 
 def main(settings: Settings) -> None:
-    """Teach once, learn once here and once per `every`, print."""
+    """Teach once, train once locally and once per `every`, and print."""
     changes = ['arms=["sft"]', "seeds=[0]", "threads=1", f"rl.updates={settings.updates}", *settings.change]
     recipe = load_recipe(find_recipe(settings.recipe), changes)
     torch.set_num_threads(1)
@@ -76,7 +77,7 @@ def main(settings: Settings) -> None:
 
 @contextmanager
 def serving(root: Path) -> Iterator[str]:
-    """A server of what lies below a folder, in a process of its own; gives its address."""
+    """Serve a folder from a process of its own, and yield the server's address."""
     root.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "reflectrl", "serve-rollouts", str(root), "--port", "0", "--threads", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -90,7 +91,7 @@ def serving(root: Path) -> Iterator[str]:
 def learned(
     recipe: Recipe, run: RunFolder, settings: Settings, name: str, config: RolloutsConfig | None
 ) -> dict[str, Any]:
-    """Train the pair's policy, and play the test tasks; what was finished before is read."""
+    """Train the pair's policy, and play the test tasks. Finished rows are read from their files."""
     folder = settings.out / name.replace(", ", "-").replace(" ", "-")
     path = folder / "row.json"
     if path.is_file():
@@ -128,7 +129,7 @@ def learned(
 
 
 def line(row: dict[str, Any], first: dict[str, Any]) -> str:
-    """A row of the table; episodes are compared with those of the first row, update by update."""
+    """Format a row of the table. Its episodes are compared, update by update, with the episodes of the first row."""
     cells = [row["row"]]
     for sampling in ("greedy", "sampled"):
         low, high = wilson(round(row[sampling] * row["tasks"]), row["tasks"], 0.95)

@@ -1,11 +1,11 @@
-"""How quickly a served agent answers: latency and requests per second, by how many ask at the same time.
+"""Latency and throughput of a served agent, by the number of concurrent requests.
 
     python -m benchmarks.serving runs/taxi --arm reflect-rl --concurrent 1 8 50
 
-starts `reflectrl serve` for the run, as a process of its own on loopback, and asks it about states of the run's
-evaluation episodes by OpenAI's asynchronous client. No state is asked twice, so nothing is answered from memory; each
-number of askers gets states of its own. Prints median and 95th percentile of the seconds per request, and requests per
-second.
+This starts `reflectrl serve` for the run, as a process of its own on loopback, and asks it about states of the run's
+evaluation episodes with OpenAI's asynchronous client. Each number of concurrent requests gets its own states. No state
+is asked twice, so no answer comes from a cache. The program prints median and 95th percentile of the seconds per
+request, and requests per second.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from reflectrl.types import Observation, UserError
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured."""
+    """Settings of the measurement."""
 
     run: tyro.conf.Positional[Path]
     """A finished run."""
     arm: str = ""
-    """Its arm; the last one that is trained, if not given."""
+    """Arm of the run; if empty, the last trained arm."""
     concurrent: tuple[int, ...] = (1, 8, 50)
-    """Requests at the same time."""
+    """Numbers of requests at the same time."""
     requests: int = 200
-    """Requests for each."""
+    """Number of requests for each."""
     streaming: bool = False
-    """Whether answers are streamed; the time to the first token of the answer is then counted as well."""
+    """Stream the answers, and measure the time to the first token as well."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the figures go as JSON."""
+    """JSON file for the figures."""
 
 
 def states(run: Path, count: int) -> list[Observation]:
-    """Distinct observations of a run's evaluation episodes, in an order that mixes episodes.
+    """Return distinct observations of a run's evaluation episodes, in random order.
 
     Raises:
-        UserError: the episodes have too few.
+        UserError: if the episodes have too few.
     """
     logs = sorted((run / "episodes").glob("eval-*.jsonl"))
     seen = dict.fromkeys(step.observation for log in logs for one in read_episodes(log) for step in one.steps)
@@ -61,7 +61,7 @@ def states(run: Path, count: int) -> list[Observation]:
 
 
 async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, streaming: bool) -> list[list[float]]:
-    """Ask about every state, `most` at a time; returns [seconds, seconds to the first token] of each."""
+    """Ask about every state, `most` at a time. Return [seconds, seconds to the first token] of each."""
     import openai
 
     client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
@@ -85,7 +85,7 @@ async def ask_all(url: str, model: str, seen: Sequence[Observation], most: int, 
 
 
 def measured(settings: Settings) -> list[dict[str, float]]:
-    """One row for each number of askers."""
+    """Return a row for each number of concurrent requests."""
     warm = 20
     seen = states(settings.run, warm + settings.requests * len(settings.concurrent))
     words = ["serve", str(settings.run), "--arm", settings.arm, "--port", "0", "--timeout", "600"]

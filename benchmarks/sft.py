@@ -2,10 +2,10 @@
 
     python -m benchmarks.sft --workloads taxi alfworld --sizes 4x256 --batches 16
 
-Rows of the reflector and of the policy in turn, as they lie in the recorded episodes; a useful token is one that is not
-padding. Trainer runs as it is ("padded") and with its packing collator; `speed-up` is over the faster of the two.
-On CPUs that collator's attention is over all pairs of a batch's tokens: it is left out where these would take too much.
-Where the logits of a batch would, Trainer accumulates the gradients of as many rows as fit.
+Rows are the reflector's and the policy's from recorded episodes. Useful tokens are tokens without padding. Trainer runs
+as it is ("padded") and with its packing collator ("packed"); `speed-up` is relative to the faster of the two. On CPUs,
+the packing collator's attention is over all pairs of a batch's tokens. It is left out if these would take too much
+memory. If the logits of a batch take too much, Trainer accumulates the gradients of as many rows as fit.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .workloads import bench_model, records, workload
 
 STEPS = {"cpu": 24, "cuda": 8}
 TOKENS = {"cpu": 6_000, "cuda": 60_000}
-"""Useful tokens of a training: as many steps as it takes, up to `STEPS`, lest beginning and end count for much."""
+"""Useful tokens of a training: as many steps as needed, up to `STEPS`, so that start and end do not dominate."""
 
 SCORES_BYTES = 2 * 2**30
-"""The most that the attention scores of a layer may take in Trainer's packing."""
+"""Largest size in bytes of a layer's attention scores in Trainer's packing."""
 
 
 def examples_of(lm: LanguageModel, name: str, count: int) -> list[Example]:
-    """Rows of both players, drawn evenly from whole episodes."""
+    """Draw rows of both players evenly from whole episodes."""
     episodes = records(workload(name), 2 + count // 16)
     reflector, policy = (
         reflection_examples(lm, sft_reflection(episodes)),
@@ -54,7 +54,7 @@ def examples_of(lm: LanguageModel, name: str, count: int) -> list[Example]:
 
 
 def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps: int) -> float:
-    """Seconds of the training loop; one short row is evaluated at its end, as always."""
+    """Return the seconds of the training loop. As always, it ends with an evaluation, here on a short row."""
     config = SFTConfig(steps=steps, batch_size=batch, lr=5e-5, eval_every=steps, eval_rows=1)
     start = time.perf_counter()
     train_sft(lm, examples, [min(examples, key=lambda one: len(one.ids))], config, 0, lambda metrics: None)
@@ -62,14 +62,14 @@ def engine_sft(lm: LanguageModel, examples: Sequence[Example], batch: int, steps
 
 
 def fitting(batch: int, logits_bytes: int, device: str) -> int:
-    """The greatest divisor of a batch whose rows' logits fit `LOGITS_BYTES`; at least one row."""
+    """Return the largest divisor of a batch whose rows' logits fit `LOGITS_BYTES`; at least one row."""
     return max(
         n for n in range(1, batch + 1) if batch % n == 0 and (n == 1 or n * logits_bytes <= LOGITS_BYTES[device])
     )
 
 
 def row(size: str, name: str, batch: int, precision: str, settings: Settings) -> dict[str, Any]:
-    """One cell; the plain side and ours see every row once."""
+    """Measure a cell. Every side sees every row once."""
     bf16 = precision == "bf16"
     lm = bench_model(size, workload(name), **settings.player | {"mixed_precision": "on" if bf16 else "off"})
     mean = sum(len(one.ids) for one in examples_of(lm, name, batch)) / batch
@@ -108,9 +108,9 @@ def row(size: str, name: str, batch: int, precision: str, settings: Settings) ->
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per cell and precision; bfloat16 only where the machine computes it, and does not imitate it."""
+    """Return a row per cell and precision; bfloat16 only if the machine computes it natively."""
     precisions = ("fp32", "bf16") if has_fast_bfloat16(torch.device(settings.device)) else ("fp32",)
-    if settings.dtype == "bfloat16":  # so are the products, whatever is asked for
+    if settings.dtype == "bfloat16":  # then the products are in bfloat16 with either setting
         precisions = precisions[-1:]
     return [note(row(*cell, precision, settings)) for cell in settings.cells() for precision in precisions]
 

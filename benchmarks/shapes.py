@@ -1,9 +1,9 @@
-"""Models of known shapes with random weights, in folders, for machines on which no pretrained model is at hand.
+"""Make models of known shapes with random weights, for machines without pretrained models.
 
     python -m benchmarks.shapes /somewhere/models --device cuda
 
-Speed and memory depend on a model's shape, not on what it has learned. Each folder holds weights, a tokenizer for the
-text of the benchmarks' workloads and of the recipes that `gpu.py` shortens, and a chat template.
+Speed and memory depend on a model's shape, not on what it has learned. Each folder has weights, a chat template, and a
+tokenizer for the text of the benchmarks' workloads and of the recipes that `gpu.py` shortens.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_key_value_heads": 2, "vocab_size": 151_936,
     },
 }  # fmt: skip
-"""Llama's layers in the shapes of a scratch model, of SmolLM2-135M and of Qwen2.5-1.5B (which `alfworld-hub` names)."""
+"""Llama's layers in the shapes of a scratch model, SmolLM2-135M and Qwen2.5-1.5B (the model of `alfworld-hub`)."""
 
 HALF = ("llama-1.5b",)
-"""Shapes whose weights are written in bfloat16, as large models are published."""
+"""Shapes whose weights are saved in bfloat16, as large models are published."""
 
 TOKENS = 1_500
-"""Most tokens of the tokenizer; the other rows of the embedding table are there for their cost."""
+"""Largest number of tokens of the tokenizer. Other rows of the embedding table are there for their cost only."""
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -57,14 +57,14 @@ CHATML = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Which models are made, and where."""
+    """Settings of the models to make."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """Parent of the models' folders."""
     names: tuple[str, ...] = ("4x256", "smollm2-135m", "llama-1.5b")
     """Shapes: tiny, 4x256, smollm2-135m, llama-1.5b."""
     device: str = "cpu"
-    """Where random weights are drawn; a GPU draws 1.5 billion in a second."""
+    """Device on which random weights are drawn; a GPU draws 1.5 billion in a second."""
 
 
 def make_tokenizer() -> Any:
@@ -83,7 +83,7 @@ def make_tokenizer() -> Any:
 
 
 def make_shape(name: str, folder: Path, device: str = "cpu", seed: int = 0) -> None:
-    """Write a model of a shape with random weights into a folder."""
+    """Write a model of a shape, with random weights, into a folder."""
     tokenizer = make_tokenizer()
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     config = LlamaConfig(**SHAPES[name], **ends, tie_word_embeddings=True, max_position_embeddings=8192)
@@ -100,7 +100,7 @@ def make_shape(name: str, folder: Path, device: str = "cpu", seed: int = 0) -> N
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """Make each model; a row says how many weights it has and how long it took."""
+    """Make each model. Return rows with its size on disk and the seconds that it took."""
     made = []
     for name in settings.names:
         start = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Play, an update and SFT of one model beside Hugging Face, and what costs most in each, in one process.
+"""Play, update and SFT of a model beside Hugging Face, and the most expensive operations of each, in one process.
 
     python -m benchmarks.side_by_side --model FOLDER --device cuda --workloads taxi --batches 16 64 256
 
-Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all of a shape together. A row
-that fails (for want of memory, say) is told, and the others are measured.
+Loading torch and a model takes longer than a GPU needs for a row, so `gpu.py` measures all rows of a shape in one
+process. If a row fails (for lack of memory, say), the error is printed and the others are measured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .settings import Settings, begin
 
 
 def rows_of(program: str, rows: Callable[[Settings], list[dict[str, Any]]], settings: Settings) -> None:
-    """Print the rows of a program as lines of JSON, or one that says why there are none."""
+    """Print the rows of a program as JSON lines, or a line with the error if there are none."""
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # where rows are noted, without their program's name
+        with contextlib.redirect_stderr(io.StringIO()):  # `note` prints rows there, without their program's name
             found = rows(settings)
         for row in found:
             print(json.dumps({"program": program, **row}), flush=True)

@@ -1,4 +1,4 @@
-"""An environment that is slow and does nothing, like one that waits for a simulator or for a network."""
+"""A slow environment that does nothing, like an environment that waits for a simulator or a network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from reflectrl.types import Task
 
 
 class Sleeping(TextEnv):
-    """Every step takes some time without using the processor; the horizon ends an episode.
+    """Environment whose steps take time without using the processor. Episodes end at the horizon.
 
     Args:
-        seconds: how long a step takes.
+        seconds: duration of a step.
         horizon: steps of every episode.
         count: tasks per split.
     """

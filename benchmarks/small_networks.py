@@ -1,4 +1,4 @@
-"""What learns in `benchmarks.small_ppo`: observations as sets of features, and a table or an MLP that reads them."""
+"""Networks of `benchmarks.small_ppo`: observations become sets of features, which a table or an MLP reads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reflectrl.types import Observation, UserError
 
 WORD = re.compile(r"\w+|\W")
 SLOTS = {"tabular": 1 << 14, "mlp": 1 << 10}
-"""How many features there may be; those not met yet cost memory only."""
+"""Largest number of features. Features that were not seen yet only cost memory."""
 ACTIONS = 16
 
 
 class Encoder:
-    """Turns observations into the features that are 1, as numbers in the order in which they were first met."""
+    """Encoder from observations to the features that are 1, numbered in the order in which they were first seen."""
 
     def __init__(self, policy: str, ignore: str) -> None:
         self.policy, self.ignore, self.slots = policy, ignore, SLOTS[policy]
@@ -28,7 +28,7 @@ class Encoder:
         self._known: dict[Observation, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, observation: Observation, learning: bool) -> tuple[Tensor, Tensor]:
-        """Features, and which actions are legal (ACTIONS,); features that training never met are left out."""
+        """Return the features, and a mask of legal actions (ACTIONS,). Features that training never saw are dropped."""
         if observation in self._known:
             return self._known[observation]
         found = list(self.parts(observation))
@@ -46,7 +46,7 @@ class Encoder:
         return encoded
 
     def parts(self, observation: Observation) -> Iterator[Hashable]:
-        """The features by name."""
+        """Yield the features by name."""
         text = observation.history + observation.state
         lines = [line for line in text.splitlines() if not (self.ignore and line.startswith(self.ignore))]
         if self.policy == "tabular":
@@ -57,7 +57,7 @@ class Encoder:
 
 
 class Network(nn.Module):
-    """Logits and values from sets of features, by a table or by two small MLPs; all actions are alike at first."""
+    """Logits and values from sets of features, by a table or by two small MLPs. At first, actions are nearly equal."""
 
     def __init__(self, policy: str, slots: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Network(nn.Module):
         return nn.Sequential(first, nn.Tanh(), layers[0], nn.Tanh(), layers[1])
 
     def forward(self, encoded: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N, ACTIONS), illegal ones -inf, and values (N,)."""
+        """Return log-probabilities (N, ACTIONS), -inf for illegal actions, and values (N,)."""
         index = torch.cat([features for features, _ in encoded])
         starts = torch.tensor([0, *(len(features) for features, _ in encoded)]).cumsum(0)[:-1]
         (table, *actor), (values, *critic) = self.actor, self.critic

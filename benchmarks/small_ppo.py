@@ -1,27 +1,28 @@
-r"""What a small network learns on the same tasks: PPO with a table or an MLP in the place of a language model.
+r"""Sample efficiency of a small network on the same tasks: PPO with a table or an MLP in place of a language model.
 
     python -m benchmarks.small_ppo --env frozenlake --policy tabular
     python -m benchmarks.small_ppo --env frozenlake --options '{"maps": "random", "size": 4}' --out lake.json
     python -m benchmarks.small_ppo --env taxi --episodes 40000 --gamma 0.9 --entropy 0.03 --lr 1.5e-3 --envs 128 \
         --minibatches 8
 
-A reference for sample efficiency: how many episodes a language model's policy needs, as a multiple of these. One linear
+This is a reference: a language model's policy needs some multiple of these numbers of episodes. It is a single linear
 file, after Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization". The policy sees what a
 language model sees, but not as language:
 
-- "tabular": every distinct text of an observation is a state with logits and a value of its own. What it learns about
-  one state says nothing of another.
-- "mlp": every (line, place in the line, word or character) of the text is a number that is 0 or 1, read by two networks
-  (actor and critic) of two layers of 64 tanh units. A drawn map has one such number per cell and letter.
+- "tabular": every distinct text of an observation is a state with its own logits and value. Learning about a state
+  changes no other state.
+- "mlp": every (line, place in the line, word or character) of the text is a feature, 0 or 1. Two networks (actor and
+  critic) of two layers of 64 tanh units read them. A drawn map has one feature per cell and letter.
 
-Illegal actions have probability 0. Lines of the observation that begin with `--ignore` are left out of it: the last
-action, which neither taxi nor FrozenLake needs, would multiply the states of a table. An episode cut off by the horizon
-counts as ended, as it does for the language model's learner.
+Illegal actions have probability 0. Lines of the observation that begin with `--ignore` are removed. By default this is
+the last action: neither taxi nor FrozenLake needs it, and it would multiply the states of a table. An episode cut off
+by the horizon counts as ended, as it does for the language model's learner.
 
-The settings were tried with one seed each: the defaults on FrozenLake's random maps (learning rate, entropy bonus; on
-validation tasks) and its standard map (on training starts, since it has two for validation), those of the command above
-on taxi's validation starts, where with a discount of 0.95 a quick death is cheaper than a ride that finds nobody, and
-small batches settle early on the few rides they have won.
+The settings were tuned with one seed each. The defaults were tuned on FrozenLake's random maps (learning rate and
+entropy bonus, on validation tasks) and on its standard map (on training starts, since it has only two for validation).
+The settings of the taxi command above were tuned on taxi's validation starts. There, with a discount of 0.95, a quick
+death costs less than a ride that never finds the passenger, and small batches converge early to the few rides that they
+have won.
 """
 
 from __future__ import annotations
@@ -53,54 +54,54 @@ from .small_networks import SLOTS, Encoder, Network
 
 @dataclass(frozen=True)
 class Settings:
-    """The task, the policy, and PPO's settings."""
+    """Settings of the task, the policy and PPO."""
 
     env: str = "taxi"
-    """A name of `reflectrl list envs`, or "package.module:Class"."""
+    """Name from `reflectrl list envs`, or "package.module:Class"."""
     options: str = "{}"
-    """The environment's arguments, as a JSON object."""
+    """Arguments of the environment, as a JSON object."""
     stage: str = ""
-    """Stage of the tasks; empty means the last."""
+    """Stage of the tasks; empty for the last."""
     policy: Literal["tabular", "mlp"] = "mlp"
-    """What learns."""
+    """Policy that is trained: a table or an MLP."""
     seeds: int = 3
-    """Trainings, with the seeds 0, 1 and so on."""
+    """Number of trainings, with seeds 0, 1 and so on."""
     episodes: int = 20_000
-    """Episodes of each."""
+    """Episodes per training."""
     held_out: str = "test"
-    """Split of the held-out tasks; "validation" for trying settings."""
+    """Split of the held-out tasks; "validation" for tuning."""
     ignore: str = "Last:"
-    """Lines of the observation that begin so are left out; empty leaves out none."""
+    """Beginning of lines that are removed from the observation; if empty, no line is removed."""
     eval_every: int = 500
     """Episodes between evaluations."""
     eval_episodes: int = 200
-    """Episodes of an evaluation, about: all tasks several times over, or tasks spread evenly over the split."""
+    """Episodes per evaluation, roughly: all tasks several times over, or tasks spread evenly over the split."""
     goal: float = 0.8
-    """Success rate that is to be reached."""
+    """Success rate to reach."""
     envs: int = 32
-    """Environments in lock-step."""
+    """Number of environments in lock-step."""
     steps: int = 32
-    """Steps of each between two updates."""
+    """Steps of each environment between two updates."""
     epochs: int = 4
-    """Passes over them."""
+    """Passes over these steps."""
     minibatches: int = 4
-    """Optimiser steps of a pass."""
+    """Optimiser steps per pass."""
     lr: float = 0.0
-    """Adam's learning rate, which falls linearly to a tenth; 0 takes what was best on validation tasks (`RATES`)."""
+    """Adam's learning rate, which falls linearly to a tenth; 0 takes the best rate on validation tasks (`RATES`)."""
     gamma: float = 0.95
     """Discount factor."""
     gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation."""
     clip: float = 0.2
-    """Ratio clip."""
+    """Clip range of the probability ratio."""
     entropy: float = 0.01
     """Weight of the entropy bonus."""
     value: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
-    """Gradient-norm clip."""
+    """Largest gradient norm; larger gradients are clipped."""
     out: str = ""
-    """Write settings, curves and summary to this JSON file."""
+    """JSON file for settings, curves and summary; empty for none."""
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -108,14 +109,14 @@ class Settings:
 
 
 RATES = {"tabular": 0.2, "mlp": 4e-3}
-"""Learning rates, where none is given."""
+"""Learning rates by policy if none is given."""
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
 def train(settings: Settings, seed: int) -> list[dict[str, float]]:
-    """One training: an evaluation at the beginning, after every so many episodes, and at the end."""
+    """Train once. Return evaluations at the beginning, after every `eval_every` episodes, and at the end."""
     torch.manual_seed(named_seed("small_ppo", seed) % 2**63)
     rng, c = np.random.default_rng(named_seed("small_ppo", seed)), settings
     section = {"name": c.env, **json.loads(c.options)}
@@ -156,7 +157,7 @@ def train(settings: Settings, seed: int) -> list[dict[str, float]]:
                     live[e] = begun(env, tasks[int(rng.integers(len(tasks)))], rng)
         episodes, env_steps = episodes + int(ends_TE.sum()), env_steps + c.steps * c.envs
 
-        # What was better than expected: generalised advantages within each episode.
+        # Estimate generalised advantages within each episode.
         with torch.no_grad():
             values_TE.append(network([encode(observation, True) for observation in live])[1])
         values_TE = torch.stack(values_TE)
@@ -187,13 +188,13 @@ def train(settings: Settings, seed: int) -> list[dict[str, float]]:
 
 
 def begun(env: TextEnv, task: Task, rng: np.random.Generator) -> Observation:
-    """The first observation of a task."""
+    """Start a task and return its first observation."""
     _, info = env.reset(seed=int(rng.integers(2**31)), options={"task": task})
     return info["observation"]
 
 
 def position(encode: Encoder, observation: Observation, action: int) -> int:
-    """Where an action stands among those that an observation lists."""
+    """Return the index of an action among the observation's listed actions."""
     return [encode.actions[name] for name in observation.actions].index(action)
 
 
@@ -201,7 +202,7 @@ def position(encode: Encoder, observation: Observation, action: int) -> int:
 
 
 def scores(network: Network, encode: Encoder, envs: Sequence[TextEnv], c: Settings, seed: int) -> dict[str, float]:
-    """Success on training and held-out tasks, sampled and greedy."""
+    """Return success on training and held-out tasks, sampled and greedy."""
     found = {}
     for name, split in (("train", "train"), ("held_out", c.held_out)):
         tasks = evenly(envs[0].tasks(split, c.stage or None), c.eval_episodes)
@@ -223,7 +224,7 @@ def play(
     greedy: bool,
     rng: np.random.Generator,
 ) -> list[bool]:
-    """Whether each of the tasks is won; all are played at the same time."""
+    """Play the tasks at the same time. Return for each whether it was won."""
     playing = list(envs[: len(tasks)])
     live = [(env, begun(env, task, rng)) for env, task in zip(playing, tasks, strict=True)]
     while live:
@@ -239,12 +240,12 @@ def play(
 
 
 def reached(curve: Sequence[Mapping[str, float]], name: str, goal: float, unit: str) -> float:
-    """Episodes (or steps) at the first evaluation that reached the goal; infinite if none did."""
+    """Return the episodes (or steps) at the first evaluation that reached the goal; infinity if none did."""
     return next((line[unit] for line in curve if line[name] >= goal), math.inf)
 
 
 def summary(curves: Sequence[Sequence[Mapping[str, float]]], goal: float) -> list[dict[str, Any]]:
-    """Over the seeds: median and range of what it took to reach the goal, and of the success in the end."""
+    """Return median and range over the seeds: of the episodes and steps to reach the goal, and of the final success."""
     rows = []
     for name in ("train_sampled", "train_greedy", "held_out_sampled", "held_out_greedy"):
         row = {"success": name.replace("_", " ")}
@@ -255,7 +256,7 @@ def summary(curves: Sequence[Sequence[Mapping[str, float]]], goal: float) -> lis
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median and, in brackets, least and greatest; "never" where a goal was not reached."""
+    """Format the median and, in brackets, minimum and maximum; "never" if a goal was not reached."""
     middle, low, high = (
         "never" if math.isinf(value) else form.format(value) for value in (median(values), min(values), max(values))
     )

@@ -1,13 +1,13 @@
-"""A trained reflector against a frozen one, at equal compute: who should learn after SFT, the policy or the reflector?
+"""A trained reflector against a frozen one at equal compute: should the policy or the reflector learn after SFT?
 
     python -m benchmarks.trained_reflector --seeds 0 1 2 --out runs/trained-reflector
 
-runs the recipe `taxi-reflector` (interrupted, the same command goes on) and prints, after each seed, success on
-held-out starts with 95 % intervals (Student's t over seeds; for differences an interquartile mean with a bootstrap),
-and the episodes, environment steps and processor seconds of each training. Compute is equal in episodes and in
+This runs the recipe `taxi-reflector`. An interrupted run is continued by the same command. After each seed it prints
+success on held-out starts with 95 % intervals (Student's t over seeds; for differences an interquartile mean with a
+bootstrap), and the episodes, environment steps and CPU seconds of each training. Compute is equal in episodes and in
 optimiser steps: each update plays as many episodes and takes as many steps, and in `both-rl` the players learn in turn.
-Rejection sampling gets about as many episodes, its continuations counted, and takes fewer optimiser steps. Seconds show
-that a trained reflector's episodes are dearer, since nothing that it draws can be remembered.
+Rejection sampling gets about as many episodes, including its continuations, and takes fewer optimiser steps. The
+seconds show that episodes of a trained reflector cost more, since its samples cannot be cached.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from reflectrl.config import Recipe, load_recipe
 
 ARMS = ("sft", "reflect-rl", "reflector-rl", "both-rl", "reflector-rejection")
 FROZEN = "reflect-rl"
-"""The arm that others are compared with: the policy learns, the reflector is frozen."""
+"""Arm to compare others with: the policy learns, the reflector is frozen."""
 Scores = Mapping[tuple[str, str], Sequence[float]]
-"""(arm, sampling) → success on held-out starts, one number per seed."""
+"""Success on held-out starts by (arm, sampling), one number per seed."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is run."""
+    """Settings of the comparison."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Trainings of each arm."""
+    """Seeds of the trainings of each arm."""
     arms: tuple[str, ...] = ARMS
-    """Which arms; "sft" and "reflect-rl" are what the others are compared with."""
+    """Arms to run; "sft" and "reflect-rl" are the baselines of the differences."""
     recipe: str = "taxi-reflector"
-    """Recipe, by name or file."""
+    """Name or file of the recipe."""
     out: Path = Path("runs/trained-reflector")
-    """Where the runs and `trained_reflector.json` go."""
+    """Folder for the runs and `trained_reflector.json`."""
     change: tuple[str, ...] = ()
-    """Further keys of the recipe, as in `rl.updates=10`."""
+    """Further keys of the recipe, such as `rl.updates=10`."""
 
 
 def main(settings: Settings) -> None:
-    """Run and print; after each seed, so that an interrupted comparison has said something."""
+    """Run, and print after each seed, so that an interrupted comparison has shown something."""
     words = [f"arms={json.dumps(settings.arms)}", "processes=1", *settings.change]
     scores: dict[tuple[str, str], list[float]] = {}
     costs: list[dict[str, Any]] = []
@@ -75,8 +75,9 @@ def main(settings: Settings) -> None:
 
 
 def cost(recipe: Recipe, folder: Path, arm: str) -> dict[str, float]:
-    """Train what an arm still lacks after SFT; returns the episodes, environment steps and processor seconds of that,
-    nothing where there is nothing to train. Seconds are those of the last attempt where a training was interrupted.
+    """Train what an arm still lacks after SFT. Return the episodes, environment steps and CPU seconds of this training.
+
+    The result is empty if there is nothing to train. After an interruption, the seconds cover the last attempt only.
     """
     [seed], noted, found = recipe.seeds, folder / f"seconds-{arm}.json", dict[str, float]()
     before = time.process_time()
@@ -90,7 +91,7 @@ def cost(recipe: Recipe, folder: Path, arm: str) -> dict[str, float]:
 
 
 def table(scores: Scores, costs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines of a table: an arm a line."""
+    """Return the lines of a table, one per arm."""
     lines = [
         "| arm | greedy | each seed | sampled | episodes | environment steps | processor seconds |",
         "|---|---|---|---|---|---|---|",
@@ -105,13 +106,13 @@ def table(scores: Scores, costs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def mean_of(costs: Sequence[Mapping[str, Any]], arm: str, key: str) -> str:
-    """The mean over seeds of what an arm's training took."""
+    """Return the mean over seeds of a cost of an arm's training."""
     values = [one[key] for one in costs if one["arm"] == arm and key in one]
     return f"{fmean(values):,.0f}" if values else ""
 
 
 def differences(scores: Scores) -> list[str]:
-    """Lines of a table: what arms have over SFT alone and over the frozen reflector, greedy, in points."""
+    """Return the lines of a table: gains of arms over SFT alone and over the frozen reflector, greedy, in points."""
     lines = ["| comparison | points of success | 95 % | probability of improvement |", "|---|---|---|---|"]
     rng = np.random.default_rng(0)
     for base in ("sft", FROZEN):

@@ -1,8 +1,8 @@
-"""An environment so small that its expected return is a finite sum, and the exact gradient of that.
+"""An environment small enough to compute the expected return as a finite sum, with its exact gradient.
 
-`Treasure` has five rooms, four steps, chance, and rewards at every step; several ways lead to the same state. All its
-trajectories can be listed, and autograd goes through the log-probabilities of a policy's choices.
-`benchmarks.gradients` holds the learner's estimators against it.
+`Treasure` has five rooms, four steps, chance, and rewards at every step. Several ways lead to the same state. All its
+trajectories can be listed, and autograd differentiates through the log-probabilities of a policy's choices.
+`benchmarks.gradients` compares the learner's estimators with this gradient.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ROOMS, HORIZON, SLIP = 5, 4, 0.2
 
 
 class Treasure(TextEnv):
-    """Five rooms in a row: dig where the treasure is. A step fails one time in five; digging elsewhere costs.
+    """Five rooms in a row: dig where the treasure is. A step fails one time in five; a wrong dig costs reward.
 
-    All tasks begin in the middle; those of training have the treasure there, next door, and at the end of the row.
+    All tasks begin in the middle. In training tasks the treasure is there, next door, or at the end of the row.
     """
 
     stages: ClassVar[tuple[str, ...]] = ("arrived", "full")
@@ -60,7 +60,7 @@ class Treasure(TextEnv):
 
 
 class End(NamedTuple):
-    """What an action may lead to."""
+    """Possible result of an action."""
 
     probability: float
     reward: float
@@ -69,7 +69,7 @@ class End(NamedTuple):
 
 
 def outcomes(treasure: int, room: int, action: str) -> list[End]:
-    """Everything that an action may lead to."""
+    """Return all possible results of an action."""
     if action == "dig":
         return [End(1.0, 1.0, room, True) if room == treasure else End(1.0, -0.5, room, False)]
     step = {"left": -1, "right": 1}[action]
@@ -78,7 +78,7 @@ def outcomes(treasure: int, room: int, action: str) -> list[End]:
 
 @cache
 def seen(treasure: int, room: int) -> Observation:
-    """What is seen in a room, and may be done there: two or three actions."""
+    """Return the observation in a room, with two or three actions."""
     actions = ("left",) * (room > 0) + ("right",) * (room < ROOMS - 1) + ("dig",)
     return Observation("", f"Treasure {treasure}, you {room}.\n", actions)
 
@@ -87,7 +87,7 @@ def seen(treasure: int, room: int) -> Observation:
 
 
 class Trajectory(NamedTuple):
-    """A trajectory: its choices (treasure, room, action's index), the environment's part in its probability, return."""
+    """Trajectory: choices (treasure, room, action's index), the environment's factor of its probability, and return."""
 
     choices: tuple[tuple[int, int, int], ...]
     probability: float
@@ -95,7 +95,7 @@ class Trajectory(NamedTuple):
 
 
 def trajectories(treasure: int, path: Trajectory, room: int, left: int = HORIZON) -> Iterator[Trajectory]:
-    """Every way in which an episode may go on from a room, with so many steps left."""
+    """Yield every way in which an episode may continue from a room, with `left` steps left."""
     for i, action in enumerate(seen(treasure, room).actions):
         for end in outcomes(treasure, room, action):
             choices = (*path.choices, (treasure, room, i))
@@ -107,7 +107,7 @@ def trajectories(treasure: int, path: Trajectory, room: int, left: int = HORIZON
 
 
 class Exact(NamedTuple):
-    """The expected return, its gradient (D,), and the mean length of an episode."""
+    """Expected return, its gradient (D,), and the mean length of an episode."""
 
     value: float
     gradient_D: Tensor
@@ -115,7 +115,7 @@ class Exact(NamedTuple):
 
 
 def exact(policy: Policy, temperature: float = 1.0) -> Exact:
-    """J = sum over tasks and trajectories of p(trajectory) · return / tasks, differentiated through its log p."""
+    """Compute J = sum over tasks and trajectories of p(trajectory) · return / tasks, and its gradient through log p."""
     treasures = Treasure.treasures["train"]
     places = [(treasure, room) for treasure in treasures for room in range(ROOMS)]
     logp: dict[tuple[int, int, int], Tensor] = {}
@@ -141,6 +141,6 @@ def exact(policy: Policy, temperature: float = 1.0) -> Exact:
 
 
 def flat(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """Gradients as one vector (D,); those that are missing are zero."""
+    """Concatenate gradients in a vector (D,). Missing gradients are zero."""
     parts = zip(parameters, gradients, strict=True)
     return torch.cat([torch.zeros(p.numel()) if g is None else g.detach().flatten() for p, g in parts]).double()

@@ -2,9 +2,10 @@
 
     python -m benchmarks.update --workloads alfworld --sizes 4x256 --batches 16 64
 
-`batch` consecutive steps of recorded episodes, in the middle of the first one, are one forward and backward pass; the
-plain side takes fewer at a time where the logits of all positions would not fit its memory. Both give the gradient of
-the same loss (`difference` is the relative distance). Advantage and choice are arbitrary: they do not change the work.
+A forward and backward pass has `batch` consecutive steps of recorded episodes, from the middle of the first episode on.
+The plain side takes fewer steps at a time if the logits of all positions would not fit its memory. Both compute the
+gradient of the same loss (`difference` is their relative distance). Advantage and choice are arbitrary, since they do
+not change the work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ENTROPY = 0.01
 
 
 def consecutive(name: str, count: int) -> list[Step]:
-    """So many steps in a row, from the middle of an episode on (or from its start, if that holds them all)."""
+    """Return `count` steps in a row, from the middle of an episode on (or from its start, if that holds them all)."""
     work, steps = workload(name), []
     for episode in records(work, 1 + count // 8):
         steps += episode.steps
@@ -42,7 +43,7 @@ def consecutive(name: str, count: int) -> list[Step]:
 
 
 def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
-    """The gradient by one packed pass, left in `.grad`; returns the tokens that it encoded."""
+    """Compute the gradient by a packed pass, and leave it in `.grad`. Return the number of encoded tokens."""
     policy = Policy(lm, Sampling(1.0))
     before = lm.counters.copy()
     actions = [step.observation.actions for step in steps]
@@ -56,7 +57,7 @@ def engine_gradients(lm: LanguageModel, steps: list[Step]) -> int:
 
 
 def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
-    """One cell."""
+    """Measure a cell."""
     steps = consecutive(name, batch)
     lm = bench_model(size, workload(name), **settings.player)
     longest = max(len(Policy(lm).prompt(step.observation, step.reflection)) for step in steps)
@@ -70,13 +71,14 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
             tokens[name_of] = side()
 
         lm.model.zero_grad(set_to_none=True)
+        # One run gives peak, seconds and FLOPs, since a heavy plain update is not run again.
         peaks[name_of] = growth(lambda work=work, key=name_of: seconds.__setitem__(key, counted(work)))
         seconds[name_of], flops[name_of] = seconds[name_of]
         gradients[name_of] = torch.cat([p.grad.flatten() for p in lm.parameters() if p.grad is not None])
     difference = float((gradients["engine"] - gradients["plain"]).norm() / gradients["plain"].norm())
     gradients.clear()
     waits = None if lm.device.type == "cpu" else host_waits(lambda: clean(lm, engine))
-    if flops["plain"] < settings.heavy:  # else what was counted is timed, too
+    if flops["plain"] < settings.heavy:  # otherwise the counted run is the timed run, too
         runs = {"plain": lambda: clean(lm, plain), "engine": lambda: clean(lm, engine)}
         again = interleaved(runs, settings.repetitions, warm_up=False)
         seconds = {key: statistics.median(taken) for key, taken in again.items()}
@@ -103,13 +105,13 @@ def row(size: str, name: str, batch: int, settings: Settings) -> dict[str, Any]:
 
 
 def clean(lm: LanguageModel, compute: Callable[[], Any]) -> None:
-    """Compute from no gradients on."""
+    """Compute with gradients reset."""
     lm.model.zero_grad(set_to_none=True)
     compute()
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    """A row per cell."""
+    """Return a row per cell."""
     return [note(row(*cell, settings)) for cell in settings.cells()]
 
 

@@ -1,10 +1,10 @@
-"""Two versions of the code against each other: seconds of play, an update and SFT, in turns, and their ratio.
+"""Two versions of the code side by side: seconds of play, an update and SFT, interleaved, and their ratio.
 
     git worktree add ../before HEAD~10
     python -m benchmarks.versions ../before --sizes 4x256 --batches 1 16
 
-Each version computes in a process of its own, which imports the package and the benchmarks from its own tree, and is
-asked for one repetition at a time. A ratio above 1 says that this tree is slower than the other.
+Each version runs in a process of its own, which imports the package and the benchmarks from its own tree and is asked
+for one repetition at a time. A ratio above 1 means that this tree is slower than the other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Annotated, Any
 import tyro
 
 TICKS = 6
-"""Steps of each episode in a repetition of play."""
+"""Number of steps of each episode in a repetition of play."""
 WRITTEN = 24
-"""Most tokens of a reflection; the models are random, so it is nearly always as long."""
+"""Largest number of tokens of a reflection. The models are random, so reflections nearly always reach it."""
 
 
 # ---- one version: a process that reads the name of a cell, and answers with seconds ---------------------------------
 
 
 def play(size: str, name: str, batch: int) -> Callable[[], Any]:
-    """Two players through `TICKS` steps of `batch` episodes."""
+    """Prepare a repetition of play: two players through `TICKS` steps of `batch` episodes."""
     from benchmarks.workloads import bench_model, workload
     from reflectrl.players import Policy, Reflector
     from reflectrl.rollout import Job, rollout
@@ -49,7 +49,7 @@ def play(size: str, name: str, batch: int) -> Callable[[], Any]:
 
 
 def update(size: str, name: str, batch: int) -> Callable[[], Any]:
-    """The gradient of an update over `batch` steps in a row."""
+    """Prepare the gradient of an update over `batch` steps in a row."""
     from benchmarks.update import consecutive, engine_gradients
     from benchmarks.workloads import bench_model, workload
 
@@ -58,7 +58,7 @@ def update(size: str, name: str, batch: int) -> Callable[[], Any]:
 
 
 def sft(size: str, name: str, batch: int) -> Callable[[], Any]:
-    """Two optimiser steps over `batch` rows each."""
+    """Prepare two optimiser steps over `batch` rows each."""
     from benchmarks.sft import engine_sft, examples_of
     from benchmarks.workloads import bench_model, workload
 
@@ -71,7 +71,7 @@ PROGRAMS = {"play": play, "update": update, "sft": sft}
 
 
 def serve() -> None:
-    """Answer each line "program size workload batch" with the seconds of one repetition."""
+    """Answer each line "program size workload batch" with the seconds of a repetition."""
     import torch
     from transformers.utils import logging
 
@@ -93,7 +93,7 @@ def serve() -> None:
 
 
 class Version:
-    """A process that computes with the code of one tree."""
+    """Process that runs the code of a tree."""
 
     def __init__(self, tree: Path) -> None:
         paths = os.pathsep.join([str(tree / "src"), str(tree)])
@@ -103,7 +103,7 @@ class Version:
         )  # fmt: skip
 
     def seconds(self, cell: str) -> float:
-        """Of one repetition."""
+        """Return the seconds of a repetition."""
         assert self.process.stdin is not None and self.process.stdout is not None
         print(cell, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
@@ -114,24 +114,24 @@ class Version:
 
 @dataclass(frozen=True)
 class Versions:
-    """Which cells are compared, and how often."""
+    """Settings of the comparison."""
 
     before: Annotated[Path, tyro.conf.Positional]
     """Folder of the other version's tree."""
     programs: tuple[str, ...] = tuple(PROGRAMS)
-    """"play", "update", "sft"."""
+    """Programs to compare: "play", "update", "sft"."""
     sizes: tuple[str, ...] = ("4x256",)
-    """Models, as in the other programs."""
+    """Sizes of models, as in the other programs."""
     workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
-    """"taxi", "taxi-history", "alfworld"."""
+    """Workloads: "taxi", "taxi-history", "alfworld"."""
     batches: tuple[int, ...] = (1, 16)
-    """Episodes, steps or rows at a time."""
+    """Numbers of episodes, steps or rows at a time."""
     repetitions: int = 5
-    """Of each version, in turns."""
+    """Repetitions of each version, interleaved."""
 
 
 def main() -> None:
-    """Print a line per cell: median seconds of either, and the median of the ratios pair by pair."""
+    """Print a line per cell: median seconds of both versions, and the median of the ratios pair by pair."""
     asked = tyro.cli(Versions, description=(__doc__ or "").split("\n\n")[0])
     now, before = Version(Path(__file__).resolve().parents[1]), Version(asked.before.resolve())
     print("| program | size | workload | batch | before (s) | now (s) | now / before |\n|---|---|---|---|---|---|---|")

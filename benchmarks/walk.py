@@ -1,11 +1,11 @@
-"""How far it is from `reset` to the optimiser step: named functions and files of ours that one observation passes.
+"""Distance from `reset` to the optimiser step: named functions and files of ours that an observation passes.
 
     python -m benchmarks.walk [--plain] [--names]
 
-A profiler notes every function of the package that is entered while one batch of DangerousTaxi is played by two small
-players and learned from: `reset`, reflection, choice, `step`, and one update of online RL. Lambdas, comprehensions and
-what only runs while models are loaded do not count. It also prints the greatest number of our frames on the stack while
-playing. `--plain` takes the plain backend.
+A profiler records every function of the package that is entered while two small players play a batch of DangerousTaxi
+and learn from it: `reset`, reflection, choice, `step`, and an update of online RL. Lambdas, comprehensions and
+functions that run only while models are loaded do not count. The program also prints the largest number of our frames
+on the stack during play. `--plain` uses the plain backend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PACKAGE = str(Path(reflectrl.__file__).parent)
 
 
 class Walk:
-    """The profiler: which functions of ours were entered, and how deep the stack was."""
+    """Profiler that records the functions of ours that were entered, and the deepest stack."""
 
     def __init__(self) -> None:
         self.codes: set[CodeType] = set()
@@ -49,13 +49,13 @@ class Walk:
                 self.deepest = stack
 
     def start(self) -> None:
-        """Note what happens from here on, in this thread, and what is on the stack already."""
+        """Record calls in this thread from now on, and the functions that are on the stack already."""
         for frame in iterate(sys._getframe(1)):
             self.codes.add(frame.f_code)
         sys.setprofile(self)
 
     def files(self) -> dict[str, list[str]]:
-        """File → functions."""
+        """Return the functions by file."""
         found: dict[str, list[str]] = defaultdict(list)
         for code in sorted(self.codes, key=lambda code: (code.co_filename, code.co_firstlineno)):
             found[code.co_filename.removeprefix(f"{PACKAGE}/")].append(code.co_qualname)
@@ -63,7 +63,7 @@ class Walk:
 
 
 def iterate(frame: FrameType | None) -> Iterator[FrameType]:
-    """Our frames on a stack, the innermost first."""
+    """Yield our frames on a stack, the innermost first."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE) and not frame.f_code.co_name.startswith("<"):
             yield frame
@@ -71,12 +71,12 @@ def iterate(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def frames(frame: FrameType) -> list[str]:
-    """Their names, the outermost first."""
+    """Return the names of our frames on a stack, the outermost first."""
     return [f"{f.f_code.co_filename.removeprefix(f'{PACKAGE}/')}:{f.f_code.co_qualname}" for f in iterate(frame)][::-1]
 
 
 class FirstRide(TaxiEnv):
-    """DangerousTaxi; the walk begins with the first training task."""
+    """DangerousTaxi that starts the walk at the first training task."""
 
     walk: Walk
 
@@ -87,7 +87,7 @@ class FirstRide(TaxiEnv):
 
 
 def walked(plain: bool) -> Walk:
-    """One update of online RL with two small players, watched from the first `reset` to the optimiser's step."""
+    """Make an update of online RL with two small players, recorded from the first `reset` to the optimiser step."""
     walk = Walk()
     FirstRide.walk = walk
     work = workload("taxi")

@@ -1,9 +1,9 @@
-"""Does a driver of DangerousTaxi read the walls, or only where to go? It is compared with one that sees no walls.
+"""Does a driver of DangerousTaxi read the walls, or only its destination? Comparison with a driver that sees no walls.
 
     python -m benchmarks.wall_blind runs/taxi-maps-smollm/episodes/eval-sft-*-test-full-greedy.jsonl
 
-plays every task of the recorded episodes with a driver that goes as the expert would go if there were no walls
-(sideways first), and counts which tasks it wins and which the recorded player won.
+This plays every task of the recorded episodes with a driver that goes as the expert would if there were no walls
+(sideways first). It counts the tasks that this driver wins and the tasks that the recorded player won.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from reflectrl.wings.taxi.world import City
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compared."""
+    """Settings of the comparison."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Episodes of evaluations, on random maps of the default density of walls."""
+    """Files with episodes of evaluations, on random maps of the default density of walls."""
 
 
 def wins_without_walls(env: TaxiEnv, task: Task) -> bool:
-    """Whether a driver that sees no walls wins a task: it drives into the first one that stands in its way."""
+    """Return whether a driver that sees no walls wins a task. It drives into the first wall in its way."""
     env.reset(options={"task": task})
     empty = City(frozenset(), env.city.landmarks)
     while True:
@@ -43,7 +43,7 @@ def wins_without_walls(env: TaxiEnv, task: Task) -> bool:
 
 
 def compared(env: TaxiEnv, episodes: Iterable[Episode]) -> Counter[tuple[bool, bool]]:
-    """How many tasks are won by the driver that sees no walls, and by the recorded player."""
+    """Count tasks by (won by the driver that sees no walls, won by the recorded player)."""
     return Counter((wins_without_walls(env, episode.task), episode.success) for episode in episodes)
 
 

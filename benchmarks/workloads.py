@@ -1,7 +1,7 @@
-"""What is played and learnt in the benchmarks: three workloads of natural length, and the models that play them.
+"""Tasks and models of the benchmarks: three workloads of natural length, and the models that play them.
 
-Whatever action is chosen, the expert's is carried out: a model with random weights plays full episodes, and every
-implementation reads the same text.
+Whatever action is chosen, the expert's action is carried out. So a model with random weights plays full episodes, and
+every implementation reads the same text.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from reflectrl.wings.taxi.world import ACTIONS, STANDARD, Ride
 from .household import LISTED, Household
 
 TASKS = 80
-"""Tasks of a workload: as many as the largest batch, and some to be played before."""
+"""Number of tasks of a workload: enough for the largest batch, and some to play before."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is played.
+    """A workload: environment and tasks, with their limits.
 
     Attributes:
         make_env: makes an environment; called once for each that plays at the same time.
         horizon: the longest episode in steps.
-        context: tokens that hold the longest prompt and its reflection, however they are cut.
-        choices: the most actions that are ever listed.
+        context: tokens that hold the longest prompt and its reflection, under any tokenization.
+        choices: the largest number of listed actions.
     """
 
     name: str
@@ -53,34 +53,34 @@ class Workload:
 
 
 class GuidedTaxi(TaxiEnv):
-    """The real taxi on the standard map; the expert's action is carried out in the place of the chosen one."""
+    """The real taxi on the standard map. The expert's action is carried out instead of the chosen action."""
 
     def apply(self, action: str) -> Outcome:
         return super().apply(ACTIONS[self.teacher.expert_action(self)])
 
 
 class GuidedTaxiHistory(GuidedTaxi):
-    """The same, with the past maps and actions shown."""
+    """The same taxi with past maps and actions in the observation."""
 
     def __init__(self, horizon: int = 0) -> None:
         super().__init__(history=True, horizon=horizon)
 
 
 def _longest_rides() -> tuple[Task, ...]:
-    """The starts whose shortest solutions are longest (15 to 18 actions)."""
+    """Return the starts whose shortest solutions are longest (15 to 18 actions)."""
     env = TaxiEnv()
     rides = [task for split in ("train", "validation", "test") for task in env.tasks(split)]
     return tuple(sorted(rides, key=lambda task: -STANDARD.actions_left(Ride(*task.payload["ride"])))[:TASKS])
 
 
 def workload(name: str, horizon: int = 0) -> Workload:
-    """A workload by name: "taxi", "taxi-history" or "alfworld".
+    """Return a workload by name: "taxi", "taxi-history" or "alfworld".
 
     Args:
         horizon: cut episodes after so many steps; 0 leaves them their natural length.
 
     Raises:
-        UserError: there is no such workload.
+        UserError: if there is no such workload.
     """
     if name in ("taxi", "taxi-history"):
         taxi, context = (GuidedTaxi, 256) if name == "taxi" else (GuidedTaxiHistory, 2048)
@@ -94,7 +94,7 @@ def workload(name: str, horizon: int = 0) -> Workload:
 
 
 def records(workload: Workload, episodes: int, seed: int = 0, first: int = 0) -> list[Episode]:
-    """Recorded episodes: at every step the analyst's reflection, the expert's choice and the expert as target.
+    """Record episodes: at every step the analyst's reflection, the expert's choice and the expert as target.
 
     The tasks are taken in order from number `first` on, and again from the beginning when they run out.
     """
@@ -106,12 +106,12 @@ def records(workload: Workload, episodes: int, seed: int = 0, first: int = 0) ->
 # ---- models --------------------------------------------------------------------------------------------------------
 
 SIZES = {"tiny": (1, 32, 2), "4x256": (4, 256, 4), "gpt2-small": (12, 768, 12), "gpt2-xl": (48, 1600, 25)}
-"""Layers, width and heads."""
+"""Layers, width and heads by size."""
 VOCAB = {"tiny": 512, "4x256": 512}
-"""Rows of the embedding table, where it is not GPT-2's."""
+"""Rows of the embedding table, if not as in GPT-2."""
 GPT2_VOCAB = 50_257
 TOKENS = 512
-"""Most tokens of the tokenizer, at every size: prompts have the same length for all models."""
+"""Largest number of tokens of the tokenizer at every size, so that prompts have the same length for all models."""
 
 
 def bench_model(
@@ -124,20 +124,21 @@ def bench_model(
     adapter: str | None = None,
     **settings: Any,
 ) -> LanguageModel:
-    """A model with random weights in evaluation mode, loaded as every model is: float32, and attention as on CPUs.
+    """Make a model with random weights in evaluation mode, loaded as usual: float32, with the attention of CPUs.
 
     Args:
-        size: "tiny", "4x256", "gpt2-small" or "gpt2-xl"; or a pretrained model, by folder or short name. It keeps its
-            weights, vocabulary and tokenizer, and is spoken to without a chat template, as on the plain side.
+        size: "tiny", "4x256", "gpt2-small" or "gpt2-xl"; or a pretrained model, by folder or short name. A pretrained
+            model keeps its weights, vocabulary and tokenizer. It gets no chat template, as on the plain side.
         workload: the tokenizer is trained on its text.
-        vocab: rows of the embedding table; more than the tokenizer has tokens cost time and memory, as in a model that
-            was not made for this text. None: 512 for "4x256", else GPT-2's 50257.
+        vocab: rows of the embedding table. Rows beyond the tokenizer's tokens cost time and memory, as in a model that
+            was not made for this text. None: 512 for "tiny" and "4x256", else GPT-2's 50257.
         context: positions; None takes the workload's, or all of a pretrained model's.
-        adapter: the player's name, where `settings` ask for LoRA.
+        adapter: the player's name, if `settings` ask for LoRA.
         settings: further fields of `ModelConfig` (`lora_rank`, `dtype`, `device`, `mixed_precision` ...).
 
     Raises:
-        UserError: no such size, fewer rows than the tokenizer has tokens, or other rows than a pretrained model has.
+        UserError: if there is no such size, if `vocab` is less than the tokenizer's tokens, or if it is given with a
+            pretrained model.
     """
     plain = {"device": "cpu", "mixed_precision": "off"}
     if size not in SIZES:
@@ -156,7 +157,7 @@ def bench_model(
 def make_bench_model(
     config: ModelConfig, workload: Workload, vocab: int, seed: int = 0, adapter: str | None = None
 ) -> LanguageModel:
-    """The same of any shape: `config` gives family, layers, width, heads and context."""
+    """Make such a model of any shape; `config` gives family, layers, width, heads and context."""
     tokenizer = make_tokenizer(workload.name)
     if vocab < len(tokenizer):
         raise UserError(f"a vocabulary of {vocab} does not hold the tokenizer's {len(tokenizer)} tokens")
@@ -171,13 +172,13 @@ def make_bench_model(
 
 @lru_cache(maxsize=8)
 def make_tokenizer(name: str) -> Any:
-    """The tokenizer of a workload, at most `TOKENS` tokens, each choice label one of them."""
+    """Train the tokenizer of a workload. It has at most `TOKENS` tokens, and each choice label is a single token."""
     made = workload(name)
     return train_tokenizer(texts_of(made), TOKENS - made.choices, made.choices)
 
 
 def texts_of(made: Workload) -> Iterator[str]:
-    """All that the players of a few episodes read and write."""
+    """Yield all text that the players of a few episodes read and write."""
     labels = [str(i) for i in range(1, made.choices + 1)]
     for episode in records(made, 8):
         yield episode.steps[-1].observation.history
@@ -187,10 +188,10 @@ def texts_of(made: Workload) -> Iterator[str]:
 
 
 def reflection_ids(lm: LanguageModel, reflections: Sequence[str]) -> list[Ids]:
-    """The tokens that a reflector writes for each of these, end-of-text included."""
+    """Return the tokens of each reflection, end-of-text included."""
     return [(*lm.encode(reflection_completion(text)), lm.tokenizer.eos_token_id) for text in reflections]
 
 
 def reflection_lengths(lm: LanguageModel, reflections: Sequence[str]) -> list[int]:
-    """How many these are."""
+    """Return the number of tokens of each reflection, end-of-text included."""
     return [len(ids) for ids in reflection_ids(lm, reflections)]

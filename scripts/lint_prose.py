@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "benchmarks", "scripts")
 
 FIRST_WORDS = re.compile(r"(What|Whatever|Whether|Where|Who|Whoever|Whose|How|Which)\b(?!.*\?$)")
-"""A docstring that begins so describes the thing by a question instead of naming it."""
+"""Question words that must not begin a docstring, since they describe the thing instead of naming it."""
 
 RIDDLES = re.compile(r"\b(of which|that of|those of|one that|of one|whoever|nobody|which of)\b")
 """Phrases that make a reader look back for what they refer to."""
