@@ -18,9 +18,9 @@ from reflectrl.config.values import Word, from_dict
 from reflectrl.types import UserError
 
 LONGEST = 2**20
-"""The most characters of a recipe."""
+"""Longest recipe, in characters."""
 PARTS = 100
-"""The most parts of a key such as `rl.curriculum.name`."""
+"""Largest number of parts of a key such as `rl.curriculum.name`."""
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
@@ -52,7 +52,7 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
 
 
 def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
-    """Read a recipe that will only be looked at. Do not run it: it may name code and addresses that nobody trusts.
+    """Read a recipe for display only. Do not run it: it may name code and addresses that the user has not trusted.
 
     Raises:
         UserError: as `load_recipe`, except that nothing needs trust.
@@ -61,7 +61,7 @@ def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 
 
 def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, and the plain values it was made from."""
+    """Return the recipe, and the plain values it was made from."""
     try:
         data = parse_toml(read_regular(path).decode("utf-8"))
     except OSError as error:
@@ -78,7 +78,7 @@ def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
 
 
 def _overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """The plain values of a file with the overrides in their places."""
+    """Return the plain values of a file, with the overrides applied."""
     whole = copy.deepcopy(dict(data))
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
@@ -131,7 +131,7 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML; `from_dict` of it gives an equal recipe."""
+    """Return the recipe as TOML. `from_dict` of the parsed text gives an equal recipe."""
     plain = recipe.plain()
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {to_toml_value(value)}" for key, value in plain.items() if key not in tables]
@@ -154,13 +154,13 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes, and escapes for unprintable characters that JSON would leave as they are."""
+    """Return a TOML basic string: JSON's escapes, and escapes for unprintable characters that JSON leaves alone."""
     written = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in written)
 
 
 def to_toml_value(value: Any) -> str:
-    """One value as TOML, on one line; TypeError if TOML cannot express it."""
+    """Return a value as TOML, on one line. Raises TypeError if TOML cannot express it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -38,7 +38,7 @@ class Key:
 
     @property
     def dotted(self) -> str:
-        """The key as the command line takes it."""
+        """Key as the command line takes it."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
 
@@ -57,7 +57,7 @@ def keys() -> tuple[Key, ...]:
 
 
 def reference() -> str:
-    """All keys as a Markdown page: a table per section."""
+    """Return all keys as a Markdown page, with a table per section."""
     lines = [HEAD]
     for section in dict.fromkeys(key.section for key in keys()):
         lines += [
@@ -89,7 +89,7 @@ def _keys_of(kind: type, section: str) -> list[Key]:
 
 
 def _descriptions(kind: type) -> dict[str, str]:
-    """Field → the string below it in the source, which Python itself discards."""
+    """Return field → the string below it in the source, which Python itself discards."""
     found = {}
     [definition] = ast.parse(inspect.getsource(kind)).body
     for field, text in itertools.pairwise(definition.body):  # type: ignore[attr-defined]

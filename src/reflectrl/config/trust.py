@@ -1,4 +1,4 @@
-"""Which code, addresses and secrets of a recipe are used: those that the caller names, or that a trusted file names.
+"""Trust: only code, addresses and secrets that the caller or a trusted file names are used.
 
 A recipe can name code that is neither part of reflectrl nor installed (a plug-in by import path, a model's own code),
 addresses that are asked, and environment variables whose content is sent there. What is named on the command line or in
@@ -6,8 +6,8 @@ Python is used. What a file names (any recipe, also that of a run folder) is use
 or has started that run on this machine. What is trusted is remembered outside the file's folder, so no folder can
 declare itself trusted.
 
-A key with a fixed name is declared in its type (`rules.NeedsTrust`). Keys of `env` and of free sections are the
-plug-ins' own, so there the values themselves are looked at.
+A key with a fixed name is declared in its type (`rules.NeedsTrust`). The keys of `env` and of free sections belong to
+plug-ins, so there the values themselves are checked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from reflectrl.types import UserError
 SLOTS = ("name", "id", "use")
 """Free keys whose values are looked up as names: if such a value contains a ":", it is an import path."""
 IMPORT_PATH = re.compile(r"\s*[^\s/\\:]+:(?!//|\\)\S.*", re.DOTALL)
-"""What an import path looks like anywhere else, for instance in an argument of an environment."""
+"""Form of an import path anywhere else, for instance in an argument of an environment."""
 ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]*://.*", re.DOTALL | re.IGNORECASE)
-"""What an address looks like in a free section."""
+"""Form of an address in a free section."""
 REMOTE_CODE = "model.trust_remote_code"
 WANTS = {
     "code": "run code",
@@ -44,7 +44,7 @@ WANTS = {
     "secret": "send the content of an environment variable",
     "account": "use an account of yours",
 }
-"""What a file wants that names something of a kind, in words."""
+"""Actions that a file may ask for, by kind, in words."""
 
 
 class Named(NamedTuple):
@@ -91,7 +91,7 @@ def _in_section(section: type[FreeSection], value: Any, key: str) -> Iterator[tu
 
 
 def _marked(mark: NeedsTrust, value: Any, key: str, table: Mapping[str, Any]) -> Named | None:
-    """Say what the value of a marked key names; None where it is harmless."""
+    """Return what the value of a marked key names; None if it is harmless."""
     if value is True:
         return Named(mark.kind, f"true (the own code of model {' and '.join(_sources(table))})")
     items = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
@@ -122,7 +122,7 @@ def _free(value: Any, key: str) -> Iterator[tuple[str, Named]]:
 
 
 def _kind_of(value: str, name: str) -> str:
-    """Say what a text under a free key is: "code", "address", "secret", or "" for what needs no trust."""
+    """Return the kind of a text under a free key: "code", "address" or "secret"; "" if it needs no trust."""
     if value and (name == "base_url" or (ADDRESS.fullmatch(value) and not is_loopback(_host(value)))):
         return "address"
     if value and name.endswith("_env"):
@@ -135,7 +135,7 @@ def _is_foreign(name: str, looked_up: bool) -> bool:
 
 
 def _host(address: str) -> str:
-    """Return the host of an address; "" where clients could differ about it."""
+    """Return the host of an address; "" if clients could read it differently."""
     try:
         return "" if re.search(r"[\s\\]", address) else urlsplit(address).hostname or ""
     except ValueError:

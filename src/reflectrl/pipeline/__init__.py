@@ -1,4 +1,4 @@
-"""Running a recipe: a graph of artifacts, each of which is kept in the run folder once it is complete."""
+"""Execution of a recipe: a graph of artifacts. Each artifact is kept in the run folder once it is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
 
 
 def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
-    """One line per artifact of a recipe: what it is made from, and whether it is there already. Imports no torch."""
+    """Return one line per artifact of a recipe: its inputs, and whether it exists already. Imports no torch."""
     from reflectrl.pipeline.artifacts import State, listing
     from reflectrl.pipeline.graph import pipeline_of
 
@@ -42,7 +42,7 @@ def require_known(recipe: Recipe, trusted: bool) -> None:
     Nothing is made, and no data are read. Imports no torch.
 
     Args:
-        trusted: whether code that the recipe names may be imported; what only that could tell is passed over otherwise.
+        trusted: True if code that the recipe names may be imported. Otherwise, checks that need this code are skipped.
 
     Raises:
         UserError: names the key, with the nearest known one.
