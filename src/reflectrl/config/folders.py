@@ -1,8 +1,6 @@
 """Folders and files that a user names: the place of data, atomic writes, locks, and refusal of links.
 
 Nothing is written through links that lead elsewhere.
-
-Nothing is written through links that lead elsewhere.
 """
 
 from __future__ import annotations

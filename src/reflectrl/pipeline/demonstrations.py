@@ -58,8 +58,6 @@ def best_taught(recipe: Recipe) -> str:
     It is the full method if reflections come from outcomes, or if all episodes that won have reflections. The log alone
     decides, so that no code of an environment is run.
 
-    The log alone decides, so that no code of an environment is run.
-
     Raises:
         UserError: a log is missing or damaged.
     """

@@ -3,10 +3,6 @@
 The first rank leads: it holds the run folder, goes through the graph, writes, and prints. The other ranks wait until it
 names an artifact to be made together, do their share, and wait again. Their own files go to a temporary folder. A rank
 that fails leaves a message for the others before it ends, so that one line is printed and no rank waits in vain.
-
-The first rank leads: it holds the run folder, goes through the graph, writes, and speaks. The others wait until it says
-which artifact is to be made together, make their share of it, and wait again; what they would write goes to a temporary
-folder. Whoever fails leaves word for the others before it ends, so that one line is said and nobody waits in vain.
 """
 
 from __future__ import annotations

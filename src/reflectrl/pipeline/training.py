@@ -150,8 +150,6 @@ def _corpus(path: Path) -> tuple[list[str], int]:
     """Return texts that the players will read and write, and the largest number of actions in a step.
 
     They are taken from the whole log, since its tasks are in the environment's order and the first ones are all alike.
-
-    They are spread over the whole log, since its tasks are in the environment's order and the first are of one kind.
     """
     labels = list(islice(candidates(), 199))
     episodes = list(read_episodes(path))

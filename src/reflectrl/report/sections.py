@@ -27,7 +27,7 @@ class Section:
 
 
 def further_sections(folder: Path, run: Run) -> list[Section]:
-    """The sections that installed packages add to the report of a run.
+    """Return the sections that installed packages add to the report of a run.
 
     An entry point of the group "reflectrl.report_sections" names a function of the run folder and the `Run` that was
     read from it. It returns a `Section`, or None if it has nothing to show.
