@@ -18,7 +18,7 @@ ACTIONS = ("left", "right", "take", "open")
 
 
 class KeyDoorEnv(TextEnv):
-    """The key lies in cell 1, the door is in the last cell. What is impossible changes nothing.
+    """The key lies in cell 1, the door is in the last cell. Impossible actions change nothing.
 
     Two milestones lie on the way: the key is taken, and carried past the middle.
 
@@ -69,7 +69,7 @@ class KeyDoorEnv(TextEnv):
 
 
 def chance(env: KeyDoorEnv) -> float:
-    """The probability that actions drawn uniformly win a training task within the horizon."""
+    """Return the probability that actions drawn uniformly win a training task within the horizon."""
     tasks, total = env.tasks("train"), 0.0
     for task in tasks:
         at = {(task.payload["cell"], False): 1.0}

@@ -20,7 +20,7 @@ COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "
 
 @dataclass(frozen=True)
 class Publication:
-    """What is asked for.
+    """Settings of an upload.
 
     Attributes:
         name: name of the repository, "owner/name".
