@@ -61,7 +61,7 @@ def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[
 
 
 def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
-    """Parse with tyro; its boxed error message becomes one line."""
+    """Parse with tyro, and turn its boxed error message into one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(raw_stdout()):  # help has colours

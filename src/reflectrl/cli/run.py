@@ -186,7 +186,7 @@ def find_recipe(word: str) -> Path:
     """Return the recipe file that a word of the command line means: a path, or a recipe's name.
 
     Raises:
-        UserError: it is neither; suggests the nearest name.
+        UserError: it is neither. The message suggests the nearest name.
     """
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":

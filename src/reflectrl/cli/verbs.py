@@ -44,8 +44,7 @@ OWN: dict[str, type] = {"list": List}
 
 
 def all_verbs() -> dict[str, type]:
-    """Return name → verb: the core's verbs, and the verbs that installed packages announce, reflectrl's own among them.
-    """
+    """Return name → verb: the core's verbs, and the verbs of installed packages (reflectrl's own packages included)."""
     return {**run_verbs(), **{name: resolve("verbs", name) for name in names("verbs") if name not in OWN}, **OWN}
 
 

@@ -26,7 +26,7 @@ LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
 
 Overrides = Sequence[str] | Mapping[str, Any]
-"""Values in place of a file's: words such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`, or plain values by section and
+"""Values that replace a file's: words such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`, or plain values by section and
 key: `{"rl": {"lr": 1e-4}}`."""
 
 
@@ -37,7 +37,7 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
 
     Args:
         path: the file; a text or a `Path`.
-        overrides: what counts instead of the values in the file. What they name needs no trust.
+        overrides: values that replace the file's. Whatever they name needs no trust.
         trust: allow the file to name code, addresses and secrets (see `trust.py`), now and from now on.
 
     Raises:
@@ -94,8 +94,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse a text of TOML that may come from a stranger.
 
     Raises:
-        ValueError: it is not valid, too long, or one of its keys has so many parts that the parser, whose time grows
-            with their square, would not end.
+        ValueError: it is not valid or too long, or one of its keys has too many parts. (The parser's time grows with
+            the square of their number.)
         RecursionError: it is nested too deeply.
     """
     if len(text) > LONGEST:
@@ -106,7 +106,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
-    """`--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
+    """Parse overrides: `--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
 
     Dashes in a key mean underscores. A value may begin with one dash (a negative number), but with two only if it is
     joined by "=".

@@ -91,7 +91,7 @@ def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> I
 
 
 def locked(file: IO[Any]) -> bool:
-    """Try to lock an open file until it is closed, however the process ends; False if another process holds the lock.
+    """Try to lock an open file until it is closed or the process ends. Returns False if another process holds the lock.
 
     If the system has no such locks (Windows, some network disks), it counts as locked.
     """

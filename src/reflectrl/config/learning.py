@@ -32,7 +32,7 @@ class TeachConfig:
     """Share of the demonstrated tasks that is used for validation (at least one task)."""
     reflections: Literal["given", "outcomes"] = "given"
     """Reflections that the reflector learns to write. "given": the words of the analyst or the demonstrator.
-    "outcomes": a list of the actions that won when a policy without reflections, trained first, tried each of them and
+    "outcomes": the actions that won when a policy without reflections, trained first, tried each of them and
     played to the end."""
     outcome_episodes: Count = 4
     """Number of times each action is tried in each state ("outcomes")."""

@@ -44,7 +44,7 @@ class Key:
 
 @functools.cache
 def keys() -> tuple[Key, ...]:
-    """Every key of a recipe, sections of packages included. What `env` may hold depends on the environment's class."""
+    """Return every key of a recipe, sections of packages included. The keys of `env` depend on the environment."""
     found = _keys_of(recipe.Recipe, "")
     hints = typing.get_type_hints(recipe.Recipe)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}

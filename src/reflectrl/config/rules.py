@@ -74,9 +74,9 @@ class NeedsTrust:
     """Mark of a key that a file alone cannot set. `config.trust` reads the marks, and refuses such values in a file.
 
     Attributes:
-        kind: what a value may do: run code that it names, have an address contacted, have the content of an environment
-            variable sent, or use an account of the user's.
-        harmless: values that do nothing of the kind.
+        kind: the effect of a value: run code that it names, contact an address, send the content of an environment
+            variable, or use an account of the user's.
+        harmless: values without this effect.
     """
 
     kind: Literal["code", "address", "secret", "account"]

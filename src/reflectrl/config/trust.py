@@ -57,7 +57,7 @@ class Named(NamedTuple):
 def needing_trust(recipe: Mapping[str, Any]) -> dict[str, Named]:
     """Find what needs trust among a recipe's plain values: dotted key → what it names.
 
-    Left out is what was typed on the command line (each such value is a `Word`), and names within reflectrl.
+    Values typed on the command line (each is a `Word`) and names within reflectrl are left out.
     """
     return dict(_declared(Recipe, recipe, ""))
 
@@ -154,12 +154,12 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
     """Refuse what a file names, unless the file is trusted.
 
     Args:
-        named: what it names, as `needing_trust` returns it.
-        trust: whether the caller trusts it; this is remembered.
-        typed: whether the verb has options for recipe keys, so that the caller could name it there instead.
+        named: its names, as `needing_trust` returns them.
+        trust: True if the caller trusts it. This is remembered.
+        typed: True if the verb has options for recipe keys, so that the caller could name the same there.
 
     Raises:
-        UserError: it is not trusted; says what the file names, and how to allow it.
+        UserError: the file is not trusted. The message lists its names, and how to allow them.
     """
     if trust:
         remember(file, named)
@@ -215,7 +215,7 @@ def _notes() -> Path:
 
 
 def _read() -> dict[str, list[str]]:
-    """Read the notes: file → what is trusted in it; empty if they are missing or damaged."""
+    """Read the notes: file → its trusted names. Empty if they are missing or damaged."""
     try:
         found = json.loads(_notes().read_text(encoding="utf-8"))
         return {str(file): list(code) for file, code in found.items()}

@@ -31,7 +31,7 @@ RENAMED = {
 """Old names of keys, and of values (as pairs of key and value). They are refused with a message that gives the new
 name."""
 CHECKED = (bool, int, float, str)
-"""Parameter types of plug-ins that are checked, beside `Literal` and tuples; other types accept any value."""
+"""Parameter types of plug-ins that are checked, beside `Literal` and tuples. Other types accept any value."""
 
 
 class Word(str):
@@ -60,7 +60,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
             type), those names are keys too, and their values end up in its field `sections`. If it has a method
             `completed(data)`, that adds values whose defaults depend on others.
         data: the values by field name; fields that are left out keep their defaults.
-        where: where the values come from (a file's name), for messages.
+        where: source of the values (a file's name), for messages.
         prefix: the dotted path of this section, for messages.
 
     Raises:
@@ -211,8 +211,8 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
 
     Args:
         made: a class, or anything else that can be called.
-        what: what it is in words ("environment 'taxi'"), for messages.
-        section: where a recipe sets the arguments ("env"), for messages.
+        what: description of it ("environment 'taxi'"), for messages.
+        section: section of a recipe with the arguments ("env"), for messages.
 
     Raises:
         UserError: an argument is unknown, has the wrong type, or is missing.

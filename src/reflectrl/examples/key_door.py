@@ -2,8 +2,8 @@
 
     python src/reflectrl/examples/key_door.py
 
-says how seldom random actions win. Nothing is paid before the door is open, so a policy that starts from nothing sees
-no reward: this is what `benchmarks.exploration` trains in.
+prints how seldom random actions win. There is no reward before the door is open, so an untrained policy sees none.
+`benchmarks.exploration` trains in this environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KeyDoorEnv(TextEnv):
 
     Two milestones lie on the way: the key is taken, and carried past the middle.
 
-    Every third cell is a training start, the furthest from the key first; validation and test have the others.
+    Every third cell is a training start, the furthest from the key first. Validation and test have the others.
 
     Args:
         length: cells, at least 5.

@@ -123,8 +123,8 @@ def merged(lm: LanguageModel) -> LanguageModel:
     """Return the player with its adapter merged into a copy of the backbone's weights; unchanged if it has no adapter.
 
     Raises:
-        UserError: the backbone is quantised, or the sum computes something else (an adapter on a head that shares its
-            weights with the embeddings).
+        UserError: the backbone is quantised, or the merged model computes other logits (an adapter on a head that
+            shares its weights with the embeddings).
     """
     if lm.adapter is None:
         return lm

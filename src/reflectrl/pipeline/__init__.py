@@ -18,7 +18,7 @@ __all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
-    """Execute a recipe in a run folder, up to and including the stage `until`; complete artifacts are kept.
+    """Execute a recipe in a run folder, up to and including the stage `until`. Complete artifacts are kept.
 
     Raises:
         UserError: the folder belongs to another recipe, or some input of the user's is wrong.
@@ -37,7 +37,7 @@ def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def require_known(recipe: Recipe, trusted: bool) -> None:
-    """Refuse what is wrong by its name alone: the engine, the environment, and the arguments of its class.
+    """Refuse unknown names: of the engine, of the environment, and of arguments of its class.
 
     Nothing is made, and no data are read. Imports no torch.
 

@@ -27,13 +27,13 @@ Stage = Literal["teach", "sft", "rl", "eval", "report"]
 STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
 """The stages of a run, in order. The verb of the same name runs everything up to and including that stage."""
 SCHEMA = 2
-"""Version of `state.json`. Fingerprints of version 1 are not understood any more; the folder's recipe is compared."""
+"""Version of `state.json`. Fingerprints of version 1 are ignored, and the folder's recipe is compared instead."""
 STATE = "state.json"
 """The file of a run folder that records complete stages and the fingerprints of its artifacts."""
 CARD = "agent.json"
-"""The file by which an exported agent's folder is known; a run folder has none."""
+"""File that marks a folder as an exported agent's. A run folder has none."""
 POLICY, REFLECTOR = "policy", "reflector"
-"""Folders of an agent's models, beside its card; an agent may go without the second."""
+"""Folders of an agent's models, beside its card. An agent without a reflector lacks the second."""
 
 
 @dataclass(frozen=True)

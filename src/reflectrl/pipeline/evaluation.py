@@ -176,7 +176,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     """Refuse arms that need an expert, analyst, oracle or baseline if the environment's teacher has none.
 
     Raises:
-        UserError: names the arms and what they lack.
+        UserError: names the arms and the missing ability.
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}

@@ -72,7 +72,7 @@ class Context:
     """The recipe and the run folder, as builders of artifacts get them.
 
     Attributes:
-        tasks: the digest of the environment's tasks; "" where there is no environment.
+        tasks: the digest of the environment's tasks; "" if there is no environment.
     """
 
     recipe: Recipe
@@ -112,7 +112,7 @@ def alone(folder: Path) -> Iterator[None]:
 def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
-    From now on, what the recipe names is trusted in this folder, since it was trusted before the run began.
+    From now on, the recipe's names are trusted in this folder, since they were trusted before the run began.
 
     Args:
         tasks: the digest of the environment's tasks, which has to stay the same.
@@ -121,7 +121,7 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
         The state of the folder.
 
     Raises:
-        UserError: the folder holds another training; names the first key that differs, or says that the tasks do.
+        UserError: the folder holds another training. The message names the first key that differs, or the tasks.
     """
     for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
         if old.suffixes != [".learner", ".old"]:

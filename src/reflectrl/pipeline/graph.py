@@ -24,7 +24,7 @@ def extent_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 class Pipeline(Protocol):
-    """Plans and runs one kind of recipe. The core has one for environments; packages add others as entry points of
+    """Plans and runs one kind of recipe. The core has one for environments. Packages add others as entry points of
     "reflectrl.pipelines".
     """
 

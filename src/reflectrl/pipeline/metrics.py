@@ -35,7 +35,7 @@ class Listener(Protocol):
         """Receive a line before it is written. Returns whether to stop or to roll back, and why."""
 
     def close(self) -> None:
-        """End. Called when the training has ended, with or without an error."""
+        """Close the listener. Called when the training has ended, with or without an error."""
 
 
 Listen = Callable[[Path, Sequence[Mapping[str, Any]]], Listener]
@@ -108,7 +108,7 @@ class MetricsFile:
 def collect(run: RunFolder) -> None:
     """Write all metrics into one file, in a fixed order.
 
-    Only the report's curves depend on it. Damaged lines are left out, with a warning that says what to do.
+    Only the report's curves depend on it. Damaged lines are left out, with a warning and advice.
     """
     folder = run.path / "metrics"
     texts: list[str] = []

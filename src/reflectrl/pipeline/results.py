@@ -97,7 +97,7 @@ def _essence(results: dict[str, Any]) -> dict[str, Any]:
 def commit() -> str:
     """Return the commit of reflectrl's own checkout, with "+" if the package differs from it; else the version.
 
-    A repository that merely encloses the installed package is somebody else's, and is not read.
+    A repository that merely encloses the installed package belongs to another project, and is not read.
     """
     from reflectrl import __version__
 

@@ -45,7 +45,7 @@ def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> W
 
     Args:
         actions: the legal actions.
-        helpers: names of the players that can take over; the first does so if none is named.
+        helpers: names of the players that can take over. The first one does if none is named.
     """
     line = line.strip()
     if line == "q":

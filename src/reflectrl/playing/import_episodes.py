@@ -24,7 +24,7 @@ def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> st
         A summary in one line.
 
     Raises:
-        UserError: a file is empty, or something is wrong with a line; names file and line.
+        UserError: a file is empty, or a line has an error. The message names file and line.
     """
     unread: set[str] = set()
     episodes = [episode for path in files for episode in _read(path, env, unread)]

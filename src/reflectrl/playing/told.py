@@ -32,7 +32,7 @@ def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
     Lines of reflectrl's own logs are read as well. Empty lines are skipped.
 
     Raises:
-        UserError: the file cannot be read, or a line is wrong; names file, line, step and key.
+        UserError: the file cannot be read, or a line has an error. The message names file, line, step and key.
     """
     try:
         with path.open("rb") as file:

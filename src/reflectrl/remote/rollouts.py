@@ -58,7 +58,7 @@ class ServedRollouts(EpisodeRollouts):
         given: the arguments of `EpisodeRollouts`.
 
     Raises:
-        UserError: as `client.Servers`; or the loss has no importance ratio, which older weights need.
+        UserError: as `client.Servers`. Also if the loss has no importance ratio, which older weights need.
     """
 
     policy: Policy

@@ -22,7 +22,7 @@ from reflectrl.types import UserError
 
 T = TypeVar("T")
 REFERENCES = ("random", "expert", "oracle", "baseline")
-"""Arms that learn nothing, for comparison; they are never marked as the best."""
+"""Arms that learn nothing, for comparison. They are never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
 """The usual arms, in the order in which the page shows them. Other arms follow in order of appearance."""
 SHARED = "shared"
@@ -187,7 +187,7 @@ def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
     for line in timings:
         if {"arm", "seconds", "episodes"} <= line.keys():
             place = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
-            for key in (place, (*place, line.get("seed"))):
+            for key in (place, (*place, line.get("seed"))):  # for the row pooled over seeds, and the seed's own
                 spent.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
     finished = [str(line["finished"]) for line in timings if "finished" in line]
     return dataclasses.replace(
@@ -211,7 +211,7 @@ def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> li
     """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A half last line is skipped.
 
     Raises:
-        UserError: another line is not such an object; the message says which line, and `what` was expected.
+        UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = []

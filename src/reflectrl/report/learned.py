@@ -21,7 +21,7 @@ def learned_plots(
     """Return the arms that learned by online RL, and the plots of their success; ([], []) if there are none.
 
     Args:
-        times: lines of timings.jsonl; those of training say how many seconds passed since the previous evaluation.
+        times: lines of timings.jsonl. Lines of trainings hold the seconds since the previous evaluation.
     """
     rl = [metric for metric in metrics if metric.kind == "rl"]
     runs = {(arm, seed): by_episodes(rl, arm, seed) for arm, seed in dict.fromkeys((m.arm, m.seed) for m in rl)}

@@ -119,7 +119,7 @@ def curve(metrics: Iterable[Metric], name: str, window: int = 1) -> Curve:
     logged = {(m.seed, m.step): m.values[name] for m in metrics if name in m.values}
     windows: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (seed, step), value in logged.items():
-        windows[step // window * window + window // 2][seed].append(value)
+        windows[step // window * window + window // 2][seed].append(value)  # drawn at the middle of its window
     return {step: [sum(v) / len(v) for v in seeds.values()] for step, seeds in sorted(windows.items())}
 
 

@@ -16,7 +16,7 @@ class Section:
     Attributes:
         title: its heading.
         note: an explanation for the reader of the table.
-        columns: the headings; all columns but the first hold numbers.
+        columns: the headings. All columns but the first hold numbers.
         rows: one cell per column. If the first is the name of an arm, it gets the arm's colour.
     """
 

@@ -32,7 +32,7 @@ class Alarms:
         self._recent: deque[float] = deque(maxlen=config.patience)
         self._best, self._stage = -math.inf, None
         self._alarms = 0
-        for line in earlier:
+        for line in earlier:  # counts, bests and roll-backs are not saved: they follow from the lines
             self._judge(line)
 
     def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:

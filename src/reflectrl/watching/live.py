@@ -136,6 +136,7 @@ def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, An
     own = [line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line]
     if len(own) < 2 or not own[-1].get("seconds"):
         return None
+    # A timing covers the time since the previous one, so its seconds go with the steps between the two.
     known = sorted(step for step in steps if step <= own[-1]["step"])
     since = sorted(step for step in steps if step <= own[-2]["step"])
     if not known or not since:

@@ -32,7 +32,7 @@ SAME = "the same seed, task and actions give the same episode"
 
 
 class EnvCheckError(AssertionError):
-    """A rule is broken; the message is one line that names it."""
+    """A rule is broken. The message is one line that names it."""
 
 
 def require(condition: object, rule: str) -> None:
@@ -46,15 +46,15 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
 
     Args:
         env_or_factory: an environment, or (stricter) a callable that makes one: the class itself, or a `partial` of it.
-            Only with a callable are two independent instances compared; otherwise the second is a pickled copy.
+            Only with a callable are two independent instances compared. Otherwise, the second is a pickled copy.
         episodes: walks per stage and split. Every other walk follows the expert, where there is one, half of the time.
         seed: seed of the walks.
 
     Returns:
-        What its teacher can do: some of "expert", "analyst", "oracle" and "baseline".
+        Abilities of its teacher: some of "expert", "analyst", "oracle" and "baseline".
 
     Raises:
-        EnvCheckError: names the first broken rule. What the environment's own code raises is passed on as it is.
+        EnvCheckError: names the first broken rule. Errors of the environment's own code are passed on as they are.
     """
     env = env_or_factory if isinstance(env_or_factory, TextEnv) else env_or_factory()
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
