@@ -26,13 +26,13 @@ DESCRIPTION = (
 )
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, a quota is used up, or a file may not grow any more."""
+"""Errors of the system that mean: the disk is full, a quota is used up, or a file is too large."""
 LEFT_OUT = ("torch", "transformers", "peft", "accelerate", "matplotlib", "scipy")
-"""What the package depends on, but `make locate` does not install."""
+"""Dependencies of the package that `make locate` does not install."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Carry out one command; returns the exit code.
+    """Carry out a command, and return the exit code.
 
     A user's mistake, or a full disk, is answered with one line on stderr. Any other exception is a bug and keeps its
     traceback.
@@ -80,12 +80,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def no_room(error: OSError) -> str:
-    """The line for a disk that is full, where nothing nearer to the file has said it: the file, if it is known."""
+    """Return the line about a full disk, if no other code has reported it. Names the file if it is known."""
     return f"{error.filename or 'a file (or what is printed)'} cannot be written: {reason(error)}"
 
 
 def _finish_output() -> None:
-    """Print what is left to print; drop it where that has no room, so that the interpreter does not fail at its end."""
+    """Print the remaining output. Drop it if there is no room, so that the interpreter does not fail at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -94,7 +94,7 @@ def _finish_output() -> None:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Treat SIGTERM, which clusters and `kill` send to end a program, like Ctrl-C: end the workers, print one line."""
+    """Treat SIGTERM like Ctrl-C: end the workers, and print one line. Clusters and `kill` send it to end a program."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt(number)

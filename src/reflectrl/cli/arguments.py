@@ -21,7 +21,7 @@ from reflectrl.types import UserError
 
 
 def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, description: str) -> tuple[Any, list[str]]:
-    """Returns the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
+    """Return the verb (an instance of its dataclass) and the remaining words: settings, each followed by its value.
 
     If a verb has a method `narrowed(words)`, as `data` has, the class that it returns takes the verb's place.
 
@@ -44,7 +44,7 @@ def parse(words: Sequence[str], verbs: Mapping[str, type], prog: str, descriptio
 
 
 def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[str]]:
-    """The verb's own words, and the settings with their values."""
+    """Return the verb's own words, and the settings with their values."""
     own: list[str] = []
     settings: list[str] = []
     rest = list(words)
@@ -61,7 +61,7 @@ def _separate(words: Sequence[str], options: set[str]) -> tuple[list[str], list[
 
 
 def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
-    """Parse with tyro; its boxed error message becomes one line."""
+    """Parse with tyro, and turn its boxed error message into one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(raw_stdout()):  # help has colours
@@ -75,7 +75,7 @@ def _tyro(kind: Any, words: Sequence[str], prog: str, description: str) -> Any:
 
 
 def _unboxed(box: str) -> str:
-    """The message inside tyro's box: what stands between its title and the next horizontal line."""
+    """Return the message inside tyro's box: the lines between its title and the next horizontal line."""
     lines = [line.strip(" │|╭╮╰╯") for line in box.splitlines()]
     _title, *rest = [line for line in lines if line] or [""]
     message = []

@@ -14,13 +14,13 @@ EnvName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
 
 
 def folders() -> list[Path]:
-    """Folders in which recipes are looked for; the first match counts."""
+    """Return the folders with recipes, in order of precedence."""
     packages = [Path(str(files(point.module))) for point in announced("recipes").values()]
     return [folder for folder in (Path("recipes"), *(path / "recipes" for path in packages)) if folder.is_dir()]
 
 
 def recipes() -> dict[str, Path]:
-    """Every recipe that has a name, by name."""
+    """Return every recipe that has a name, by name."""
     found: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.glob("*.toml")):

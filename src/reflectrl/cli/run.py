@@ -1,4 +1,4 @@
-"""`run`, the verbs that stop after one of its stages, and how a recipe is found by its name."""
+"""`run`, the verbs that stop after one of its stages, and the search for a recipe by its name."""
 
 from __future__ import annotations
 
@@ -28,36 +28,38 @@ class RunOption:
     """Base class of the entry points "reflectrl.run_options": a dataclass whose fields are further options of `run`."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe as the options change it. Writes nothing; raises UserError if they do not fit the recipe."""
+        """Return the recipe as the options change it.
+
+        Writes nothing. Raises UserError if they do not fit the recipe.
+        """
         return recipe
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Called before the run: make in its folder what the changed recipe needs."""
+        """Make in the run's folder whatever the changed recipe needs. Called before the run."""
 
     def during(self, folder: Path) -> contextlib.AbstractContextManager[None]:
-        """Entered before all is prepared, for as long as the run takes; of several ranks by the first alone."""
+        """Return a context that lasts as long as the run. It is entered before `prepare`, by the first rank only."""
         return contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run every stage of a recipe that is not complete yet. Any key of the recipe is an option: --rl.lr 1e-4"""
+    """Run all stages of a recipe that are not complete yet. Any key of the recipe is an option: --rl.lr 1e-4"""
 
     recipe: RecipeName
-    """Name of a recipe (`reflectrl list recipes`), path of a TOML file, or a folder that `init` has made."""
+    """Name of a recipe (`reflectrl list recipes`), path of a TOML file, or a folder made by `init`."""
     dry_run: bool = False
-    """Print the whole recipe as it would be run, and all that it makes with what is done and what is missing; run
-    nothing."""
+    """Print the whole recipe and all its artifacts, finished and missing, and run nothing."""
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Run folder; runs/NAME if not given."""
     trust: bool = False
-    """Let the recipe's file run code that it names (plug-ins, a model's own code) and use the addresses and keys that
-    it names, now and from now on."""
+    """Trust the recipe's file to run code that it names (plug-ins, a model's own code) and to use the addresses and
+    keys that it names, now and from now on."""
 
     until: ClassVar[str] = "report"
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Load, validate, and hand over to the pipeline."""
+        """Load and validate the recipe, and pass it to the pipeline."""
         refuse_unknown_keys(settings, type(self))
         path = find_recipe(self.recipe)
         if path == project_recipe(self.recipe):
@@ -103,42 +105,42 @@ class Run:
 
 @dataclass(frozen=True)
 class Teach(Run):
-    """Make the teaching episodes of a recipe, and stop."""
+    """Make the teaching episodes of a recipe, then stop."""
 
     until: ClassVar[str] = "teach"
 
 
 @dataclass(frozen=True)
 class SFT(Run):
-    """Go on until the supervised fine-tuning of both players, and stop."""
+    """Run up to and including the supervised fine-tuning of both players, then stop."""
 
     until: ClassVar[str] = "sft"
 
 
 @dataclass(frozen=True)
 class RL(Run):
-    """Go on until the online reinforcement learning of the policy, and stop."""
+    """Run up to and including the online reinforcement learning of the policy, then stop."""
 
     until: ClassVar[str] = "rl"
 
 
 @dataclass(frozen=True)
 class Eval(Run):
-    """Go on until every arm is evaluated, and stop."""
+    """Run up to and including the evaluation of every arm, then stop."""
 
     until: ClassVar[str] = "eval"
 
 
 @dataclass(frozen=True)
 class Report(Run):
-    """Go on until the report is written."""
+    """Run up to and including the report."""
 
 
 RUNS: dict[str, type[Run]] = {"run": Run, "teach": Teach, "sft": SFT, "rl": RL, "eval": Eval, "report": Report}
 
 
 def run_verbs() -> dict[str, type]:
-    """The verbs of this file, with the options that installed packages bring."""
+    """Return the verbs of this file, with the options that installed packages bring."""
     return {  # fields are taken from the last base first, so the verb's own options lead
         name: dataclass(frozen=True)(type(verb.__name__, (*brought("run_options"), verb), {"__doc__": verb.__doc__}))
         for name, verb in RUNS.items()
@@ -146,7 +148,7 @@ def run_verbs() -> dict[str, type]:
 
 
 def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe, bool]:
-    """A recipe that is printed, not run, and whether the code that it names may run."""
+    """Return a recipe that is printed, not run, and whether the code that it names may run."""
     try:
         return load_recipe(path, settings, trust), True
     except UserError:  # what is wrong beside a lack of trust is told by reading it
@@ -157,7 +159,7 @@ def looked_at(path: Path, settings: Sequence[str], trust: bool) -> tuple[Recipe,
 
 
 def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
-    """Refuse a setting that is no key of a recipe; the message suggests the nearest option or key."""
+    """Refuse a setting that is not a key of a recipe. The message suggests the nearest option or key."""
     sections = list(Recipe().plain())
     dotted = [key.dotted for key in keys()]
     for word in settings:
@@ -173,7 +175,7 @@ def refuse_unknown_keys(settings: Sequence[str], verb: type) -> None:
 
 
 def flags(verb: type) -> list[str]:
-    """The options of a verb, without their dashes."""
+    """Return the options of a verb, without their dashes."""
     return [field.name.replace("_", "-") for field in fields(verb) if field.name not in ("recipe", "env")]
 
 
@@ -181,10 +183,10 @@ def flags(verb: type) -> list[str]:
 
 
 def find_recipe(word: str) -> Path:
-    """The recipe file that a word of the command line means: a path, or a recipe's name.
+    """Return the recipe file that a word of the command line means: a path, or a recipe's name.
 
     Raises:
-        UserError: it is neither; suggests the nearest name.
+        UserError: it is neither. The message suggests the nearest name.
     """
     path = Path(word)
     if path.is_file() or path.suffix == ".toml":
@@ -199,7 +201,7 @@ def find_recipe(word: str) -> Path:
 
 
 def summary(path: Path) -> str:
-    """The first comment of a recipe, or ""."""
+    """Return the first comment of a recipe, or ""."""
     with path.open(encoding="utf-8", errors="replace") as file:
         first = file.readline().strip()
     return first.removeprefix("#").strip() if first.startswith("#") else ""

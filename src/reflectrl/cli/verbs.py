@@ -1,4 +1,4 @@
-"""The verbs: one dataclass each, whose fields are its options and whose call does the work.
+"""The verbs: a dataclass for each, with its options as fields. Calling it does the work.
 
 Slow imports (torch, gymnasium) happen inside the calls, so that help, lists and dry runs are quick.
 """
@@ -21,12 +21,12 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class List:
-    """Say which environments, recipes, arms or recipe keys there are."""
+    """List the known environments, recipes, arms or recipe keys."""
 
     what: Annotated[
         Literal["envs", "recipes", "arms", "keys", "all"], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")
     ] = "all"
-    """envs, recipes, arms, keys, or all of the first three."""
+    """Things to list: envs, recipes, arms, keys, or all of the first three."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Print a line for each."""
@@ -40,11 +40,11 @@ class List:
 
 
 OWN: dict[str, type] = {"list": List}
-"""The core's verbs, beside those of a run."""
+"""Verbs of the core, in addition to the verbs of a run."""
 
 
 def all_verbs() -> dict[str, type]:
-    """Name → verb: the core's, and those that installed packages announce (among them ours beside the core)."""
+    """Return name → verb: the core's verbs, and the verbs of installed packages (reflectrl's own packages included)."""
     return {**run_verbs(), **{name: resolve("verbs", name) for name in names("verbs") if name not in OWN}, **OWN}
 
 

@@ -1,1 +1,1 @@
-"""Running on a cluster of Ray: the artifacts of a run, and the workers of slow environments."""
+"""Support for a Ray cluster: the artifacts of a run, and the workers of slow environments."""

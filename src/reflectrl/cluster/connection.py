@@ -13,9 +13,9 @@ from reflectrl.types import UserError
 
 
 def connected() -> Any:
-    """The module `ray`, connected: to the cluster of `RAY_ADDRESS`, to one on this machine, or to a new one here.
+    """Return the module `ray`, connected to the cluster of `RAY_ADDRESS`, to one on this machine, or to a new one here.
 
-    A worker of a cluster is connected already. Ray's own telemetry stays off where it is started from here.
+    A worker of a cluster is connected already. Ray's own telemetry stays off if Ray is started here.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster at that address.

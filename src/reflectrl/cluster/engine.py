@@ -1,8 +1,8 @@
-"""The engine "ray": artifacts as tasks of a Ray cluster, which places them, and repeats those whose worker was killed.
+"""The engine "ray": artifacts as tasks of a Ray cluster, which repeats tasks whose worker was killed.
 
 Source: Ray (Moritz et al. 2018, "Ray: A Distributed Framework for Emerging AI Applications"). The run folder
-has to be on storage that all machines share. What an artifact is does not depend on where it is made, so results are
-those of local processes, byte for byte on machines of one kind.
+has to be on storage that all machines share. An artifact does not depend on the machine that makes it, so results are
+the same as with local processes, byte for byte on machines of one kind.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 RETRIES = 3
-"""How often an artifact is begun again whose worker or machine was lost; it goes on from its last saved state."""
+"""Number of restarts of an artifact whose worker or machine was lost. It continues from its last saved state."""
 
 News = tuple[str, int, int, str]
 
 
 class RayEngine:
-    """Makes artifacts on the Ray cluster that `RAY_ADDRESS` names, on one that runs on this machine, or on a new one.
+    """Makes artifacts on the Ray cluster of `RAY_ADDRESS`, on a cluster that runs on this machine, or on a new one.
 
-    Each takes a core, and a GPU where the cluster has some; Ray decides how many there is room for.
+    Each artifact takes a core, and a GPU if the cluster has any. Ray decides how many fit.
 
     Raises:
         UserError: Ray is not installed, or the cluster cannot be reached.
@@ -51,7 +51,7 @@ class RayEngine:
         self._refs: dict[Any, str] = {}
 
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
-        """Make an artifact on the cluster. The future's UserError says that its workers were killed again and again."""
+        """Make an artifact on the cluster. The future raises UserError if its workers were killed again and again."""
         context = replace(context, run=RunFolder(context.run.path.resolve()))
         ref = self._task.remote(context, artifact, self._board, self._threads, str(Path.cwd()))
         self._refs[ref] = artifact.key
@@ -60,7 +60,7 @@ class RayEngine:
         return answer
 
     def news(self) -> Iterable[News]:
-        """What the tasks have said since the last call; nothing where the machine that collects it is gone."""
+        """Return the tasks' progress since the last call; [] if the machine that collects it is gone."""
         try:
             told: list[News] = self.ray.get(self._board.take.remote(), timeout=5)
         except self.ray.exceptions.RayError:
@@ -68,38 +68,38 @@ class RayEngine:
         return told
 
     def close(self) -> None:
-        """Stop the tasks that are not done."""
+        """Stop the unfinished tasks."""
         for ref in self._refs:
             self.ray.cancel(ref, force=True)
         self.ray.kill(self._board)
 
     @staticmethod
     def env_worker(make_env: MakeEnv) -> Any:
-        """A worker that hosts environments somewhere on the cluster."""
+        """Return a worker that hosts environments somewhere on the cluster."""
         from reflectrl.cluster.env_workers import RayWorker
 
         return RayWorker(make_env)
 
 
 class Board:
-    """An actor that keeps what tasks say until it is asked for."""
+    """An actor that keeps the tasks' progress until it is fetched."""
 
     def __init__(self) -> None:
         self._told: SimpleQueue[News] = SimpleQueue()
 
     def tell(self, news: News) -> None:
-        """Note how far an artifact has come."""
+        """Add progress of an artifact."""
         self._told.put(news)
 
     def take(self) -> list[News]:
-        """What was told since the last call."""
+        """Return the progress since the last call."""
         return [self._told.get() for _ in range(self._told.qsize())]
 
 
 def _make_on_ray(
     context: Context, artifact: Artifact, board: Any, threads: int, folder: str
 ) -> tuple[Timings, BaseException | None]:
-    """In a worker: make an artifact. Its error is an answer, too: Ray would repeat or wrap what is raised."""
+    """Make an artifact, in a worker. Errors are returned, because Ray would repeat the task or wrap the error."""
     silence()
     if Path(folder).is_dir():
         os.chdir(folder)
@@ -115,7 +115,7 @@ def _make_on_ray(
 
 
 def _settle(answer: Future[Timings], key: str, done: Future[Any]) -> None:
-    """Hand on what a task returned, or what Ray says of it, to who waits."""
+    """Pass a task's result, or Ray's error, to the waiting future."""
     try:
         timings, error = done.result()
     except BaseException as lost:
@@ -128,4 +128,4 @@ def _settle(answer: Future[Timings], key: str, done: Future[Any]) -> None:
 
 
 AGAIN = "the same command goes on"
-"""After an error that is not the user's."""
+"""Ending of messages about errors that are not the user's."""

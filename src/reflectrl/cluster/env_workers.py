@@ -1,4 +1,4 @@
-"""Workers of environments on a Ray cluster; `envs.pool` uses them as it uses those of this machine."""
+"""Workers of environments on a Ray cluster. `envs.pool` uses them like local workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Asked = list[tuple[RemoteEnv, Future[Any]]]
 
 
 class RayWorker:
-    """An actor that hosts environments, anywhere on the cluster. It is started at once; only answers are waited for."""
+    """An actor that hosts environments anywhere on the cluster. It starts at once; only its answers are waited for."""
 
     def __init__(self, make_env: MakeEnv) -> None:
         self.ray = connected()
@@ -27,13 +27,13 @@ class RayWorker:
         self._awaited: deque[tuple[Any, Asked]] = deque()
 
     def ask(self, env: RemoteEnv, function: Any, arguments: Any, named: Any) -> Future[Any]:
-        """Note a call for the next `send`; `wait` gives its answer."""
+        """Queue a call for the next `send`, and return its future answer."""
         answer: Future[Any] = Future()
         self._unsent.append(((env._number, function, arguments, named), env, answer))
         return answer
 
     def send(self) -> None:
-        """Send what was asked."""
+        """Send the queued calls."""
         asked, self._unsent = self._unsent, []
         if not asked:
             return
@@ -44,7 +44,7 @@ class RayWorker:
         self._awaited.append((ref, [(env, answer) for _, env, answer in asked]))
 
     def wait(self, answer: Future[Any]) -> Any:
-        """The answer to a call that was sent; raises what the call raised."""
+        """Return the answer to a call that was sent. Raises the error of the call."""
         while not answer.done():
             ref, asked = self._awaited.popleft()
             try:
@@ -61,23 +61,23 @@ class RayWorker:
         return f"{whose} ({type(error).__name__})"
 
     def dismiss(self) -> None:
-        """Let it close its environments."""
+        """Let the actor close its environments."""
         self._closed = self._host.close.remote()
 
     def bury(self, patience: float) -> None:
-        """Wait until they are closed, then end it."""
+        """Wait until the environments are closed, then end the actor."""
         self.ray.wait([self._closed], timeout=patience)
         self.ray.kill(self._host)
 
 
 class Host:
-    """The actor: its environments by number, each made when it is first asked."""
+    """The actor: its environments by number. Each is made at its first call."""
 
     def __init__(self, make_env: MakeEnv) -> None:
         self._make_env, self._envs, self._stack = make_env, dict[int, TextEnv](), ExitStack()
 
     def call(self, calls: list[tuple[Any, ...]]) -> list[tuple[Any, BaseException | None]]:
-        """Carry out calls (number of the environment, function, arguments); answers and errors in order."""
+        """Carry out calls (number of the environment, function, arguments). Returns answers and errors in order."""
         return [self._answer(*call) for call in calls]
 
     def _answer(self, number: int, function: Any, arguments: Any, named: Any) -> tuple[Any, BaseException | None]:

@@ -1,6 +1,6 @@
 """Recipes: the settings of a run as dataclasses, read from TOML, overridden by dotted keys, validated by name.
 
-The resolved recipe is written into the run folder; reading it back gives an equal recipe.
+The resolved recipe is written into the run folder. Reading it back gives an equal recipe.
 """
 
 from reflectrl.config.files import load_recipe, parse_overrides, read_recipe, to_toml

@@ -18,15 +18,15 @@ from reflectrl.config.values import Word, from_dict
 from reflectrl.types import UserError
 
 LONGEST = 2**20
-"""The most characters of a recipe."""
+"""Longest recipe, in characters."""
 PARTS = 100
-"""The most parts of a key such as `rl.curriculum.name`."""
+"""Largest number of parts of a key such as `rl.curriculum.name`."""
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\s*+\.\s*+{_PART}){{{PARTS}}}")
 
 
 Overrides = Sequence[str] | Mapping[str, Any]
-"""Values in place of a file's: words such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`, or plain values by section and
+"""Values that replace a file's: words such as `["--rl.lr", "1e-4"]` or `["rl.lr=1e-4"]`, or plain values by section and
 key: `{"rl": {"lr": 1e-4}}`."""
 
 
@@ -37,7 +37,7 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
 
     Args:
         path: the file; a text or a `Path`.
-        overrides: what counts instead of the values in the file. What they name needs no trust.
+        overrides: values that replace the file's. Whatever they name needs no trust.
         trust: allow the file to name code, addresses and secrets (see `trust.py`), now and from now on.
 
     Raises:
@@ -52,7 +52,7 @@ def load_recipe(path: str | Path, overrides: Overrides = (), trust: bool = False
 
 
 def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
-    """Read a recipe that will only be looked at. Do not run it: it may name code and addresses that nobody trusts.
+    """Read a recipe for display only. Do not run it: it may name code and addresses that the user has not trusted.
 
     Raises:
         UserError: as `load_recipe`, except that nothing needs trust.
@@ -61,7 +61,7 @@ def read_recipe(path: str | Path, overrides: Overrides = ()) -> Recipe:
 
 
 def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe, and the plain values it was made from."""
+    """Return the recipe, and the plain values it was made from."""
     try:
         data = parse_toml(read_regular(path).decode("utf-8"))
     except OSError as error:
@@ -78,7 +78,7 @@ def _read(path: Path, overrides: Overrides) -> tuple[Recipe, dict[str, Any]]:
 
 
 def _overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """The plain values of a file with the overrides in their places."""
+    """Return the plain values of a file, with the overrides applied."""
     whole = copy.deepcopy(dict(data))
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
@@ -94,8 +94,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parse a text of TOML that may come from a stranger.
 
     Raises:
-        ValueError: it is not valid, too long, or one of its keys has so many parts that the parser, whose time grows
-            with their square, would not end.
+        ValueError: it is not valid or too long, or one of its keys has too many parts. (The parser's time grows with
+            the square of their number.)
         RecursionError: it is nested too deeply.
     """
     if len(text) > LONGEST:
@@ -106,7 +106,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
-    """`--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
+    """Parse overrides: `--a.b value`, `--a.b=value` and `a.b=value` → [("a.b", "value")].
 
     Dashes in a key mean underscores. A value may begin with one dash (a negative number), but with two only if it is
     joined by "=".
@@ -131,7 +131,7 @@ def parse_overrides(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML; `from_dict` of it gives an equal recipe."""
+    """Return the recipe as TOML. `from_dict` of the parsed text gives an equal recipe."""
     plain = recipe.plain()
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {to_toml_value(value)}" for key, value in plain.items() if key not in tables]
@@ -154,13 +154,13 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes, and escapes for unprintable characters that JSON would leave as they are."""
+    """Return a TOML basic string: JSON's escapes, and escapes for unprintable characters that JSON leaves alone."""
     written = json.dumps(value, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in written)
 
 
 def to_toml_value(value: Any) -> str:
-    """One value as TOML, on one line; TypeError if TOML cannot express it."""
+    """Return a value as TOML, on one line. Raises TypeError if TOML cannot express it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

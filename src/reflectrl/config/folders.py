@@ -1,4 +1,4 @@
-"""Folders and files that a user names: where data goes, how it is written whole or not at all, and by one alone.
+"""Folders and files that a user names: the place of data, atomic writes, locks, and refusal of links.
 
 Nothing is written through links that lead elsewhere.
 """
@@ -19,7 +19,7 @@ from reflectrl.types import UserError
 
 
 def data_folder(name: str, chosen: str | os.PathLike[str] = "") -> Path:
-    """Where data is kept: the chosen folder, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
+    """Return the folder for data: the chosen one, else $REFLECTRL_DATA/NAME, else ~/.cache/reflectrl/NAME."""
     if chosen != "":
         return Path(chosen).expanduser()
     return Path(os.environ.get("REFLECTRL_DATA") or "~/.cache/reflectrl").expanduser() / name
@@ -46,14 +46,14 @@ def require_writable(folder: Path, complaint: str) -> None:
 
 @contextmanager
 def writing(path: str | os.PathLike[str], *begun: Path) -> Iterator[None]:
-    """Write within the block; where the system refuses (the disk is full, say), one line says so.
+    """Turn an OSError in the block, such as a full disk, into a one-line error.
 
     Args:
-        path: what the line names.
-        begun: files and folders that are removed then, because they are not whole.
+        path: what could not be written, for the message.
+        begun: files and folders to remove after an error, because they are incomplete.
 
     Raises:
-        UserError: in place of an OSError.
+        UserError: instead of an OSError.
     """
     try:
         yield
@@ -67,14 +67,14 @@ def writing(path: str | os.PathLike[str], *begun: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> Iterator[IO[str]]:
-    """Open a file beside `path` for text; it takes the place of `path` when the block ends well, and goes if not.
+    """Open a text file beside `path`, and move it over `path` at the end of the block. After an error, remove it.
 
     Args:
-        beside: what is added to the name until then.
-        errors: what becomes of characters that UTF-8 cannot hold, as `open` takes it.
+        beside: ending that is added to the file's name until it is complete.
+        errors: treatment of characters that UTF-8 cannot hold, as in `open`.
 
     Raises:
-        OSError: it cannot be written; `path` is as it was.
+        OSError: the file cannot be written. `path` is unchanged.
     """
     fresh = path.with_name(path.name + beside)
     file = open(fresh, "w", encoding="utf-8", errors=errors, opener=no_link)  # noqa: SIM115  (closed below)
@@ -91,7 +91,7 @@ def replacing(path: Path, beside: str = ".writing", errors: str = "strict") -> I
 
 
 def locked(file: IO[Any]) -> bool:
-    """Try to lock an open file until it is closed, however the process ends; False if another process holds the lock.
+    """Try to lock an open file until it is closed or the process ends. Returns False if another process holds the lock.
 
     If the system has no such locks (Windows, some network disks), it counts as locked.
     """
@@ -120,7 +120,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def apply_umask(folder: Path) -> None:
-    """Give all files below a folder the mode of new files, since some libraries write theirs for their owner only."""
+    """Give all files below a folder the mode of new files. Some libraries write theirs for the owner only."""
     probe = folder / ".mode"
     probe.touch()
     mode = stat.S_IMODE(probe.stat().st_mode)
@@ -131,7 +131,7 @@ def apply_umask(folder: Path) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """For `open(..., opener=no_link)`: raises OSError if the path is a symbolic link, wherever it leads."""
+    """Open a path, unless it is a symbolic link; for `open(..., opener=no_link)`. Raises OSError if it is one."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 

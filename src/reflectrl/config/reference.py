@@ -38,13 +38,13 @@ class Key:
 
     @property
     def dotted(self) -> str:
-        """The key as the command line takes it."""
+        """Key as the command line takes it."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
 
 @functools.cache
 def keys() -> tuple[Key, ...]:
-    """Every key of a recipe, sections of packages included. What `env` may hold depends on the environment's class."""
+    """Return every key of a recipe, sections of packages included. The keys of `env` depend on the environment."""
     found = _keys_of(recipe.Recipe, "")
     hints = typing.get_type_hints(recipe.Recipe)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(recipe.Recipe)}
@@ -57,7 +57,7 @@ def keys() -> tuple[Key, ...]:
 
 
 def reference() -> str:
-    """All keys as a Markdown page: a table per section."""
+    """Return all keys as a Markdown page, with a table per section."""
     lines = [HEAD]
     for section in dict.fromkeys(key.section for key in keys()):
         lines += [
@@ -89,7 +89,7 @@ def _keys_of(kind: type, section: str) -> list[Key]:
 
 
 def _descriptions(kind: type) -> dict[str, str]:
-    """Field → the string below it in the source, which Python itself discards."""
+    """Return field → the string below it in the source, which Python itself discards."""
     found = {}
     [definition] = ast.parse(inspect.getsource(kind)).body
     for field, text in itertools.pairwise(definition.body):  # type: ignore[attr-defined]

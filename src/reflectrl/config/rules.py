@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 
 def keys_of(file: str, table: str) -> tuple[str, ...]:
-    """The keys of a dictionary that is written out in a file of this package; the file is parsed, not imported."""
+    """Return the keys of a dictionary in a file of this package. The file is parsed, not imported."""
     for node in ast.parse((Path(__file__).parents[1] / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table and isinstance(node.value, ast.Dict):
             return tuple(str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
@@ -32,7 +32,7 @@ class Range:
     below: float = math.inf
 
     def holds(self, value: Any) -> bool:
-        """Whether the number lies in the range; infinities and NaN never do."""
+        """Tell whether the number lies in the range. Infinities and NaN never do."""
         return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Listed:
     distinct: bool = True
 
     def holds(self, value: Any) -> bool:
-        """Whether the list is long enough and free of repetition."""
+        """Tell whether the list has an item, and no item twice if `distinct`."""
         return bool(value) and (not self.distinct or len(set(value)) == len(value))
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Matching:
     meaning: str
 
     def holds(self, value: Any) -> bool:
-        """Whether the whole text has the form."""
+        """Tell whether the whole text matches the pattern."""
         return re.fullmatch(self.pattern, value) is not None
 
     def __str__(self) -> str:
@@ -74,9 +74,9 @@ class NeedsTrust:
     """Mark of a key that a file alone cannot set. `config.trust` reads the marks, and refuses such values in a file.
 
     Attributes:
-        kind: what a value may do: run code that it names, have an address contacted, have the content of an environment
-            variable sent, or use an account of the user's.
-        harmless: values that do nothing of the kind.
+        kind: the effect of a value: run code that it names, contact an address, send the content of an environment
+            variable, or use an account of the user's.
+        harmless: values without this effect.
     """
 
     kind: Literal["code", "address", "secret", "account"]
@@ -93,20 +93,20 @@ class NeedsTrust:
 Rule = Range | Listed | Matching | NeedsTrust
 
 Count = Annotated[int, Range(least=1)]
-"""A whole number of things of which there must be some."""
+"""A whole number above 0."""
 Natural = Annotated[int, Range(least=0)]
-"""A whole number, 0 included."""
+"""A whole number, 0 or above."""
 Share = Annotated[float, Range(least=0, most=1)]
 """A share or a probability."""
 Positive = Annotated[float, Range(above=0)]
 """A number above 0."""
 NonNegative = Annotated[float, Range(least=0)]
-"""A number, 0 included."""
+"""A number, 0 or above."""
 FolderName = Annotated[str, Matching(r"[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*", "a name that can be a folder's")]
 """Text that is one folder's name."""
 Device = Annotated[str, Matching(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", "auto, cpu, mps, cuda or cuda:N")]
 """A torch device, or "auto"."""
 Address = Annotated[str, NeedsTrust("address")]
-"""Where a server is, to which something is sent."""
+"""Address of a server to which something is sent."""
 Variable = Annotated[str, NeedsTrust("secret")]
 """Name of an environment variable whose content is sent to a server."""

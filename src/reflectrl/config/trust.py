@@ -1,4 +1,4 @@
-"""Which code, addresses and secrets of a recipe are used: those that the caller names, or that a trusted file names.
+"""Trust: only code, addresses and secrets that the caller or a trusted file names are used.
 
 A recipe can name code that is neither part of reflectrl nor installed (a plug-in by import path, a model's own code),
 addresses that are asked, and environment variables whose content is sent there. What is named on the command line or in
@@ -6,8 +6,8 @@ Python is used. What a file names (any recipe, also that of a run folder) is use
 or has started that run on this machine. What is trusted is remembered outside the file's folder, so no folder can
 declare itself trusted.
 
-A key with a fixed name is declared in its type (`rules.NeedsTrust`). Keys of `env` and of free sections are the
-plug-ins' own, so there the values themselves are looked at.
+A key with a fixed name is declared in its type (`rules.NeedsTrust`). The keys of `env` and of free sections belong to
+plug-ins, so there the values themselves are checked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from reflectrl.types import UserError
 SLOTS = ("name", "id", "use")
 """Free keys whose values are looked up as names: if such a value contains a ":", it is an import path."""
 IMPORT_PATH = re.compile(r"\s*[^\s/\\:]+:(?!//|\\)\S.*", re.DOTALL)
-"""What an import path looks like anywhere else, for instance in an argument of an environment."""
+"""Form of an import path anywhere else, for instance in an argument of an environment."""
 ADDRESS = re.compile(r"\s*[a-z][a-z0-9+.-]*://.*", re.DOTALL | re.IGNORECASE)
-"""What an address looks like in a free section."""
+"""Form of an address in a free section."""
 REMOTE_CODE = "model.trust_remote_code"
 WANTS = {
     "code": "run code",
@@ -44,7 +44,7 @@ WANTS = {
     "secret": "send the content of an environment variable",
     "account": "use an account of yours",
 }
-"""What a file wants that names something of a kind, in words."""
+"""Actions that a file may ask for, by kind, in words."""
 
 
 class Named(NamedTuple):
@@ -57,7 +57,7 @@ class Named(NamedTuple):
 def needing_trust(recipe: Mapping[str, Any]) -> dict[str, Named]:
     """Find what needs trust among a recipe's plain values: dotted key → what it names.
 
-    Left out is what was typed on the command line (each such value is a `Word`), and names within reflectrl.
+    Values typed on the command line (each is a `Word`) and names within reflectrl are left out.
     """
     return dict(_declared(Recipe, recipe, ""))
 
@@ -91,7 +91,7 @@ def _in_section(section: type[FreeSection], value: Any, key: str) -> Iterator[tu
 
 
 def _marked(mark: NeedsTrust, value: Any, key: str, table: Mapping[str, Any]) -> Named | None:
-    """Say what the value of a marked key names; None where it is harmless."""
+    """Return what the value of a marked key names; None if it is harmless."""
     if value is True:
         return Named(mark.kind, f"true (the own code of model {' and '.join(_sources(table))})")
     items = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
@@ -122,7 +122,7 @@ def _free(value: Any, key: str) -> Iterator[tuple[str, Named]]:
 
 
 def _kind_of(value: str, name: str) -> str:
-    """Say what a text under a free key is: "code", "address", "secret", or "" for what needs no trust."""
+    """Return the kind of a text under a free key: "code", "address" or "secret"; "" if it needs no trust."""
     if value and (name == "base_url" or (ADDRESS.fullmatch(value) and not is_loopback(_host(value)))):
         return "address"
     if value and name.endswith("_env"):
@@ -135,7 +135,7 @@ def _is_foreign(name: str, looked_up: bool) -> bool:
 
 
 def _host(address: str) -> str:
-    """Return the host of an address; "" where clients could differ about it."""
+    """Return the host of an address; "" if clients could read it differently."""
     try:
         return "" if re.search(r"[\s\\]", address) else urlsplit(address).hostname or ""
     except ValueError:
@@ -154,12 +154,12 @@ def require(file: Path, named: Mapping[str, Named], trust: bool = False, typed: 
     """Refuse what a file names, unless the file is trusted.
 
     Args:
-        named: what it names, as `needing_trust` returns it.
-        trust: whether the caller trusts it; this is remembered.
-        typed: whether the verb has options for recipe keys, so that the caller could name it there instead.
+        named: its names, as `needing_trust` returns them.
+        trust: True if the caller trusts it. This is remembered.
+        typed: True if the verb has options for recipe keys, so that the caller could name the same there.
 
     Raises:
-        UserError: it is not trusted; says what the file names, and how to allow it.
+        UserError: the file is not trusted. The message lists its names, and how to allow them.
     """
     if trust:
         remember(file, named)
@@ -215,7 +215,7 @@ def _notes() -> Path:
 
 
 def _read() -> dict[str, list[str]]:
-    """Read the notes: file → what is trusted in it; empty if they are missing or damaged."""
+    """Read the notes: file → its trusted names. Empty if they are missing or damaged."""
     try:
         found = json.loads(_notes().read_text(encoding="utf-8"))
         return {str(file): list(code) for file, code in found.items()}

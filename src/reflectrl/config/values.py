@@ -1,4 +1,4 @@
-"""From plain values (TOML, command-line words) to dataclasses and arguments; error messages name the key."""
+"""Conversion of plain values (TOML, command-line words) to dataclasses and arguments. Error messages name the key."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ RENAMED = {
     "text.learn_sampling": "text.eval_sampling",
     ("rl.curriculum", "thirds"): "equal",
 }
-"""Old names of keys, and of values (as pairs of key and value). They are refused, and the message says the new name."""
+"""Old names of keys, and of values (as pairs of key and value). They are refused with a message that gives the new
+name."""
 CHECKED = (bool, int, float, str)
-"""Parameter types of plug-ins that are checked, beside `Literal` and tuples; other types accept any value."""
+"""Parameter types of plug-ins that are checked, beside `Literal` and tuples. Other types accept any value."""
 
 
 class Word(str):
@@ -44,8 +45,8 @@ class FreeSection(dict[str, Any]):
     """A section with arbitrary keys, such as [rewards]: names of plug-ins, each with a number or arguments.
 
     Attributes:
-        tables: type of its values where each is a table of known keys; None where keys and values are free, so that
-            they may name plug-ins and whatever else needs trust in a file.
+        tables: type of the values, if each is a table of known keys. None if keys and values are free: they may then
+            name plug-ins and other things that need trust in a file.
     """
 
     tables: type | None = None
@@ -59,7 +60,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str, prefix: str = 
             type), those names are keys too, and their values end up in its field `sections`. If it has a method
             `completed(data)`, that adds values whose defaults depend on others.
         data: the values by field name; fields that are left out keep their defaults.
-        where: where the values come from (a file's name), for messages.
+        where: source of the values (a file's name), for messages.
         prefix: the dotted path of this section, for messages.
 
     Raises:
@@ -135,7 +136,7 @@ def _one_of(known: tuple[Any, ...], value: Any, where: str, key: str) -> Any:
 
 
 def _items(value: Any, where: str, key: str) -> list[Any]:
-    """A list. A Word may be written "[1, 2]", "1,2" or "1"; "0..3" means the whole numbers from 0 to 3."""
+    """Return a list. A Word may be written "[1, 2]", "1,2" or "1"; "0..3" means the whole numbers from 0 to 3."""
     if isinstance(value, Word):
         read = read_word(value)
         inner = value.strip().removeprefix("[").removesuffix("]")
@@ -147,7 +148,7 @@ def _items(value: Any, where: str, key: str) -> list[Any]:
 
 
 def _counted(item: str) -> list[str]:
-    """["0", "1", "2", "3"] for "0..3"; any other item is returned as it is."""
+    """Return ["0", "1", "2", "3"] for "0..3"; any other item is returned as it is."""
     ends = re.fullmatch(r"(\d{1,6})\.\.(\d{1,6})", item)
     return [str(n) for n in range(int(ends[1]), int(ends[2]) + 1)] if ends else [item]
 
@@ -172,7 +173,7 @@ def _scalar(hint: Any, value: Any, where: str, key: str) -> Any:
 
 
 def _plain(value: Any, where: str, key: str) -> Any:
-    """A free value: text, number, true or false, list or table (what TOML and JSON share)."""
+    """Return a free value: text, number, true or false, list or table (the types that TOML and JSON share)."""
     if isinstance(value, Word):
         return read_word(value)
     if isinstance(value, Mapping):
@@ -185,7 +186,7 @@ def _plain(value: Any, where: str, key: str) -> Any:
 
 
 def read_word(word: Word) -> Any:
-    """The TOML or JSON value that a command-line word looks like; text if it looks like none."""
+    """Return the TOML or JSON value of a command-line word; the text itself if it is neither."""
     if word.lstrip().startswith("{"):  # a table: TOML writes it with "=", JSON with ":" and quoted names
         try:
             return json.loads(word)
@@ -210,8 +211,8 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
 
     Args:
         made: a class, or anything else that can be called.
-        what: what it is in words ("environment 'taxi'"), for messages.
-        section: where a recipe sets the arguments ("env"), for messages.
+        what: description of it ("environment 'taxi'"), for messages.
+        section: section of a recipe with the arguments ("env"), for messages.
 
     Raises:
         UserError: an argument is unknown, has the wrong type, or is missing.
@@ -237,7 +238,7 @@ def checked(made: Any, arguments: Mapping[str, Any], what: str, section: str) ->
 
 
 def _is_table(hint: Any) -> bool:
-    """Whether a parameter takes a mapping, or a mapping or None, and nothing else."""
+    """Tell whether a parameter takes only a mapping, or a mapping or None."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = [kind for kind in (typing.get_args(hint) if union else [hint]) if kind is not types.NoneType]
     classes = [typing.get_origin(kind) or kind for kind in kinds]

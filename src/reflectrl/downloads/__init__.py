@@ -1,1 +1,1 @@
-"""Fetching data: the verb `data`, for which every benchmark brings its own options, and the download of one file."""
+"""Download of data: the verb `data`, with options from every benchmark, and the download of a file."""

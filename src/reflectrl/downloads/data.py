@@ -1,4 +1,4 @@
-"""`data`: getting the data of a benchmark, or saying what is there. Each benchmark has its own options."""
+"""`data`: get the data of a benchmark, or show what is there. Each benchmark has its own options."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, what) as the work goes on."""
+"""Function that is called with (done, total, what) during the work."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Get the data of a benchmark, or say what is there: `data alfworld --help`, `data hha --help` and so on."""
+    """Get the data of a benchmark, or show what is there: `data alfworld --help`, `data hha --help` and so on."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
-    """Name of a benchmark; convert, for files of samples."""
+    """Name of a benchmark; or convert, for files of samples."""
 
     @classmethod
     def narrowed(cls, words: Sequence[str]) -> type[Data]:
-        """The verb of the benchmark that is named first among the words; this one if none is."""
+        """Return the verb of the first benchmark that is named among the words; this verb if none is."""
         known = names("benchmarks")
         name = next((word for word in words if word in known), None)
         return cls if name is None else resolve("benchmarks", name)
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Refuse: no benchmark was named that there is. (A benchmark's own class gets its data here.)"""
+        """Refuse an unknown benchmark. (A benchmark's own class gets its data here.)"""
         raise UserError(f"unknown benchmark {self.name!r}{suggestion(self.name, names('benchmarks'))}")
 
 
 def refuse_unknown(settings: Sequence[str], verb: type) -> None:
-    """Refuse words that are no options of a verb, with the nearest one that is."""
+    """Refuse words that are not options of a verb, and suggest the nearest option."""
     if settings:
         option = settings[0].partition("=")[0]
         known = [f"--{field.name.rstrip('_').replace('_', '-')}" for field in fields(verb) if field.name != "name"]
@@ -46,7 +46,7 @@ def refuse_unknown(settings: Sequence[str], verb: type) -> None:
 
 @contextmanager
 def bar(name: str) -> Iterator[Tick]:
-    """Shows on a terminal how far something is; elsewhere, a plain line now and then."""
+    """Show progress as a bar on a terminal, and as a plain line now and then elsewhere."""
     from reflectrl.pipeline.progress import Board
 
     with Board(console(120)) as board:

@@ -1,4 +1,4 @@
-"""Fetching one file over HTTP; what was fetched before an interruption is not fetched again."""
+"""Download of a file over HTTP. An interrupted download continues where it stopped."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from reflectrl.types import UserError
 
 PIECE = 1 << 18
 SILENCE_SECONDS = 60.0
-"""After so long without a byte the connection counts as broken."""
+"""Seconds without a byte after which the connection counts as broken."""
 
 Tick = Callable[[int, int], None]
-"""Called with the bytes that are there, and those in all or 0 where the server does not say."""
+"""Function that is called with the bytes so far, and their total, or 0 if the server does not give it."""
 
 
 def download(url: str, path: Path, tick: Tick = lambda done, total: None) -> None:
-    """Fetch `url` to `path`; a file that is there already is taken as it is.
+    """Fetch `url` to `path`. A file that exists is kept as it is.
 
-    Until it is complete, the file is called `path` + ".part". A later call goes on where it ends, if the server can.
+    Until it is complete, the file is called `path` + ".part". A later call continues from its end, if the server
+    supports that.
 
     Args:
         url: an http or https address.
-        path: where to; its folder must exist.
+        path: file to write. Its folder must exist.
         tick: called as the file grows.
 
     Raises:
@@ -68,7 +69,7 @@ def _fetch(url: str, part: Path, tick: Tick) -> None:
 
 
 def _opened(url: str, part: Path) -> Any:
-    """The server's answer, to a request for the rest where there is a beginning."""
+    """Open the server's answer, which is the rest of the file if its beginning exists here."""
     headers = {"User-Agent": f"reflectrl/{reflectrl.__version__}"}
     there = part.stat().st_size if part.exists() else 0
     try:

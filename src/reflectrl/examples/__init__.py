@@ -1,1 +1,1 @@
-"""Environments to copy from. Each file is complete by itself; a class is named `reflectrl.examples.FILE:CLASS`."""
+"""Environments to copy from. Each file is complete by itself. A class is named `reflectrl.examples.FILE:CLASS`."""

@@ -5,7 +5,7 @@ from reflectrl.types import Task
 
 
 class AddUp(TextEnv):
-    """Add 1, 3 or 5 at a time until the sum is the goal; one that is larger loses."""
+    """Add 1, 3 or 5 at a time until the sum is the goal. A larger sum loses."""
 
     def __init__(self, horizon: int = 12) -> None:
         super().__init__(horizon)

@@ -1,4 +1,4 @@
-"""Gymnasium's FrozenLake-v1 on dry ice, with another map for every task, as seen by who stands on it."""
+"""Gymnasium's FrozenLake-v1 on dry ice, with another map for every task, seen from the player's cell."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from reflectrl.types import Task
 
 @cache
 def splits():
-    """Seeds of maps, no two of which are the same. All maps can be crossed."""
+    """Return seeds of maps, all different. All maps can be crossed."""
     maps = {tuple(generate_random_map(4, seed=seed)): seed for seed in range(6000)}
     return divide(sorted(maps.values()), {"train": 1000, "validation": 50, "test": 200}, "frozen-maps")
 

@@ -23,7 +23,7 @@ LOWEST = 70  # the range of a task starts somewhere below this
 
 
 class Halving(Teacher):
-    """Names the middle of the numbers that are left. Needed only to make teaching data."""
+    """Names the middle of the remaining numbers. Needed only to make teaching data."""
 
     def expert_action(self, env: GuessEnv) -> int:
         return (env.high - env.low) // 2
@@ -34,10 +34,10 @@ class Halving(Teacher):
 
 
 class GuessEnv(TextEnv):
-    """Find the secret number of a range; the answers so far are the history, so they are never encoded twice.
+    """Find the secret number of a range. The answers so far are the history, so they are never encoded twice.
 
     Args:
-        span: how many numbers the range has.
+        span: number of numbers in the range.
         horizon: guesses allowed; halving finds one of 15 numbers in 4.
         train, validation, test: tasks per split.
     """

@@ -2,8 +2,8 @@
 
     python src/reflectrl/examples/key_door.py
 
-says how seldom random actions win. Nothing is paid before the door is open, so a policy that starts from nothing sees
-no reward: this is what `benchmarks.exploration` trains in.
+prints how seldom random actions win. There is no reward before the door is open, so an untrained policy sees none.
+`benchmarks.exploration` trains in this environment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ACTIONS = ("left", "right", "take", "open")
 
 
 class KeyDoorEnv(TextEnv):
-    """The key lies in cell 1, the door is in the last cell. What is impossible changes nothing.
+    """The key lies in cell 1, the door is in the last cell. Impossible actions change nothing.
 
     Two milestones lie on the way: the key is taken, and carried past the middle.
 
-    Every third cell is a training start, the furthest from the key first; validation and test have the others.
+    Every third cell is a training start, the furthest from the key first. Validation and test have the others.
 
     Args:
         length: cells, at least 5.
@@ -69,7 +69,7 @@ class KeyDoorEnv(TextEnv):
 
 
 def chance(env: KeyDoorEnv) -> float:
-    """The probability that actions drawn uniformly win a training task within the horizon."""
+    """Return the probability that actions drawn uniformly win a training task within the horizon."""
     tasks, total = env.tasks("train"), 0.0
     for task in tasks:
         at = {(task.payload["cell"], False): 1.0}

@@ -1,1 +1,1 @@
-"""Trained players in a folder of their own, and the hub that such a folder can be pushed to."""
+"""Export of trained players: a separate folder, and its upload to a model hub."""

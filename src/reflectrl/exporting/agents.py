@@ -1,7 +1,7 @@
-"""From a run folder to an agent's folder: the players of one arm, and where they come from.
+"""Export of a run's arm as an agent's folder: its players and their provenance.
 
-The folder needs nothing of the run: `reflectrl play ENV --player FOLDER` and `reflectrl.load_agent(FOLDER)` take it as
-they take a run.
+The folder needs nothing of the run. `reflectrl play ENV --player FOLDER` and `reflectrl.load_agent(FOLDER)` accept it
+like a run folder.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
 MERGED, HALF = 1e-3, 0.5
-"""The largest difference of logits, relative to 1 + their size, that adding an adapter to weights may make: in float32,
-and in 16 bits, to which the sum is rounded."""
+"""Largest difference of logits, relative to 1 + their size, that merging an adapter may make: in float32, and in 16
+bits, to which the sum is rounded."""
 
 
 def export_agent(
@@ -48,19 +48,19 @@ def export_agent(
     merge: bool = False,
     publication: Publication | None = None,
 ) -> Card:
-    """Write the players of an arm into a folder of their own; an agent that is there is replaced.
+    """Write the players of an arm into a separate folder. An agent that exists there is replaced.
 
-    Adapters are written as such, unless they are merged, and need their backbone under the name that the run knew.
+    Adapters are written as such unless they are merged. They need their backbone under the name that the run used.
 
     Args:
         half: store weights in 16 bits.
         trust: let the run's recipe use code that it names.
-        merge: add adapters to their backbone's weights: each player is an ordinary model of its own.
-        publication: how to put it on a hub as well; None contacts nobody.
+        merge: add adapters to their backbone's weights, so that each player is an ordinary, separate model.
+        publication: settings of an upload to a hub; None contacts no hub.
 
     Raises:
-        UserError: no such run, arm or seed; it is not trained; `out` holds something else than an agent; adapters on a
-            folder of this machine are to be published; or the hub cannot be reached, or refuses.
+        UserError: no such run, arm or seed; it is not trained; `out` holds something other than an agent; adapters on a
+            local folder are to be published; or the hub cannot be reached, or refuses.
     """
     if publication is not None:
         check_publication(publication)
@@ -93,13 +93,13 @@ def export_agent(
 
 
 def _refuse_to_write(out: Path) -> None:
-    """Refuse a place that holds something else than an agent."""
+    """Refuse a folder that holds something other than an agent."""
     if out.exists() and not (out / CARD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already and is no agent's folder; name another one")
 
 
 def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
-    """Refuse to publish adapters on a folder of this machine: nobody else could load them, and they name the folder."""
+    """Refuse to publish adapters on a local folder. Other people could not load them, and they name the folder."""
     for name, lm in models.items():
         if lm is not None and lm.adapter is not None and Path(lm.base).exists():
             raise UserError(
@@ -109,7 +109,7 @@ def _refuse_local_backbones(models: Mapping[str, LanguageModel | None]) -> None:
 
 
 def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict[str, LanguageModel | None]:
-    """The models of an arm by role; UserError where it has none that could be exported."""
+    """Return the models of an arm by role. Raises UserError if it has none that can be exported."""
     if asked := chosen([arm], recipe)[arm].asked:
         raise UserError(f"the arm {arm!r} asks {asked}, which cannot be exported; choose an arm of trained models")
     players = load_players(run, arm, seed, trust)
@@ -120,11 +120,11 @@ def _models(recipe: Recipe, run: Path, arm: str, seed: int, trust: bool) -> dict
 
 
 def merged(lm: LanguageModel) -> LanguageModel:
-    """The same player with its adapter added to a copy of the backbone's weights; one without an adapter as it is.
+    """Return the player with its adapter merged into a copy of the backbone's weights; unchanged if it has no adapter.
 
     Raises:
-        UserError: the backbone is quantised, or the sum computes something else (an adapter on a head that shares its
-            weights with the embeddings).
+        UserError: the backbone is quantised, or the merged model computes other logits (an adapter on a head that
+            shares its weights with the embeddings).
     """
     if lm.adapter is None:
         return lm
@@ -142,7 +142,7 @@ def merged(lm: LanguageModel) -> LanguageModel:
 
 
 def _travelling(recipe: Recipe, arm: str, seed: int, whole: bool = False) -> Recipe:
-    """The recipe of an exported agent: settings for playing, without those of teaching and training."""
+    """Return the recipe of an exported agent: settings of play, without settings of teaching and training."""
     plain = Recipe()
     env = {"name": recipe.env["name"]}
     model = replace(recipe.model, source=plain.model.source, policy="", reflector="")

@@ -1,4 +1,4 @@
-"""`export-agent`: a trained arm of a run as a folder of its own."""
+"""`export-agent`: export a trained arm of a run as a separate folder."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ OPTIONS = ("--out", "--arm", "--seed", "--half", "--merge", "--push", "--licence
 
 @dataclass(frozen=True)
 class ExportAgent:
-    """Write a run's trained players into a folder of their own, for `play --player DIR` and `locate --model DIR`."""
+    """Write a run's trained players into a separate folder, for `play --player DIR` and `locate --model DIR`."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run folder."""
+    """Run folder to export from."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Where to write; an agent that is there is replaced."""
+    """Folder to write. An agent that exists there is replaced."""
     arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = "reflect-rl"
-    """Which players (`reflectrl list arms`)."""
+    """Arm whose players are exported (`reflectrl list arms`)."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Which training."""
+    """Seed of the training to export."""
     half: bool = False
-    """Store the weights in 16 bits: half as large; they are computed with in 32."""
+    """Store the weights in 16 bits, which halves their size. Computations stay in 32 bits."""
     merge: bool = False
-    """Add LoRA adapters to their backbone's weights: each player becomes an ordinary Hugging Face model, which needs no
-    other one."""
+    """Merge LoRA adapters into their backbone's weights. Each player becomes an ordinary Hugging Face model, which
+    needs no other one."""
     push: Annotated[str, tyro.conf.arg(metavar="OWNER/NAME")] = ""
-    """Put the agent on a model hub as well, with a model card; nothing else ever contacts one."""
+    """Upload the agent to this repository of a model hub, with a model card. No hub is contacted otherwise."""
     licence: Annotated[str, tyro.conf.arg(metavar="ID")] = ""
-    """Under which licence it is pushed (`apache-2.0`, `mit` ...)."""
+    """Licence under which it is pushed (`apache-2.0`, `mit` ...)."""
     public: bool = False
-    """Let everybody see what is pushed; otherwise it is private."""
+    """Make the pushed repository public; otherwise it is private."""
     trust: bool = False
-    """Let the run's recipe use the code, addresses and keys that it names, now and from now on."""
+    """Trust the run's recipe to use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Write the folder, and say what it holds."""
+        """Write the folder, and print what it holds."""
         if settings:
             option = settings[0].partition("=")[0]
             raise UserError(f"unknown option {option!r}{suggestion(option, OPTIONS)}")

@@ -1,4 +1,4 @@
-"""Putting an exported agent on a model hub: the card that says what it is, and the upload. Only `--push` comes here."""
+"""Upload of an exported agent to a model hub, with a model card. Used by `--push` only."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reflectrl.pretrained.catalogue import CATALOGUE
 from reflectrl.types import UserError
 
 COLUMNS = ("split", "stage", "sampling", "episodes", "success", "low", "high", "return", "steps")
-"""What the card's table shows of a row of results; low and high bound the interval of the success rate."""
+"""Columns of the card's table of results. `low` and `high` bound the interval of the success rate."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What is asked for.
+    """Settings of an upload.
 
     Attributes:
-        name: of the repository, "owner/name".
+        name: name of the repository, "owner/name".
         licence: identifier of the licence under which it is published, as hubs know them ("apache-2.0").
-        public: whether everybody may see it.
+        public: True if everybody may see it.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Refuse, before anything is written, what a hub would refuse.
+    """Refuse, before anything is written, settings that a hub would refuse.
 
     Raises:
-        UserError: the name is none, there is no licence, or this process is told to stay offline.
+        UserError: the name is not valid, there is no licence, or this process is told to stay offline.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
@@ -56,13 +56,13 @@ def check_publication(wanted: Publication) -> None:
 
 
 def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
-    """Write an agent's model card into its folder, and put the folder on the hub.
+    """Write an agent's model card into its folder, and upload the folder to the hub.
 
-    The hub is that of `HF_ENDPOINT`, the token that of `hf auth login` or `HF_TOKEN`.
+    The hub is `HF_ENDPOINT`, and the token comes from `hf auth login` or `HF_TOKEN`.
 
     Args:
-        recipe: of the run that trained it.
-        taught: episodes that it was taught with.
+        recipe: the recipe of the run that trained it.
+        taught: number of teaching episodes.
 
     Returns:
         The address of the repository.
@@ -84,7 +84,7 @@ def push(folder: Path, recipe: Recipe, taught: int, wanted: Publication) -> str:
 
 
 def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
-    """The README of an agent: what it is, its results with intervals, its data, its recipe and its licence."""
+    """Return the README of an agent: its description, results with intervals, data, recipe and licence."""
     sources = [name for source in recipe.model.sources if (name := hub_name(source))]
     about = {"license": licence, "library_name": "reflectrl", "tags": ["reflectrl", "reinforcement-learning", "agent"]}
     about |= {"base_model": sources} if sources else {}
@@ -109,14 +109,14 @@ def model_card(card: Card, recipe: Recipe, taught: int, licence: str) -> str:
 
 
 def hub_name(source: str) -> str:
-    """What a hub calls a model that `model.source` names; "" for one from scratch, a folder or a file."""
+    """Return a hub's name of the model in `model.source`; "" for a model from scratch, a folder or a file."""
     if source in CATALOGUE:
         return CATALOGUE[source].hub_name
     return source if source.count("/") == 1 and not (_is_path(source) or Path(source).exists()) else ""
 
 
 def _ancestry(recipe: Recipe) -> str:
-    """Whose licences hold beside the agent's own, in words."""
+    """Describe the licences of the models from which the agent was trained."""
     said = []
     for source in recipe.model.sources:
         if source in CATALOGUE:
@@ -130,7 +130,7 @@ def _ancestry(recipe: Recipe) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown of the rows of results."""
+    """Return the rows of results as a Markdown table."""
     if not rows:
         return ""
     shown = [name for name in COLUMNS if any(name in row for row in rows)]
@@ -143,7 +143,7 @@ def _cell(value: Any) -> str:
 
 
 def _data(recipe: Recipe, taught: int) -> str:
-    """Where the training's episodes came from, in words."""
+    """Describe the source of the training's episodes."""
     teacher = {"teacher": "the environment's own teacher", "log": "recorded demonstrations", "endpoint": "a model"}
     said = f"{taught} teaching episodes by {teacher[recipe.teach.by]}" if taught else "No teaching episodes"
     return (
@@ -152,7 +152,7 @@ def _data(recipe: Recipe, taught: int) -> str:
 
 
 def _without_paths(recipe: Recipe) -> Recipe:
-    """The recipe without what is only on the machine that ran it."""
+    """Return the recipe without paths that exist only on the machine that ran it."""
     env = {key: value for key, value in recipe.env.items() if not _is_path(value)}
     keys = ("source", "policy", "reflector")
     model: dict[str, Any] = {key: value if hub_name(value := getattr(recipe.model, key)) else "" for key in keys}

@@ -1,1 +1,1 @@
-"""Whether a run with pretrained models fits into the memory there is, told before anything is loaded."""
+"""Memory check of runs with pretrained models, before anything is loaded."""

@@ -1,4 +1,4 @@
-"""The check of a recipe against the memory there is: what a dry run shows, and what a run refuses."""
+"""Check of a recipe against the available memory, for dry runs (a note) and runs (a refusal)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from reflectrl.types import UserError
 
 
 def note(recipe: Recipe, free: float | None = None) -> str:
-    """One line for a dry run; "" where nothing is known.
+    """Return one line about memory for a dry run; "" if nothing is known.
 
     Args:
-        free: bytes that are free; None asks the machine (not a GPU, since a dry run does without torch).
+        free: free bytes; None asks the machine (not a GPU, since a dry run does not import torch).
     """
     need, count = estimate(recipe), side_by_side(recipe)
     if need is None:
@@ -34,12 +34,12 @@ def note(recipe: Recipe, free: float | None = None) -> str:
 
 
 def side_by_side(recipe: Recipe) -> int:
-    """How many processes load models of their own on this machine."""
+    """Return the number of processes on this machine that each load their own models."""
     return recipe.processes if recipe.engine == "local" else 1
 
 
 def require(recipe: Recipe) -> None:
-    """Refuse a run that cannot fit on its device; UserError as `require_memory` raises it."""
+    """Refuse a run that cannot fit on its device. Raises UserError as `require_memory` does."""
     from reflectrl.models.load import pick_device  # brings torch, which a dry run does without
     from reflectrl.models.memory import free_bytes
 
@@ -49,13 +49,13 @@ def require(recipe: Recipe) -> None:
 
 
 def require_memory(recipe: Recipe, free: float) -> None:
-    """Refuse a run that cannot fit, however short its texts are.
+    """Refuse a run that cannot fit, even with the shortest texts.
 
     Args:
-        free: bytes that the device has to give.
+        free: free bytes of the device.
 
     Raises:
-        UserError: says what is needed and there, and which settings would fit.
+        UserError: gives the needed and the free memory, and settings that would fit.
     """
     need, count = estimate(recipe), side_by_side(recipe)
     if need is None or need.least.peak * count <= free:
@@ -68,9 +68,10 @@ def require_memory(recipe: Recipe, free: float) -> None:
 
 
 def _thriftier(recipe: Recipe) -> Iterator[tuple[str, float, float]]:
-    """Settings that need less memory, in words, and bytes: before any text, and where prompts fill the context.
+    """Yield settings that need less memory, in words, with bytes before any text and with prompts that fill the
+    context.
 
-    Those that change least come first.
+    The smallest changes come first.
     """
     model = recipe.model
     lora: dict[str, Any] = {} if model.lora_rank else {"lora_rank": 16}

@@ -1,7 +1,8 @@
-"""How much memory a run with pretrained models needs, told from their files before they are loaded.
+"""Estimate of the memory that a run with pretrained models needs, from their files, before they are loaded.
 
-Nothing is loaded for it, not even torch: the headers of safetensors files list every tensor with its shape, and
-`config.json` says the rest. So a dry run can show the estimate. `benchmarks/fitting.py` compares it with what is used.
+Nothing is loaded for it, not even torch. The headers of safetensors files list every tensor with its shape, and
+`config.json` gives the rest. So a dry run can show the estimate. `benchmarks/fitting.py` compares it with the memory
+that is really used.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ from reflectrl.models.weights import BITS, GIB, is_linear, shapes_of, weight_byt
 from reflectrl.types import UserError
 
 KEPT_BYTES = {("float32", False): 4.0, ("float32", True): 3.8, ("bfloat16", False): 2.2, ("bfloat16", True): 3.0}
-"""Bytes per activation that is kept for the gradient, by precision and whether only adapters learn (counted by torch's
-hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32)."""
+"""Bytes per activation that is kept for the gradient, by precision, and by whether only adapters are trained. Counted
+with torch's hooks for saved tensors: adapters leave some out, and in 16 bits keep copies of their inputs in 32."""
 
 PIECES = {"float32": 2.4, "bfloat16": 2.1}
-"""How many times the activations' size a process on a CPU grows by while it learns: glibc cannot use all of what is
-freed again, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
+"""Factor between the size of activations and the growth of a training process on a CPU. glibc cannot reuse all freed
+memory, since tensors are aligned (measured 1.9 to 2.9, glibc 2.36)."""
 
 HEAP = 1.1
-"""How many times what is in use loading, play and RL hold on a CPU in 16 bits: there most tensors are small enough for
-glibc's heap, which keeps what is freed, in pieces (measured 1.01 to 1.26)."""
+"""Factor between used memory and the memory of a process that loads, plays or runs RL on a CPU in 16 bits. Most tensors
+then fit glibc's heap, which keeps freed memory in pieces (measured 1.01 to 1.26)."""
 
 PASS = 4 * GIB
-"""Activations to which learners cut their passes (`learn.examples.ACTIVATIONS`); a longer row is a pass of its own."""
+"""Bytes of activations to which learners limit their passes (`learn.examples.ACTIVATIONS`). A longer row is a separate
+pass."""
 
 WORKING = 2 * GIB
-"""Most bytes of keys and values that a call takes beside what is kept (`sharing.WORKING`)."""
+"""Largest number of bytes of keys and values that a call takes in addition to the kept caches (`sharing.WORKING`)."""
 
 ROLES = ("policy", "reflector")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model's files say of it.
+    """Facts about a model from its files.
 
     Attributes:
-        folder: where the weights lie; of an adapter, its backbone's.
+        folder: folder of the weights (for an adapter, of its backbone's weights).
         tensors: name → shape of every weight.
         stored: bytes of the files with weights.
         inner: width within the layers' MLPs.
@@ -76,15 +78,15 @@ class Need:
     """Bytes that a process needs.
 
     Attributes:
-        weights: of each player's model; a second one is 0 where both are adapters on one backbone.
-        loading: what loading a model takes for a moment beside what is there already.
-        adapter: one player's adapter; 0 without.
-        trained: the weights of one player, or of its adapter.
-        learned: those of them that learn, which frozen layers do not.
-        references: copies of all of them from which RL is not to stray: 0 or 1.
-        caches: keys and values of the episodes that are played, where prompts fill the context.
-        rows: activations and logits of a pass of SFT, and of RL, where they do.
-        heap: how many times what is in use loading, play and RL hold.
+        weights: weights of each player's model; the second is 0 if both are adapters on one backbone.
+        loading: additional memory while a model is loaded.
+        adapter: adapter of one player; 0 without adapters.
+        trained: weights of one player, or of its adapter.
+        learned: the part of `trained` that is not frozen.
+        references: number of reference copies of `trained` for the KL penalty of RL: 0 or 1.
+        caches: keys and values of the episodes that are played, if prompts fill the context.
+        rows: activations and logits of a pass of SFT, and of a pass of RL, if prompts fill the context.
+        heap: factor between used and held memory in loading, play and RL.
     """
 
     weights: tuple[float, float]
@@ -99,36 +101,38 @@ class Need:
 
     @property
     def load(self) -> float:
-        """While the last model is loaded."""
+        """Memory while the last model is loaded."""
         return self.heap * (sum(self.weights) + self.adapter + self.loading)
 
     @property
     def play(self) -> float:
-        """Both players and what they keep of their episodes."""
+        """Memory of both players and the caches of their episodes."""
         return max(self.load, self.heap * (sum(self.weights) + 2 * self.adapter + self.caches))
 
     @property
     def sft(self) -> float:
-        """One player, the optimiser's two averages, the best weights so far, and activations, or what they give way to
-        on the way back: the gradient.
+        """Memory of SFT: a player, the optimiser's two averages, the best weights so far, and the larger of activations
+        and gradient.
+
+        In the backward pass, gradients take the place of activations.
         """
         learner = 3 * self.learned + max(self.rows[0], self.learned)
         return max(self.load, max(self.weights) + self.adapter + learner)
 
     @property
     def rl(self) -> float:
-        """Both players, what learning keeps of one, its reference, and activations."""
+        """Memory of RL: both players, the learner's state, its reference model, and activations."""
         learner = self.references * self.trained + 3 * self.learned + max(self.rows[1], self.learned)
         return max(self.play, self.heap * (sum(self.weights) + 2 * self.adapter + learner))
 
     @property
     def peak(self) -> float:
-        """The most of all stages."""
+        """Largest need of all stages."""
         return max(self.play, self.sft, self.rl)
 
     @property
     def least(self) -> Need:
-        """The same, however short the texts are."""
+        """The same need for the shortest texts: without caches and activations."""
         return replace(self, caches=0.0, rows=(0.0, 0.0))
 
     def __str__(self) -> str:
@@ -138,7 +142,10 @@ class Need:
 
 
 def shape_of(source: str) -> Shape | None:
-    """What the files of a model say of it, of a saved adapter those of its backbone; None where none are at hand."""
+    """Return the facts from a model's files; None if there are no files here.
+
+    A saved adapter's facts are the facts of its backbone.
+    """
     folder = files_of(source)
     if (folder / "adapter_config.json").is_file():
         folder = files_of(str(_json(folder / "adapter_config.json").get("base_model_name_or_path")))
@@ -159,12 +166,12 @@ def shape_of(source: str) -> Shape | None:
 
 
 def adapter_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
-    """Bytes of one player's adapter, in float32: rank · (inputs + outputs) of every linear layer."""
+    """Return the bytes of a player's adapter, in float32: rank · (inputs + outputs) of every linear layer."""
     return 4.0 * model.lora_rank * sum(sum(shape) for name, shape in shapes.items() if is_linear(name, shape))
 
 
 def estimate(recipe: Recipe) -> Need | None:
-    """What a run's process needs; None where a player is made from scratch or its files are not at hand."""
+    """Estimate the need of a run's process; None if a player is made from scratch or its files are not here."""
     model = recipe.model
     if "scratch" in model.sources:
         return None
@@ -204,7 +211,7 @@ def estimate(recipe: Recipe) -> Need | None:
 
 
 def _learning_share(shape: Shape, model: ModelConfig) -> float:
-    """The share of a model's weights that frozen layers leave to learn."""
+    """Return the share of a model's weights that is trained, with frozen layers left out."""
     if not model.frozen_layers:
         return 1.0
 
@@ -217,7 +224,7 @@ def _learning_share(shape: Shape, model: ModelConfig) -> float:
 
 
 def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
-    """Bytes by which a pass grows with each row that fills the context and of which some tokens are scored."""
+    """Return the bytes by which a pass grows per row that fills the context, with `scored` tokens scored."""
     kept = shape.activations * KEPT_BYTES[model.dtype, model.lora_rank > 0]
     size = BITS[model.dtype] / 8
     learning = max(1, shape.layers - model.frozen_layers)
@@ -229,7 +236,7 @@ def row_bytes(shape: Shape, model: ModelConfig, scored: int) -> float:
 
 
 def _sft_rows(shape: Shape, recipe: Recipe) -> float:
-    """Bytes of a pass of SFT: as many rows of a batch as `micro_batches` lets through together."""
+    """Return the bytes of a pass of SFT, with as many rows of a batch as `micro_batches` puts together."""
     sft, model = recipe.sft, recipe.model
     scored = min(recipe.play.reflection_tokens, model.context)
     rows = -(-sft.batch_size // sft.accumulate) if sft.accumulate else _per_pass(shape, model, scored, sft.batch_size)
@@ -237,12 +244,12 @@ def _sft_rows(shape: Shape, recipe: Recipe) -> float:
 
 
 def _rl_rows(shape: Shape, recipe: Recipe) -> float:
-    """Bytes of a pass of RL: as many prompts as `passes` lets through together."""
+    """Return the bytes of a pass of RL, with as many prompts as `passes` puts together."""
     return _per_pass(shape, recipe.model, 1, recipe.rl.minibatch) * row_bytes(shape, recipe.model, 1)
 
 
 def _per_pass(shape: Shape, model: ModelConfig, scored: int, most: int) -> int:
-    """How many rows that fill the context go through a model together, as learners count (`learn.examples`)."""
+    """Return the number of rows in a pass if each fills the context, as learners count them (`learn.examples`)."""
     read = 20 * shape.width * shape.layers * BITS[model.dtype] / 8 * model.context
     return max(1, min(most, int(PASS // (read + scored * shape.vocab * 12.0))))
 
@@ -252,7 +259,7 @@ def _token_bytes(shape: Shape, model: ModelConfig) -> float:
 
 
 def _cache_bytes(shape: Shape, recipe: Recipe, episodes: int) -> float:
-    """Bytes of the KV caches that a player keeps of its episodes."""
+    """Return the bytes of the KV caches that a player keeps of its episodes."""
     return min(recipe.play.kv_cache_mib * 2.0**20, episodes * recipe.model.context * _token_bytes(shape, recipe.model))
 
 

@@ -1,1 +1,1 @@
-"""Run folders that are copied to an address (a bucket, another machine) while they are made, and fetched from there."""
+"""Copies of run folders at an address (a bucket, another machine), made during the run, and fetched from there."""

@@ -1,4 +1,4 @@
-"""`run --mirror ADDRESS`: a run on a machine that may be taken away, and that goes on on another one."""
+"""`run --mirror ADDRESS`: a run on a machine that may be taken away, which continues on another machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reflectrl.types import UserError
 
 LOG = logging.getLogger(__name__)
 TRIES = 20
-"""How often a snapshot is begun anew because something was replaced meanwhile."""
+"""Number of attempts at a snapshot if files are replaced meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Mirror(RunOption):
     """The options `--mirror` and `--mirror-every` of `reflectrl run`."""
 
     mirror: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = ""
-    """Keep a copy of the run folder at this address (s3://BUCKET/RUN, or what else fsspec knows), and go on from there
-    where the folder is not there yet."""
+    """Keep a copy of the run folder at this address (s3://BUCKET/RUN, or any other that fsspec knows). If the folder
+    does not exist yet, continue from the copy."""
     mirror_every: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 60.0
-    """Seconds between two copies; the last one is made when the command ends."""
+    """Seconds between two copies. The last copy is made when the command ends."""
 
     @contextmanager
     def during(self, folder: Path) -> Iterator[None]:
-        """Fetch the folder if it is not there, and copy it now and then, and in the end, however the run ends."""
+        """Fetch the folder if it does not exist. Copy it now and then, and once more at the end of the run."""
         if not self.mirror:
             yield
             return
@@ -55,10 +55,10 @@ class Mirror(RunOption):
 
 
 def begin(store: Store, folder: Path) -> None:
-    """Bring a folder to the state of an address, if it holds nothing yet.
+    """Bring an empty folder to the state of an address.
 
     Raises:
-        UserError: both hold something, and not the same run, or another machine has gone on since.
+        UserError: both hold something, but not the same run; or another machine has continued the run since.
     """
     from reflectrl.pipeline.folder import alone  # imports torch, which a dry run does without
 
@@ -77,7 +77,7 @@ def begin(store: Store, folder: Path) -> None:
 
 
 def copy(store: Store, folder: Path) -> None:
-    """Take a snapshot, anew as long as something is replaced meanwhile; what is not there yet is not copied."""
+    """Take a snapshot, and try again if files are replaced meanwhile. Does nothing if the folder does not exist yet."""
     for _ in range(TRIES if folder.is_dir() else 0):
         try:
             store.copy(folder)
@@ -101,7 +101,7 @@ def _end(copying: threading.Thread, ended: threading.Event) -> None:
 
 @contextmanager
 def warned() -> Iterator[None]:
-    """An address that cannot be reached for a while stops no training."""
+    """Turn an address that cannot be reached into a warning, so that it stops no training."""
     try:
         yield
     except UserError as error:

@@ -1,9 +1,9 @@
 """Snapshots of a folder at an address that fsspec knows: an object store, a server, a disk.
 
-A file's content lies under its digest (`files/<sha256>`), so what does not change, or only moves, is copied once. A
-snapshot is a list of names and digests under a number of its own (`snapshots/<number>.json`), written last: a copy that
-was cut off anywhere leaves the snapshot before as it was. Whoever fetches takes the latest whose line is whole, and
-checks every file. Two machines at work on one address find out: the second to write a number sees the other's.
+A file's content is stored under its digest (`files/<sha256>`), so a file that does not change, or only moves, is copied
+once. A snapshot is a numbered list of names and digests (`snapshots/<number>.json`). It is written last, so a copy that
+was cut off leaves the previous snapshot intact. A fetch takes the latest complete snapshot, and checks every file. If
+two machines work on one address, the second to write a number sees the other's snapshot.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 OWN = ".mirror.json"
-"""The file of a run folder that says which snapshot it is at."""
+"""File of a run folder that records the folder's snapshot."""
 KEPT = 2
-"""Snapshots that are kept at the address."""
+"""Number of snapshots that are kept at the address."""
 PIECE = 2**22
-"""Bytes that are copied at a time."""
+"""Number of bytes that are copied at a time."""
 
 
 class Moved(Exception):
-    """A file was replaced while its folder was read: the snapshot has to be taken anew."""
+    """A file was replaced while its folder was read, so the snapshot has to be taken again."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an address held at one moment.
+    """The content of an address at one moment.
 
     Attributes:
-        number: snapshots are counted from 1.
-        writer: who wrote it: a random name that a command takes when it begins.
+        number: number of the snapshot, from 1.
+        writer: random name of the command that wrote it.
         files: digest of each file, by its path within the folder.
     """
 
@@ -53,10 +53,11 @@ class Snapshot:
 
 
 class Store:
-    """An address, as one command sees it.
+    """The content of an address, as a single command reads and writes it.
 
     Raises:
-        UserError: fsspec is not installed, or does not know the address; in all methods, what is there cannot be used.
+        UserError: fsspec is not installed, or does not know the address. All methods raise one if the content at the
+            address cannot be used.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,7 +73,7 @@ class Store:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Whatever goes wrong at the address within the block, of many kinds, is one line."""
+        """Turn any error at the address, within the block, into one line."""
         try:
             yield
         except (UserError, Moved):
@@ -83,7 +84,7 @@ class Store:
     # ---- what is there -----------------------------------------------------------------------------------------------
 
     def latest(self) -> Snapshot | None:
-        """The last snapshot that is whole; None where there is none."""
+        """Return the last complete snapshot; None if there is none."""
         with self._reached():
             for number in sorted(self._numbers(), reverse=True):
                 try:
@@ -108,10 +109,10 @@ class Store:
     # ---- fetching ----------------------------------------------------------------------------------------------------
 
     def fetch(self, folder: Path, snapshot: Snapshot) -> None:
-        """Make a folder of a snapshot, in the place of an empty one: under another name until all of it is there.
+        """Make a folder from a snapshot, in place of an empty one. It has another name until it is complete.
 
         Raises:
-            UserError: a file is not what was written there, or its name leads out of the folder.
+            UserError: a file has changed since it was written, or its name leads out of the folder.
         """
         fresh = folder.with_name(f"{folder.name}.fetching")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -133,10 +134,10 @@ class Store:
     # ---- copying -----------------------------------------------------------------------------------------------------
 
     def copy(self, folder: Path) -> None:
-        """Take a snapshot of a folder, at which somebody may be at work.
+        """Take a snapshot of a folder in which another process may be at work.
 
         Raises:
-            Moved: something was replaced meanwhile; the next try will do.
+            Moved: a file was replaced meanwhile. The next attempt may succeed.
             UserError: another command has written a snapshot since this one began.
         """
         latest = self.latest()
@@ -157,7 +158,7 @@ class Store:
         self._clear({*files.values(), *(latest.files.values() if latest else ())}, number - KEPT)
 
     def _copy_file(self, path: Path) -> str:
-        """Copy what a file holds now, unless it is there already; returns its digest."""
+        """Copy a file's present content, unless the address has it already, and return its digest."""
         try:
             with path.open("rb") as source:
                 now = os.fstat(source.fileno())
@@ -178,7 +179,7 @@ class Store:
         return digest
 
     def _known(self) -> dict[str, int]:
-        """Digests of the files at the address, and their sizes: one may have been cut off."""
+        """Return the digests of the files at the address, with their sizes, since a copy may have been cut off."""
         if self._sizes is None:
             self.fs.makedirs(f"{self.root}/files", exist_ok=True)
             there = self.fs.ls(f"{self.root}/files", detail=True)
@@ -186,7 +187,7 @@ class Store:
         return self._sizes
 
     def _clear(self, wanted: set[str], oldest: int) -> None:
-        """Remove snapshots up to a number, and the files that no snapshot has any more."""
+        """Remove snapshots up to a number, and files that are in no snapshot any more."""
         with self._reached():
             for number in [one for one in self._numbers() if one <= oldest]:
                 self.fs.rm_file(self._snapshot(number))
@@ -196,7 +197,7 @@ class Store:
 
 
 def _note(folder: Path, address: str, snapshot: Snapshot) -> None:
-    """Write down in a folder which snapshot it is at."""
+    """Record in a folder the snapshot that it is at."""
     noted = {"address": address, "number": snapshot.number, "writer": snapshot.writer}
     from reflectrl.learn.checkpoint import write_text  # imports torch, which a dry run does without
 
@@ -205,7 +206,7 @@ def _note(folder: Path, address: str, snapshot: Snapshot) -> None:
 
 
 def at(folder: Path) -> tuple[str, int, str]:
-    """The address of a folder, and number and writer of its last snapshot; ("", 0, "") where it has none."""
+    """Return a folder's address, and number and writer of its last snapshot; ("", 0, "") if it has none."""
     try:
         found: dict[str, Any] = json.loads((folder / OWN).read_text(encoding="utf-8"))
         return str(found["address"]), int(found["number"]), str(found["writer"])
@@ -214,8 +215,9 @@ def at(folder: Path) -> tuple[str, int, str]:
 
 
 def ordered(folder: Path) -> list[Path]:
-    """The files of a run folder. Weights and states come first: logs that are longer than the state are cut when a
-    training goes on, and those that are shorter would lack lines.
+    """Return the files of a run folder, with weights and states first.
+
+    If a log is longer than the state, it is cut when training continues. A log that is shorter would lack lines.
     """
     found = [
         Path(parent, name)
@@ -227,7 +229,7 @@ def ordered(folder: Path) -> list[Path]:
 
 
 def _require_whole(folder: Path, files: dict[str, str]) -> None:
-    """Raise Moved where a folder was replaced between two of its files."""
+    """Raise Moved if a folder was replaced between two of its files."""
     for name in files:
         place = PurePosixPath(name)
         if place.name == DIGESTS:

@@ -1,4 +1,4 @@
-"""Running a recipe: a graph of artifacts, each of which is kept in the run folder once it is complete."""
+"""Execution of a recipe: a graph of artifacts. Each artifact is kept in the run folder once it is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
-    """Execute a recipe in a run folder, up to and including the stage `until`; complete artifacts are kept.
+    """Execute a recipe in a run folder, up to and including the stage `until`. Complete artifacts are kept.
 
     Raises:
         UserError: the folder belongs to another recipe, or some input of the user's is wrong.
@@ -29,7 +29,7 @@ def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
 
 
 def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
-    """One line per artifact of a recipe: what it is made from, and whether it is there already. Imports no torch."""
+    """Return one line per artifact of a recipe: its inputs, and whether it exists already. Imports no torch."""
     from reflectrl.pipeline.artifacts import State, listing
     from reflectrl.pipeline.graph import pipeline_of
 
@@ -37,12 +37,12 @@ def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def require_known(recipe: Recipe, trusted: bool) -> None:
-    """Refuse what is wrong by its name alone: the engine, the environment, and the arguments of its class.
+    """Refuse unknown names: of the engine, of the environment, and of arguments of its class.
 
     Nothing is made, and no data are read. Imports no torch.
 
     Args:
-        trusted: whether code that the recipe names may be imported; what only that could tell is passed over otherwise.
+        trusted: True if code that the recipe names may be imported. Otherwise, checks that need this code are skipped.
 
     Raises:
         UserError: names the key, with the nearest known one.

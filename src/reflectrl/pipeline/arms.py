@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from reflectrl.pipeline.graph import Plan
 
 BASE = "base"
-"""The model from which everything starts: one made from scratch, or the one in `model.source`."""
+"""The model from which everything starts: a model made from scratch, or the one in `model.source`."""
 PLAYED = ("env", "model", "play")
-"""The recipe sections that affect every artifact for which a model plays."""
+"""Recipe sections that affect every artifact for which a model plays."""
 
 
 class TrainedModel(Protocol):
@@ -45,8 +45,8 @@ class SFT:
     """A model fine-tuned on teaching episodes.
 
     Attributes:
-        player: what it learns to be: "reflector", "policy", or "plain" (a policy that reads no reflections).
-        negatives: whether its data contain negative examples.
+        player: the role it learns: "reflector", "policy", or "plain" (a policy that reads no reflections).
+        negatives: True if its data contain negative examples.
         reflector: the reflector from which it starts if the recipe says `sft.policy_from = "reflector"`.
         log: it learns from `episodes/LOG-seedN-train.jsonl` of the run; "" means the teaching episodes.
     """
@@ -72,7 +72,7 @@ MODELS: dict[str, TrainedModel] = {
     "policy-positive": SFT("policy", negatives=False, reflector="reflector-positive"),
     "plain-positive": SFT("plain", negatives=False),
 }
-"""What is trained before online RL, by the name of its checkpoint in a run folder."""
+"""Models that are trained before online RL, by the name of their checkpoint in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Arm:
         policy: the model that plays, or from which RL starts: one of `MODELS`, or the base model.
         reflector: the model that writes reflections for it; "" for none.
         rl: None if no online RL follows. Otherwise the arm's own settings of [rl]; {} takes the recipe's.
-        player: who plays if no model does.
-        speaker: what writes reflections instead of a reflector: a function of the recipe; "" for nothing.
-        guide: what plays with the policy's model in its place: a function of the recipe and the policy; "" for nothing.
-        players: what makes both players, if the fields above cannot say it: a function of the `Context`, the arm's
-            name, the seed, the models and the temperature; "" if they can.
-        shows: what puts demonstrations into the base model's system prompt: a function of the recipe, the teaching
-            episodes, the player's role and its model, which returns a text; "" for nothing.
-        settings: further recipe keys that decide how it plays.
-        asked: the model behind an endpoint that plays or reflects, and its host; "" for none.
+        player: the kind of player if no model plays.
+        speaker: function of the recipe that makes a writer of reflections in place of a reflector; "" for none.
+        guide: function of the recipe and the policy that makes a player which uses the policy's model; "" for none.
+        players: function that makes both players, if the fields above are not enough. Its arguments are the `Context`,
+            the arm's name, the seed, the models and the temperature. "" for none.
+        shows: function that returns demonstrations for the base model's system prompt, as text. Its arguments are the
+            recipe, the teaching episodes, the player's role and its model. "" for none.
+        settings: further recipe keys on which its play depends.
+        asked: name and host of the endpoint's model that plays or reflects; "" for none.
 
     Functions are named as "module:function".
     """
@@ -111,7 +111,7 @@ class Arm:
 
     @property
     def is_taught(self) -> bool:
-        """Whether the teacher's episodes are needed: every model except the base model is trained on them."""
+        """True if the arm needs the teacher's episodes. Every model except the base model is trained on them."""
         return any(name not in ("", BASE) for name in (self.policy, self.reflector)) or bool(self.shows)
 
 
@@ -134,12 +134,12 @@ ARMS: dict[str, Arm] = {
 
 @cache
 def brought() -> tuple[ModuleType, ...]:
-    """The modules with further tables that installed packages bring."""
+    """Return the modules with further tables that installed packages bring."""
     return tuple(resolve("arms", name) for name in names("arms"))
 
 
 def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
-    """Every arm by name: the core's, those that packages bring, and those that a recipe itself describes.
+    """Return every arm by name: the core's, those that packages bring, and those that a recipe itself describes.
 
     A recipe describes arms in [players.NAME]; a package's module returns them from `arms_of(recipe)`.
     """
@@ -150,13 +150,16 @@ def all_arms(recipe: Recipe | None = None) -> dict[str, Arm]:
 
 
 def model(name: str) -> TrainedModel:
-    """The row of that name in the tables of models."""
+    """Return the row with this name in the tables of models."""
     found: TrainedModel = (MODELS | {key: row for module in brought() for key, row in module.MODELS.items()})[name]
     return found
 
 
 def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]:
-    """The arms with these names, including those a recipe describes; UserError names one that does not exist."""
+    """Return the arms with these names, including arms that a recipe describes.
+
+    Raises UserError for an unknown name.
+    """
     known = all_arms(recipe)
     for name in names:
         if name not in known:
@@ -165,13 +168,13 @@ def chosen(names: Iterable[str], recipe: Recipe | None = None) -> dict[str, Arm]
 
 
 def played_model(name: str, recipe: Recipe | None = None) -> str:
-    """The name of the model that acts for an arm in the end; "" if no model does."""
+    """Return the name of the model that finally acts for an arm; "" if no model does."""
     arm = all_arms(recipe)[name]
     return arm.policy if arm.rl is None else f"rl-{name}"
 
 
 def planner(name: Literal["log", "teaching"]) -> Callable[..., str]:
-    """The function of a package that adds artifacts to a plan which the core cannot make itself.
+    """Return a package's function that adds artifacts to a plan which the core cannot make itself.
 
     Args:
         name: "log" is called with a plan and adds a log of episodes; "teaching" is called with a plan and a split, and

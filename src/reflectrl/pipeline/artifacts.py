@@ -1,4 +1,4 @@
-"""Artifacts: what a run makes, from which inputs, and whether a run folder already has it.
+"""Artifacts: the products of a run, their inputs, and the test whether a run folder already has them.
 
 A run is a graph of artifacts. Each is made by one process, from files to files. So a run can be interrupted anywhere,
 and the same command continues it. An artifact is complete when its output is there and was made with the same
@@ -27,13 +27,13 @@ Stage = Literal["teach", "sft", "rl", "eval", "report"]
 STAGES: tuple[Stage, ...] = ("teach", "sft", "rl", "eval", "report")
 """The stages of a run, in order. The verb of the same name runs everything up to and including that stage."""
 SCHEMA = 2
-"""Version of `state.json`. Fingerprints of version 1 are not understood any more; the folder's recipe is compared."""
+"""Version of `state.json`. Fingerprints of version 1 are ignored, and the folder's recipe is compared instead."""
 STATE = "state.json"
 """The file of a run folder that records complete stages and the fingerprints of its artifacts."""
 CARD = "agent.json"
-"""The file by which an exported agent's folder is known; a run folder has none."""
+"""File that marks a folder as an exported agent's. A run folder has none."""
 POLICY, REFLECTOR = "policy", "reflector"
-"""Folders of an agent's models, beside its card; an agent may go without the second."""
+"""Folders of an agent's models, beside its card. An agent without a reflector lacks the second."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ class Artifact:
     """Something that a run makes.
 
     Attributes:
-        kind: what sort of thing it is ("teach", "sft", "eval" ...). Kind, `name` and `seed` together identify it.
+        kind: the kind of artifact ("teach", "sft", "eval" ...). Kind, `name` and `seed` together identify it.
         stage: the stage of the run to which it belongs.
         build: the function that makes it, as "module:function". It is called as `build(context, artifact, tick)`, with
             the pipeline's context (recipe and run folder), and may return lines for timings.jsonl.
         outputs: patterns of files, relative to the run folder; each matches something once the artifact is complete.
         inputs: `key`s of the artifacts it is made from.
-        settings: recipe keys, or whole sections, that decide what comes out.
-        extent: recipe keys that decide how much of it there is. If they change, it is continued instead of refused.
-        remaining: a function, named like `build` and called as `remaining(context, artifact)`, that says whether
-            something is left to be made although all outputs are there; "" if that cannot happen.
+        settings: recipe keys, or whole sections, that change its content.
+        extent: recipe keys that change its size. If they change, the artifact is continued instead of refused.
+        remaining: a function, named like `build` and called as `remaining(context, artifact)`. It tells whether
+            something is left to be made although all outputs exist; "" if that cannot happen.
         training: the folder, relative to the run folder, of the learner's state while it is trained.
-        always: whether every run makes it anew, because that is quick.
-        files: files of the user's from which it is made; their content is part of its fingerprint.
+        always: True if every run makes it anew, because that is quick.
+        files: the user's files from which it is made. Their content is part of its fingerprint.
     """
 
     kind: str
@@ -72,15 +72,15 @@ class Artifact:
 
     @property
     def key(self) -> str:
-        """Its name in the graph, in state.json and on the screen."""
+        """Name of the artifact in the graph, in state.json and on the screen."""
         return f"{self.kind} {self.name}" if self.always else f"{self.kind} {self.name} (seed {self.seed})"
 
     def exists(self, folder: Path) -> bool:
-        """Whether all outputs are there."""
+        """Tell whether all outputs exist."""
         return all(any(folder.glob(pattern)) for pattern in self.outputs)
 
     def is_begun(self, folder: Path) -> bool:
-        """Whether any part of it is there: an output, or the state of an unfinished training."""
+        """Tell whether any part of it exists: an output, or the state of an unfinished training."""
         patterns = (*self.outputs, f"{self.training}*") if self.training else self.outputs
         return any(any(folder.glob(pattern)) for pattern in patterns)
 
@@ -90,7 +90,7 @@ Graph = Mapping[str, Artifact]
 
 
 def graph_of(artifacts: Iterable[Artifact]) -> Graph:
-    """The artifacts by key, in the given order, in which inputs come first. If a key occurs twice, the first counts."""
+    """Return the artifacts by key, in the given order, which must put inputs first. Of equal keys, the first counts."""
     graph: dict[str, Artifact] = {}
     for artifact in artifacts:
         assert all(name in graph for name in artifact.inputs), f"{artifact.key} stands before one of its inputs"
@@ -99,7 +99,8 @@ def graph_of(artifacts: Iterable[Artifact]) -> Graph:
 
 
 def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-    """A hash of everything that decides an artifact: its settings as far as they differ from the defaults, its inputs.
+    """Return a hash of everything on which an artifact depends: its settings that differ from the defaults, and its
+    inputs.
 
     Args:
         settings: the plain values of the whole recipe.
@@ -115,24 +116,24 @@ def fingerprint(graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
 
 
 def extent(artifact: Artifact, settings: Mapping[str, Any]) -> str:
-    """A hash of the settings that decide how much of an artifact there is."""
+    """Return a hash of the settings that decide how much of an artifact is made."""
     return _hash([value_of(settings, name) for name in artifact.extent])
 
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """The plain values of an empty recipe."""
+    """Return the plain values of an empty recipe."""
     return Recipe().plain()
 
 
 def _deciding(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings without that which says how models are held, as the number of processes is none of them either."""
+    """Return the settings without `model.shard`, which changes how models are stored, not what is made."""
     model = settings.get("model", {})
     return {**settings, "model": {key: item for key, item in model.items() if key != "shard"}} if model else settings
 
 
 def _changed(value: Any, default: Any) -> Any:
-    """Only the values that differ from the defaults, so that a key which a later version adds invalidates nothing."""
+    """Keep only values that differ from the defaults, so that a key which a later version adds invalidates nothing."""
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return {key: item for key, item in value.items() if json.dumps(item) != json.dumps(default.get(key))}
     return None if json.dumps(value) == json.dumps(default) else value
@@ -143,7 +144,7 @@ def _hash(value: Any) -> str:
 
 
 def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
-    """The value of a dotted key, or a whole section; None if there is no such key."""
+    """Return the value of a dotted key, or a whole section; None if there is no such key."""
     found: Any = settings
     for name in dotted.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -151,14 +152,14 @@ def value_of(settings: Mapping[str, Any], dotted: str) -> Any:
 
 
 def settings_of(graph: Graph, key: str) -> Iterator[str]:
-    """The recipe keys on which an artifact depends, those of its inputs first."""
+    """Yield the recipe keys on which an artifact depends, beginning with its inputs' keys."""
     for name in graph[key].inputs:
         yield from settings_of(graph, name)
     yield from graph[key].settings
 
 
 def files_of(graph: Graph, key: str) -> Iterator[str]:
-    """The user's files on which an artifact depends, those of its inputs first."""
+    """Yield the user's files on which an artifact depends, beginning with its inputs' files."""
     for name in graph[key].inputs:
         yield from files_of(graph, name)
     yield from graph[key].files
@@ -169,9 +170,9 @@ class State:
     """The content of `state.json`.
 
     Attributes:
-        complete: the complete stages. This is for people to read: a run looks at the files themselves.
+        complete: the complete stages. They are for people to read; a run checks the files themselves.
         made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
-        tasks: the digest of the environment's tasks; "" where it is not known.
+        tasks: the digest of the environment's tasks; "" if it is not known.
     """
 
     path: Path
@@ -182,7 +183,10 @@ class State:
 
     @classmethod
     def read(cls, folder: Path) -> State:
-        """Read the state of a run folder: empty if there is none; `damaged`, with a warning, if it cannot be read."""
+        """Read the state of a run folder.
+
+        It is empty if there is no file, and `damaged`, with a warning, if it is unreadable.
+        """
         path = folder / STATE
         if not path.is_file():
             return cls(path)
@@ -198,7 +202,7 @@ class State:
         return cls(path, damaged=True)
 
     def write(self) -> None:
-        """Write the file, completely or not at all."""
+        """Write the file atomically."""
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
@@ -214,7 +218,7 @@ class State:
         self.made[artifact.key]["extent"] = extent(artifact, settings)
 
     def says(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> str:
-        """The status of an artifact, judged without reading its files: "done", "begun", "outdated" or "missing"."""
+        """Return the status of an artifact without reading its files: "done", "begun", "outdated" or "missing"."""
         artifact, record = graph[key], self.made.get(key, {})
         if not artifact.is_begun(self.path.parent):
             return "missing"
@@ -261,7 +265,7 @@ def refuse_other_settings(
 
 
 def difference(key: str, before: Any, now: Any) -> str | None:
-    """The first key in which two sections differ, in words; None if they are equal."""
+    """Describe the first key in which two sections differ; None if they are equal."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         inner = (difference(f"{key}.{name}", before.get(name), now.get(name)) for name in {**before, **now})
         return next(filter(None, inner), None)
@@ -274,7 +278,7 @@ def _shown(value: Any) -> str:
 
 
 def listing(graph: Graph, state: State, settings: Mapping[str, Any]) -> list[str]:
-    """One line per artifact: its stage, its key, its status, and what it is made from."""
+    """Return one line per artifact: its stage, its key, its status, and its inputs."""
     lines = []
     for key, artifact in graph.items():
         known = "made by every run" if artifact.always else state.says(graph, key, settings)

@@ -1,4 +1,4 @@
-"""The card of an exported agent, `agent.json`: what it was trained in, how it plays, how well it did.
+"""Card of an exported agent, `agent.json`: its training environment, its settings of play, and its results.
 
 Quick to import.
 """
@@ -40,9 +40,9 @@ class Card:
     arm: str = ""
     seed: int = 0
     commit: str = ""
-    """Of reflectrl, when its results were made."""
+    """Version of reflectrl that made the results."""
     environment: str = ""
-    """The name of what it was trained in."""
+    """Name of the environment in which it was trained."""
     play: PlaySettings = field(default_factory=PlaySettings)
     env: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the environment (`TextEnv.card_settings`)."""

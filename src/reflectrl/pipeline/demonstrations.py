@@ -1,4 +1,4 @@
-"""Recorded demonstrations as teaching episodes of a run, and reflections that say which of the tried actions won."""
+"""Recorded demonstrations as teaching episodes, and reflections that name the tried actions that won."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from reflectrl.teach.recorded import has_reflections, labelled, recorded, requir
 from reflectrl.types import Episode, Sampling, UserError, named_seed
 
 SAMPLES = 500
-"""How many made-up reflections a scratch tokenizer is trained on, before there are real ones."""
+"""Number of made-up reflections for training a scratch tokenizer, before real ones exist."""
 
 
 def finished_lines(path: Path) -> int:
-    """Count the complete lines of a log; a half-written last line, left by a kill, is cut off."""
+    """Count the complete lines of a log, after cutting off a half-written last line that a kill has left."""
     drop_half_line(path)
     if not path.exists():
         return 0
@@ -36,7 +36,7 @@ def finished_lines(path: Path) -> int:
 
 
 def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -> dict[str, list[Episode]]:
-    """The recorded teaching episodes of a run, by split.
+    """Return the recorded teaching episodes of a run, by split.
 
     Args:
         check: play them again in the environment.
@@ -53,9 +53,10 @@ def demonstrated(recipe: Recipe, env: TextEnv, seed: int, check: bool = False) -
 
 
 def best_taught(recipe: Recipe) -> str:
-    """The arm that makes the most of a recipe's demonstrations: the full method if all that won have reflections.
+    """Return the arm that makes the most of a recipe's demonstrations.
 
-    The log alone decides, so that no code of an environment is run.
+    It is the full method if reflections come from outcomes, or if all episodes that won have reflections. The log alone
+    decides, so that no code of an environment is run.
 
     Raises:
         UserError: a log is missing or damaged.
@@ -101,7 +102,7 @@ def check_log(recipe: Recipe, run: RunFolder) -> None:
 
 
 def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Builder: try actions in a split's teaching episodes, and write down as reflections which of them won.
+    """Builder: try actions in a split's teaching episodes, and write reflections that name the winning ones.
 
     After each tried action, the policy without reflections plays to the end. An unfinished log is continued.
     """
@@ -120,13 +121,13 @@ def outcomes(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_outcomes(context: Context, artifact: Artifact) -> bool:
-    """Whether a log of outcomes lacks some."""
+    """Tell whether a log of outcomes is incomplete."""
     run, seed, split = context.run, artifact.seed, artifact.name
     return finished_lines(run.outcomes(seed, split)) < finished_lines(run.teach(seed, split))
 
 
 def sample_outcomes(recipe: Recipe, path: Path) -> list[str]:
-    """Reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
+    """Return reflections like those that `outcomes` will write, with made-up numbers: text for a scratch tokenizer."""
 
     def sampled() -> Iterator[str]:
         count, most = recipe.teach.outcome_episodes, recipe.teach.outcome_actions

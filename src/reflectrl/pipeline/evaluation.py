@@ -1,4 +1,4 @@
-"""Evaluating an arm: it plays the tasks of every split, stage and sampling, each into a log of its own."""
+"""Evaluation of an arm: it plays the tasks of every split, stage and sampling, each into a separate log."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class EvaluationLog:
     repeats: int = 1
 
     def wanted(self) -> list[Attempt]:
-        """The attempts that belong in it: every task once, then every task again, and so on."""
+        """Return the attempts that belong in the log: every task once, then every task again, and so on."""
         return [(task.id, number) for number in range(self.repeats) for task in self.tasks]
 
     def left(self) -> set[Attempt]:
-        """The attempts that the log lacks."""
+        """Return the attempts that are missing in the log."""
         drop_half_line(self.path)
         done = {attempt_of(episode) for episode in read_episodes(self.path)} if self.path.exists() else set()
         return set(self.wanted()) - done
 
 
 def attempt_of(episode: Episode) -> Attempt:
-    """The task and the number of the attempt that an evaluation episode belongs to."""
+    """Return the task and the number of the attempt that an evaluation episode belongs to."""
     return episode.task.id, int(episode.provenance.get("repeat", 0))
 
 
 def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: str) -> Iterator[EvaluationLog]:
-    """All evaluation logs of an arm: one per split, stage and sampling."""
+    """Yield all evaluation logs of an arm: one per split, stage and sampling."""
     for split in recipe.eval.splits:
         for stage in recipe.eval.stages or (env.stages[-1],):
             tasks = tuple(env.tasks(split, stage)[: recipe.eval.episodes or None])
@@ -85,7 +85,7 @@ def evaluations(recipe: Recipe, run: RunFolder, env: TextEnv, seed: int, name: s
 
 @distributed.on_all_ranks
 def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
-    """Builder: play one arm on every split, stage and sampling; unfinished logs are continued. Returns timings."""
+    """Builder: play one arm on every split, stage and sampling. Unfinished logs are continued. Returns timings."""
     recipe, seed, name = context.recipe, artifact.seed, artifact.name
     env, timings = make(recipe.env), Timings()
     models = load_models(recipe, context.run, seed, name)
@@ -111,7 +111,7 @@ def evaluation(context: Context, artifact: Artifact, tick: Tick) -> Timings:
 
 
 def remaining_tasks(context: Context, artifact: Artifact) -> bool:
-    """Whether an arm still has tasks to play."""
+    """Tell whether an arm still has tasks to play."""
     env = make(context.recipe.env)
     logs = evaluations(context.recipe, context.run, env, artifact.seed, artifact.name)
     return any(log.left() for log in logs)
@@ -150,13 +150,13 @@ def check_env(recipe: Recipe) -> str:
 
 
 def is_labelled(recipe: Recipe) -> bool:
-    """Whether some arm's policy tells actions apart by labels."""
+    """Tell whether some arm's policy chooses actions by their labels."""
     plays = any(arm.player == "policy" for arm in chosen(recipe.arms, recipe).values())
     return plays and recipe.play.scoring == "enumeration"
 
 
 def digest_of_tasks(env: TextEnv) -> str:
-    """What tells a list of tasks from another one: of all stages and splits, in their order."""
+    """Return a digest of an environment's tasks: of all stages and splits, in their order."""
     tasks = [env.tasks(split, stage) for stage in env.stages for split in SPLITS]
     listed = [[(task.id, task.payload) for task in part] for part in tasks]
     return hashlib.sha256(json.dumps(listed, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -176,7 +176,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
     """Refuse arms that need an expert, analyst, oracle or baseline if the environment's teacher has none.
 
     Raises:
-        UserError: names the arms and what they lack.
+        UserError: names the arms and the missing ability.
     """
     has, teach = set(env.teacher.abilities()), recipe.teach
     needed: dict[str, list[str]] = {ability: [] for ability in ABILITIES}
@@ -200,7 +200,7 @@ def check_teacher(recipe: Recipe, env: TextEnv) -> None:
 
 
 def provenance(recipe: Recipe, name: str) -> dict[str, Any]:
-    """What is recorded with an arm's episodes: base model, trained players, endpoint, and package versions."""
+    """Return the provenance of an arm's episodes: base model, trained players, endpoint, and package versions."""
     arm, played = chosen([name], recipe)[name], played_model(name, recipe)
     model = recipe.model.source_of("policy") if arm.player == "policy" else None
     versions = {package: version(package) for package in ("reflectrl", "torch", "transformers")}
@@ -235,7 +235,7 @@ def _play(
 
 
 def _job(task: Task, number: int, log: EvaluationLog, about: dict[str, Any]) -> Job:
-    """The job of an attempt at a task; attempt 0 is the same as in a run without repeats."""
+    """Return the job of an attempt at a task. Attempt 0 is the same as in a run without repeats."""
     names = (about["seed"], "eval", task.id, log.sampling)
     return Job(task, named_seed(*names, number), {**about, "repeat": number}) if number else Job(
         task, named_seed(*names), about
@@ -257,7 +257,9 @@ class Work:
         return players
 
     def done(self) -> dict[str, Any]:
-        """By role: tokens read, reused, written and guessed; prompts asked and found in the cache; peak cache size."""
+        """Return by role: tokens read, reused, written and guessed; prompts looked up and found in the cache; peak
+        cache size.
+        """
         return {role: self._of(role) for role in self.before}
 
     def _of(self, role: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A run folder: where things are in it, which recipe it belongs to, and the lock that keeps other processes out."""
+"""A run folder: its paths, the recipe it belongs to, and the lock that keeps other processes out."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class RunFolder:
         return self.path / "episodes" / f"random-seed{seed}.jsonl"
 
     def outcomes(self, seed: int, split: str) -> Path:
-        """Teaching episodes with reflections that say which actions won."""
+        """Teaching episodes whose reflections name the winning actions."""
         return self.path / "episodes" / f"outcomes-seed{seed}-{split}.jsonl"
 
     def evaluation(self, arm: str, seed: int, split: str, stage: str, sampling: str) -> Path:
         return self.path / "episodes" / f"eval-{arm}-seed{seed}-{split}-{stage}-{sampling}.jsonl"
 
     def log(self, seed: int) -> Path:
-        """The log of episodes that offline learning writes and learns from."""
+        """Log of episodes that offline learning writes and learns from."""
         return self.path / "episodes" / f"offline-seed{seed}.jsonl"
 
     def checkpoint(self, seed: int, name: str) -> Path:
         return self.path / "checkpoints" / f"seed{seed}" / name
 
     def learner(self, seed: int, name: str) -> Path:
-        """The state of a training that is not finished."""
+        """State of an unfinished training."""
         return self.path / "checkpoints" / f"seed{seed}" / f"{name}.learner"
 
     def metrics(self, seed: int, name: str) -> Path:
-        """The metrics of one training; `metrics.jsonl` has those of all."""
+        """Metrics of a single training; `metrics.jsonl` has the metrics of all trainings."""
         return self.path / "metrics" / f"seed{seed}-{name}.jsonl"
 
     def is_trained(self, seed: int, name: str) -> bool:
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def timings(self) -> Path:
-        """Wall-clock times. They are kept apart from the results, which are the same for two runs of one recipe."""
+        """Wall-clock times. They are kept apart from the results, which are identical for two runs of a recipe."""
         return self.path / "timings.jsonl"
 
 
@@ -72,7 +72,7 @@ class Context:
     """The recipe and the run folder, as builders of artifacts get them.
 
     Attributes:
-        tasks: the digest of the environment's tasks; "" where there is no environment.
+        tasks: the digest of the environment's tasks; "" if there is no environment.
     """
 
     recipe: Recipe
@@ -81,14 +81,14 @@ class Context:
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
-    """The one-line error for an operating system's error about a file of the run."""
+    """Return the one-line error for an operating system's error about a file of the run."""
     about = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else one_line(error)
     return UserError(f"run folder {folder}: {about}")
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock the run folder within the block. The lock ends with the process, however that ends.
+    """Lock the run folder within the block. The lock ends with the process, even if the process is killed.
 
     Raises:
         UserError: another process holds the lock, or the folder contains symbolic links, through which a run would
@@ -112,7 +112,7 @@ def alone(folder: Path) -> Iterator[None]:
 def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     """Write the recipe into the run folder, unless the folder's content was made with other settings.
 
-    From now on, what the recipe names is trusted in this folder, since it was trusted before the run began.
+    From now on, the recipe's names are trusted in this folder, since they were trusted before the run began.
 
     Args:
         tasks: the digest of the environment's tasks, which has to stay the same.
@@ -121,7 +121,7 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
         The state of the folder.
 
     Raises:
-        UserError: the folder holds another training; names the first key that differs, or says that the tasks do.
+        UserError: the folder holds another training. The message names the first key that differs, or the tasks.
     """
     for old in folder.glob("checkpoints/*/*.old"):  # a kill came while a checkpoint was replaced
         if old.suffixes != [".learner", ".old"]:

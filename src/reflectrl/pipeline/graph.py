@@ -1,4 +1,4 @@
-"""The graph of a run in an environment: the artifacts that its arms need. (Wings can bring graphs of their own.)"""
+"""The graph of a run in an environment: the artifacts that its arms need. Packages can bring graphs of their own."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EXTENT = ("eval.splits", "eval.stages", "eval.sampling", "eval.episodes")
 
 
 def extent_of(recipe: Recipe) -> tuple[str, ...]:
-    """The recipe keys that say how many evaluation episodes there are."""
+    """Return the recipe keys that decide the number of evaluation episodes."""
     return (*EXTENT, "eval.repeats") if recipe.eval.repeats > 1 else EXTENT
 
 
 class Pipeline(Protocol):
-    """Plans and runs one kind of recipe. The core has one for environments; packages add others as entry points of
+    """Plans and runs one kind of recipe. The core has one for environments. Packages add others as entry points of
     "reflectrl.pipelines".
     """
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
-        """Whether this pipeline runs this recipe. Only pipelines of packages are asked."""
+        """Tell whether this pipeline runs this recipe. Only pipelines of packages are asked."""
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
-        """The artifacts of a recipe; UserError names an unknown arm. Must not import torch."""
+        """Return the artifacts of a recipe. Raises UserError for an unknown arm. Must not import torch."""
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
@@ -42,11 +42,11 @@ class Pipeline(Protocol):
 
     @staticmethod
     def show(context: Context) -> None:
-        """Print the outcome, once the report is written."""
+        """Print the outcome, after the report is written."""
 
 
 def pipeline_of(recipe: Recipe) -> type[Pipeline]:
-    """The pipeline that runs a recipe: a package's, if one says that it does; otherwise the one for environments."""
+    """Return a recipe's pipeline: a package's if one claims the recipe, otherwise the one for environments."""
     brought = (resolve("pipelines", name) for name in names("pipelines"))
     return next((one for one in brought if one.is_for(recipe)), EnvironmentPipeline)
 
@@ -56,12 +56,12 @@ class EnvironmentPipeline:
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
-        """Yes: it runs every recipe that no package claims."""
+        """Return True: it runs every recipe that no package claims."""
         return True
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
-        """Teaching episodes, models, online RL and evaluations for the recipe's arms, once per seed."""
+        """Return teaching episodes, models, online RL and evaluations for the recipe's arms, once per seed."""
         arms = chosen(recipe.arms, recipe)
         if recipe.sft.policy_from == "reflector" and recipe.model.lora_rank:  # adapters start from their backbone
             about = "sft.policy_from is 'reflector'; with model.lora_rank above 0 it must be 'base'"
@@ -87,7 +87,7 @@ class EnvironmentPipeline:
 
     @staticmethod
     def show(context: Context) -> None:
-        """The table of arms, and one played episode."""
+        """Print the table of arms, and one played episode."""
         from reflectrl.pipeline.results import show_episode, show_results
         from reflectrl.terminal import console
 
@@ -97,7 +97,10 @@ class EnvironmentPipeline:
 
 
 def ends(recipe: Recipe, made: list[Artifact], room: str = "reflectrl.pipeline.results") -> list[Artifact]:
-    """Results and report, which every run makes anew from its evaluations; `room` is the module with their builders."""
+    """Return the artifacts of results and report. Every run makes them anew from its evaluations.
+
+    `room` is the module with their builders.
+    """
     evaluations = tuple(artifact.key for artifact in made if artifact.stage == "eval")
     results = Artifact(
         "results", recipe.name, 0, "eval", f"{room}:results", ("results.json",), evaluations, always=True
@@ -128,7 +131,7 @@ class Plan:
             self._arm(name, arm)
 
     def players(self, name: str, arm: Arm) -> list[str]:
-        """Keys of the artifacts that are needed to play an arm."""
+        """Return the keys of the artifacts that are needed to play an arm."""
         inputs = [key for one in (arm.reflector, arm.policy) if one for key in self.model(one)]
         inputs += [self.teaching("train")] if arm.shows else []
         if arm.rl is not None:
@@ -152,7 +155,10 @@ class Plan:
 
     def add(self, kind: str, name: str, stage: Stage, build: str, output: str, inputs: Sequence[str],
             *settings: str, remaining: str = "", files: Sequence[str] = ()) -> str:  # fmt: skip
-        """Add an artifact unless the plan has it already; returns its key. The arguments are those of `Artifact`."""
+        """Add an artifact unless the plan has it already, and return its key.
+
+        The arguments are the fields of `Artifact`.
+        """
         artifact = Artifact(kind, name, self.seed, stage, build, (output,), tuple(inputs), settings, (), remaining,
                             files=tuple(files))  # fmt: skip
         if output.endswith("/reflectrl.json"):
@@ -161,11 +167,11 @@ class Plan:
         return artifact.key
 
     def checkpoint(self, name: str) -> str:
-        """The file whose presence in a run folder says that a model is trained."""
+        """Return the file whose existence in a run folder means that a model is trained."""
         return f"checkpoints/seed{self.seed}/{name}/reflectrl.json"
 
     def model(self, name: str) -> list[str]:
-        """Keys of the artifacts that make a model; none for a base model from a hub or a folder."""
+        """Return the keys of the artifacts that make a model; none for a base model from a hub or a folder."""
         if name != BASE:
             return model(name).artifacts(self, name)
         if "scratch" not in self.recipe.model.sources:
@@ -175,7 +181,7 @@ class Plan:
         return [self.add("base", "model", "sft", "reflectrl.pipeline.training:base", output, inputs, "model")]
 
     def teaching(self, split: str) -> str:
-        """The teaching episodes of a split."""
+        """Add the teaching episodes of a split, and return their key."""
         if self.recipe.teach.by == "endpoint":
             return planner("teaching")(self, split)
         output, room = f"episodes/teach-seed{self.seed}-{split}.jsonl", "reflectrl.pipeline.training"
@@ -185,7 +191,7 @@ class Plan:
                         files=files)  # fmt: skip
 
     def reflected(self, split: str) -> str:
-        """The teaching episodes of a split, with the reflections that players learn to write and to read."""
+        """Add the teaching episodes of a split, with the reflections that players learn to write and to read."""
         if self.recipe.teach.reflections == "given":
             return self.teaching(split)
         room, inputs = "reflectrl.pipeline.demonstrations", [self.teaching(split), *self.model("plain")]
@@ -194,6 +200,6 @@ class Plan:
                         remaining=remaining)  # fmt: skip
 
     def random_play(self) -> str:
-        """Episodes of random play: the text for a model made from scratch, if nobody teaches."""
+        """Add episodes of random play: the text for a model made from scratch, if there is no teacher."""
         output = f"episodes/random-seed{self.seed}.jsonl"
         return self.add("play", "random", "teach", "reflectrl.pipeline.training:random_play", output, (), "env")

@@ -25,28 +25,29 @@ from reflectrl.plugins import names, resolve
 
 LOG = logging.getLogger(__name__)
 NOTED = ".sha256"
-"""Ending of the file with the digest of a training's metrics; it is written when the training has ended."""
+"""Ending of the file with the digest of a training's metrics. It is written when the training has ended."""
 
 
 class Listener(Protocol):
-    """Gets the metrics of one training as they are logged."""
+    """A callback that receives the metrics of a single training as they are logged."""
 
     def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """Called with each line before it is written; returns whether to stop or to roll back, and why."""
+        """Receive a line before it is written. Returns whether to stop or to roll back, and why."""
 
     def close(self) -> None:
-        """Called when the training has ended, in whatever way."""
+        """Close the listener. Called when the training has ended, with or without an error."""
 
 
 Listen = Callable[[Path, Sequence[Mapping[str, Any]]], Listener]
-"""Called when a training begins or continues, with the path of its metrics and the lines logged so far."""
+"""Function that is called when a training begins or continues, with the path of its metrics and the lines logged so
+far."""
 
 _listen: list[Listen] = []
 
 
 @contextmanager
 def listening(context: Context) -> Iterator[None]:
-    """Within the block, the listeners of installed packages get the metrics of every training."""
+    """Pass the metrics of every training to the listeners of installed packages, within the block."""
     _listen[:] = [listen for name in names("listeners") for listen in resolve("listeners", name)(context)]
     try:
         yield
@@ -55,7 +56,7 @@ def listening(context: Context) -> Iterator[None]:
 
 
 class MetricsFile:
-    """The metrics of one training, one JSON line each.
+    """The metrics of a single training, one JSON line each.
 
     When a training continues from a saved state, lines logged after that state are removed, since they will be logged
     again. If lines from before that state are missing, the state is dropped with a warning and the training begins
@@ -63,7 +64,7 @@ class MetricsFile:
 
     Args:
         learner: the folder of the learner's state, which says where the training continues.
-        shared: what every line contains beside its metrics.
+        shared: the values that every line contains beside its metrics.
     """
 
     def __init__(self, path: Path, learner: Path, shared: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class MetricsFile:
         self._listeners = [listen(path, earlier) for listen in _listen]
 
     def write(self, metrics: dict[str, Any]) -> Verdict:
-        """Write a line. Returns what a listener asks of the training; the answer is the same on all ranks."""
+        """Write a line. Returns a listener's request to the training, which is the same on all ranks."""
         verdict, why = distributed.first(lambda: self._told(metrics)) if self._listeners else ("", "")
         if why:
             metrics = {**metrics, "alarm": why}
@@ -87,7 +88,7 @@ class MetricsFile:
         return verdict
 
     def _told(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """The answer of the first listener that has one."""
+        """Return the first listener's answer that has a reason."""
         heard = [listener.heard(metrics) for listener in self._listeners]
         return next((one for one in heard if one[1]), ("", ""))
 
@@ -107,7 +108,7 @@ class MetricsFile:
 def collect(run: RunFolder) -> None:
     """Write all metrics into one file, in a fixed order.
 
-    Only the report's curves depend on it. Damaged lines are left out, with a warning that says what to do.
+    Only the report's curves depend on it. Damaged lines are left out, with a warning and advice.
     """
     folder = run.path / "metrics"
     texts: list[str] = []
@@ -134,7 +135,7 @@ def _warn_once(text: str) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The step and the text of each line, without its checksum; (0, "") for a damaged line."""
+    """Yield the step and the text of each line, without its checksum; (0, "") for a damaged line."""
     drop_half_line(path)
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
@@ -145,7 +146,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _before(path: Path, learner: Path) -> list[str]:
-    """The lines that were logged before the learner's state was saved."""
+    """Return the lines that were logged before the learner's state was saved."""
     meta = load_meta(learner)
     saved = 0 if meta is None else int(meta["logged"]) + 1  # the first step that was not logged when it was saved
     lines = list(_lines(path))

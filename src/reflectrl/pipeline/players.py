@@ -65,7 +65,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
 
 
 def as_described(recipe: Recipe, card: Card) -> Recipe:
-    """The recipe of an exported agent, with the arm and the settings of play that its card gives."""
+    """Return the recipe of an exported agent, with the arm and the settings of play from its card."""
     play = replace(
         recipe.play,
         scoring=card.play.scoring,
@@ -79,7 +79,7 @@ def as_described(recipe: Recipe, card: Card) -> Recipe:
 def seated(
     context: Context, name: str, seed: int, models: Models | None, temperature: float
 ) -> tuple[Player, Player | None]:
-    """The players of an arm of a run, with empty caches."""
+    """Return the players of an arm of a run, with empty caches."""
     arm = chosen([name], context.recipe)[name]
     if arm.players:
         found: tuple[Player, Player | None] = function(arm.players)(context, name, seed, models, temperature)
@@ -88,7 +88,7 @@ def seated(
 
 
 def exported_models(recipe: Recipe, folder: Path) -> Models:
-    """Policy and reflector of an agent's folder (as `reflectrl export-agent` writes it)."""
+    """Load policy and reflector of an agent's folder (as `reflectrl export-agent` writes it)."""
     policy, second = load_model(folder / POLICY, recipe.model, POLICY), folder / REFLECTOR
     if not second.is_dir():
         return policy, None
@@ -104,7 +104,7 @@ def load_models(recipe: Recipe, run: RunFolder, seed: int, name: str) -> Models 
 
 
 def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: float) -> tuple[Player, Player | None]:
-    """The players of an arm, given its models, with empty caches."""
+    """Return the players of an arm, given its models, with empty caches."""
     if models is None:
         return UNLEARNED[arm.player](), None
     policy = make_policy(recipe, models[0], Sampling(temperature))
@@ -117,13 +117,13 @@ def players_of(recipe: Recipe, arm: Arm, models: Models | None, temperature: flo
 
 
 def make_policy(recipe: Recipe, lm: LanguageModel, sampling: Sampling = Sampling()) -> Policy:  # noqa: B008  (frozen)
-    """A policy that plays with a model, with the settings of the recipe."""
+    """Return a policy that plays with a model, with the settings of the recipe."""
     play = recipe.play
     return Policy(lm, sampling, play.shuffle_labels, play.result_cache, play.kv_cache_mib * 2**20, play.scoring)
 
 
 def make_reflector(recipe: Recipe, lm: LanguageModel) -> Reflector:
-    """A reflector that writes with a model, with the settings of the recipe."""
+    """Return a reflector that writes with a model, with the settings of the recipe."""
     sampling = Sampling(recipe.play.reflection_temperature)
     play = recipe.play
     return Reflector(
@@ -167,8 +167,8 @@ def instructed(
     episodes: Path | None = None,
     seed: int = 0,
 ) -> LanguageModel:
-    """The base model with the system prompt of a role: the environment's instructions, and demonstrations if an arm
-    shows some.
+    """Return the base model with a role's system prompt: the environment's instructions, and an arm's demonstrations if
+    any.
 
     A model without a chat template is returned as it is.
 
@@ -189,7 +189,7 @@ def instructed(
 
 
 def base_source(recipe: Recipe, run: RunFolder, seed: int, role: Role) -> str:
-    """The model from which a player starts: a folder or a name. Adapters remember it, so they get the full path."""
+    """Return the model from which a player starts: a folder or a name. Adapters store it, so they get the full path."""
     source = find_model(recipe.model.source_of(role))
     folder = run.checkpoint(seed, BASE) if source == "scratch" else Path(source)
     return str(folder.resolve() if recipe.model.lora_rank else folder) if folder.is_dir() else source

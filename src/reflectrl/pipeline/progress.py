@@ -14,10 +14,10 @@ from rich.table import Column
 from reflectrl.terminal import harmless, printable_line
 
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, note) while an artifact is made."""
+"""Function that is called with (done, total, note) while an artifact is made."""
 
 QUIET_SECONDS = 15.0
-"""The shortest time between two plain lines about one artifact."""
+"""Shortest time (s) between two plain lines about an artifact."""
 
 
 class Board:

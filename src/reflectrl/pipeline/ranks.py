@@ -1,8 +1,8 @@
 """A run on several ranks, which torchrun or accelerate has started with the same command.
 
-The first rank leads: it holds the run folder, goes through the graph, writes, and speaks. The others wait until it says
-which artifact is to be made together, make their share of it, and wait again; what they would write goes to a temporary
-folder. Whoever fails leaves word for the others before it ends, so that one line is said and nobody waits in vain.
+The first rank leads: it holds the run folder, goes through the graph, writes, and prints. The other ranks wait until it
+names an artifact to be made together, do their share, and wait again. Their own files go to a temporary folder. A rank
+that fails leaves a message for the others before it ends, so that one line is printed and no rank waits in vain.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from reflectrl.terminal import printable_line
 from reflectrl.types import UserError
 
 ARRIVAL = 900.0
-"""Seconds within which all ranks have to be there: machines of a cluster start at different moments."""
+"""Seconds within which all ranks have to join. Machines of a cluster start at different moments."""
 LOOK = 0.05
-"""Seconds between two looks at whether the first rank has said what comes next."""
+"""Seconds between two checks whether the first rank has named the next artifact."""
 
 
 @dataclass(frozen=True)
 class FollowersFolder(RunFolder):
-    """A run folder as ranks other than the first see it: they read there, and write to a temporary folder."""
+    """A run folder for ranks other than the first: they read there, and write to a temporary folder."""
 
     scratch: Path
 
@@ -63,10 +63,10 @@ class FollowersFolder(RunFolder):
 
 
 class Ranks:
-    """The processes of a launch, as one of them sees them. `joined` makes it.
+    """The processes of a launch, as one of them sees them. Made by `joined`.
 
     Attributes:
-        team: what learners see of them.
+        team: rank and number of the processes, for learners.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -90,7 +90,7 @@ class Ranks:
             raise UserError(f"the processes of this launch do not find each other: {one_line(error)}") from error
 
     def refuse_undivided(self, recipe: Recipe, graph: Graph) -> None:
-        """Raise UserError where models are to be divided, and the first rank alone would learn one of them."""
+        """Raise UserError if models are to be sharded, but the first rank alone would train one of them."""
         for artifact in graph.values() if recipe.model.shard else ():
             if artifact.training and not is_shared(artifact):
                 about = (
@@ -99,7 +99,7 @@ class Ranks:
                 raise UserError(f"model.shard: {about}; leave its arm out, or set model.shard = false")
 
     def make(self, context: Context, artifact: Artifact, tick: Tick) -> Timings:
-        """Make an artifact: all ranks together, if its builder is for that. Called by the first rank."""
+        """Make an artifact, with all ranks together if its builder supports that. Called by the first rank."""
         if not is_shared(artifact):
             return make(context, artifact, tick)
         self._say(artifact.key)
@@ -107,7 +107,7 @@ class Ranks:
             return make(context, artifact, tick)
 
     def follow(self, context: Context, graph: Graph) -> None:
-        """Make one's share of what the first rank says, until it has nothing more to say."""
+        """Do this rank's share of each artifact that the first rank names, until there are no more."""
         with tempfile.TemporaryDirectory(prefix="reflectrl-rank-") as scratch:
             context = replace(context, run=FollowersFolder(context.run.path, Path(scratch)))
             (Path(scratch) / "episodes").mkdir()
@@ -120,7 +120,7 @@ class Ranks:
         self._made += 1
 
     def _heard(self) -> str:
-        """What the first rank says next; "" once it has nothing more to say."""
+        """Return the next artifact's key from the first rank; "" after the last one."""
         with _lost():
             while not self.store.check([f"next {self._made}"]):
                 time.sleep(LOOK)
@@ -130,10 +130,10 @@ class Ranks:
     # ---- how it ends -------------------------------------------------------------------------------------------------
 
     def part(self) -> None:
-        """Let go of the others, the last rank first.
+        """Disconnect from the others, the last rank first.
 
-        So no connection is closed at both ends at once (a first rank was seen to abort as it ended), and the store,
-        which may live in the first rank, outlives them.
+        No connection is then closed at both ends at once, which once made a first rank abort at its end. And the
+        store, which may live in the first rank, outlives the other ranks.
         """
         with suppress(RuntimeError):
             if self.team.rank == 0:
@@ -145,11 +145,11 @@ class Ranks:
         self._close()
 
     def fail(self, error: BaseException) -> NoReturn:
-        """End with an error: what one rank says the others do not say again.
+        """End with an error, so that the ranks together print it only once.
 
         Raises:
-            UserError, or the error itself: on the first rank, which says it.
-            SystemExit: on the others; one of them has said it where the first rank is gone.
+            UserError, or the error itself: on the first rank, which prints it.
+            SystemExit: on the others. If the first rank is gone, one of them has printed the error.
         """
         told = ""
         with suppress(ValueError):  # not the main thread
@@ -185,23 +185,23 @@ class Ranks:
             time.sleep(LOOK)
 
     def _close(self) -> None:
-        """Close the connections, by which ranks that wait for this one learn that it is gone."""
+        """Close the connections, so that ranks which wait for this one learn that it is gone."""
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
 
 def is_shared(artifact: Artifact) -> bool:
-    """Whether all ranks make an artifact together."""
+    """Tell whether all ranks make an artifact together."""
     return getattr(function(artifact.build), "on_all_ranks", False)
 
 
 @contextmanager
 def joined(recipe: Recipe) -> Iterator[Ranks | None]:
-    """The ranks of this launch, until the block ends on all of them; None where the process was started alone.
+    """Yield the ranks of this launch, until the block ends on all of them; None if the process was started alone.
 
     Raises:
-        UserError: it was, and models are to be divided; or the ranks do not find each other.
+        UserError: it was started alone, and models are to be sharded; or the ranks do not find each other.
     """
     if launched()[1] == 1:
         if recipe.model.shard:
@@ -218,7 +218,7 @@ def joined(recipe: Recipe) -> Iterator[Ranks | None]:
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Errors of the store, within the block, are those of the rank in which it lives."""
+    """Report errors of the store, within the block, as the loss of the first rank, where the store lives."""
     try:
         yield
     except RuntimeError as error:
@@ -226,4 +226,4 @@ def _lost() -> Iterator[None]:
 
 
 def _silently(done: int, total: int, note: str) -> None:
-    """The first rank shows how far things are."""
+    """Show nothing: the first rank shows the progress."""

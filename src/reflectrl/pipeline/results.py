@@ -1,4 +1,4 @@
-"""The outcome of a run: `results.json` (every arm's rows, and their summary), the report, the table on the terminal.
+"""Outcome of a run: `results.json` (every arm's rows, and their summary), the report, the table on the terminal.
 
 `results.json` holds no times, so that two runs of one recipe write the same bytes. Times are in `timings.jsonl`.
 """
@@ -37,11 +37,14 @@ from reflectrl.terminal import printable_line
 from reflectrl.types import Episode, Step, UserError
 
 ORIGIN = ("commit", "hardware")
-"""Keys that say where results were made. If the results come out the same again, these are left as they are."""
+"""Keys that tell where results were made. If the same results come out again, these keys are left as they are."""
 
 
 def results(context: Context, artifact: Artifact, tick: Tick) -> list[dict[str, Any]]:
-    """Builder: write `results.json`, unless the file says the same already; returns the time, for `timings.jsonl`."""
+    """Builder: write `results.json`, unless the file has the same content already.
+
+    Returns the time, for `timings.jsonl`.
+    """
     recipe, path = context.recipe, context.run.path / "results.json"
     env = make(recipe.env)
     rows = list(_rows(recipe, context.run, env))
@@ -66,7 +69,7 @@ def report(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def _rows(recipe: Recipe, run: RunFolder, env: TextEnv) -> Iterator[Row]:
-    """The rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
+    """Yield the rows of every arm and seed. A milestone gets a row only if its stage is not played separately."""
     for name in recipe.arms:
         for seed in recipe.seeds:
             for log in evaluations(recipe, run, env, seed, name):
@@ -94,7 +97,7 @@ def _essence(results: dict[str, Any]) -> dict[str, Any]:
 def commit() -> str:
     """Return the commit of reflectrl's own checkout, with "+" if the package differs from it; else the version.
 
-    A repository that merely encloses the installed package is somebody else's, and is not read.
+    A repository that merely encloses the installed package belongs to another project, and is not read.
     """
     from reflectrl import __version__
 
@@ -119,7 +122,7 @@ def _is_own_checkout(root: Path) -> bool:
 
 
 def _holds(path: Path, digest: str) -> bool:
-    """Tell whether a file holds what git knows by a digest, whatever ends its lines."""
+    """Tell whether a file has the content of a git digest, with any line endings."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -130,7 +133,7 @@ def _holds(path: Path, digest: str) -> bool:
 
 
 def hardware() -> str:
-    """The processor or GPU, and torch's version."""
+    """Return the name of the processor or GPU, and torch's version."""
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
@@ -174,7 +177,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def show_episode(console: Console, run: RunFolder, recipe: Recipe) -> None:
-    """Print one won episode, of about eight steps: of the last arm that has won any, on the last split first."""
+    """Print one won episode of about eight steps. Takes the last arm that has won, and its last split first."""
     logs = [run.evaluation(arm, seed, split, "*", "*").name for arm in reversed(recipe.arms)
             for seed in recipe.seeds[:1] for split in recipe.eval.splits[::-1]]  # fmt: skip
     for pattern in logs:

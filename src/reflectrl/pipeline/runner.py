@@ -1,4 +1,4 @@
-"""Running a recipe: make the missing artifacts of its graph, stage by stage, and show the outcome."""
+"""Execution of a recipe: make the missing artifacts of its graph, stage by stage, and show the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reflectrl.terminal import console
 
 
 def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
-    """Make what is missing in a run folder, up to and including the stage `until`; complete artifacts are kept.
+    """Make the missing artifacts of a run folder, up to and including the stage `until`. Complete artifacts are kept.
 
     Raises:
         UserError: the folder belongs to another training, or some input of the user's is wrong.
@@ -50,7 +50,7 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
 
 
 class _Run:
-    """A run in progress: its graph, and the state of its folder, which is written whenever it changes."""
+    """A run in progress: its graph, and the state of its folder. The state is written whenever it changes."""
 
     def __init__(self, context: Context, graph: Graph, state: State, workers: Workers) -> None:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
@@ -75,7 +75,7 @@ class _Run:
         self._note_complete(stage)
 
     def missing(self, stage: str) -> list[Artifact]:
-        """The artifacts of a stage that are not complete."""
+        """Return the artifacts of a stage that are not complete."""
         folder, found = self.context.run.path, []
         for one in [one for one in self._of(stage) if not one.always]:
             if not one.exists(folder) or (one.remaining and function(one.remaining)(self.context, one)):

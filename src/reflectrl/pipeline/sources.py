@@ -10,13 +10,13 @@ from reflectrl.prompts.chat import system_prompt
 
 
 def check_models(recipe: Recipe) -> None:
-    """Refuse a model that players could not be made of, and whatever the checks of installed packages refuse.
+    """Refuse a model that cannot be a player, and models that the checks of installed packages refuse.
 
     Such a check is a module, announced in the entry points "reflectrl.checks", with two functions of a recipe:
-    `require` raises UserError where the run could not succeed; `note` returns a line for a dry run, or "".
+    `require` raises UserError if the run could not succeed. `note` returns a line for a dry run, or "".
 
     Raises:
-        UserError: says what is wrong, and what would be right.
+        UserError: describes the error, and a way to correct it.
     """
     for source in recipe.model.sources:
         if source != "scratch":

@@ -58,14 +58,14 @@ from reflectrl.types import Episode, UserError, named_seed
 
 LOG = logging.getLogger(__name__)
 TOKENIZER_ROWS = 4000
-"""The number of steps whose text trains a scratch tokenizer; more would not change its merges."""
+"""Number of steps whose text trains a scratch tokenizer. More would not change its merges."""
 
 
 # ---- teaching ------------------------------------------------------------------------------------------------------
 
 
 def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Builder: write the teaching episodes of a split; an unfinished log is continued."""
+    """Builder: write the teaching episodes of a split. An unfinished log is continued."""
     recipe, seed, split = context.recipe, artifact.seed, artifact.name
     env, path = make(recipe.env), context.run.teach(seed, split)
     planned = planned_demonstrations(recipe, env, seed, split)
@@ -81,13 +81,13 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_demonstrations(context: Context, artifact: Artifact) -> bool:
-    """Whether a log of teaching episodes is incomplete."""
+    """Tell whether a log of teaching episodes is incomplete."""
     planned = planned_demonstrations(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
     return finished_lines(context.run.teach(artifact.seed, artifact.name)) < len(planned)
 
 
 def planned_demonstrations(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Sequence[Demonstration | Episode]:
-    """The teaching episodes of a split, in order: the teacher's plans, or the recorded episodes themselves."""
+    """Return the teaching episodes of a split, in order: the teacher's plans, or the recorded episodes themselves."""
     if recipe.teach.by == "log":
         return demonstrated(recipe, env, seed)[split]
     tasks = env.tasks(split)
@@ -125,7 +125,7 @@ def random_play(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def base(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Make the model that players start from: a tokenizer of episodes' text, and random weights."""
+    """Builder: make the model that players start from, with a tokenizer of the episodes' text and random weights."""
     seed, taught = artifact.seed, context.run.teach(artifact.seed, "train")
     texts, choices = _corpus(taught if has_teaching(artifact) else context.run.random_play(seed))
     if context.recipe.teach.reflections == "outcomes":
@@ -147,9 +147,9 @@ def has_teaching(artifact: Artifact) -> bool:
 
 
 def _corpus(path: Path) -> tuple[list[str], int]:
-    """Texts that the players will read and write, and the largest number of actions in a step.
+    """Return texts that the players will read and write, and the largest number of actions in a step.
 
-    They are spread over the whole log, since its tasks are in the environment's order and the first are of one kind.
+    They are taken from the whole log, since its tasks are in the environment's order and the first ones are all alike.
     """
     labels = list(islice(candidates(), 199))
     episodes = list(read_episodes(path))
@@ -200,7 +200,10 @@ def sft(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def taught_episodes(recipe: Recipe, run: RunFolder, row: SFT, seed: int, split: str) -> Path:
-    """The log on which a player is fine-tuned. Players that read reflections may learn from those of outcomes."""
+    """Return the log on which a player is fine-tuned.
+
+    Players that read reflections may learn from the log of outcomes.
+    """
     if row.log and split == "train":
         return run.path / "episodes" / f"{row.log}-seed{seed}-{split}.jsonl"
     reads = row.player != "plain" and recipe.teach.reflections == "outcomes"
@@ -221,7 +224,7 @@ def _sft_examples(
 
 @on_all_ranks
 def online(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Builder: online RL of one arm's policy, with the arm's own settings of [rl] if it has some."""
+    """Builder: online RL of an arm's policy, with the arm's own settings of [rl] if it has any."""
     recipe, run, seed, arm = context.recipe, context.run, artifact.seed, chosen([artifact.name])[artifact.name]
     name = f"rl-{artifact.name}"
     config = replace(recipe.rl, **(arm.rl or {}))
@@ -248,7 +251,7 @@ def online(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 @contextmanager
 def metrics_log(context: Context, artifact: Artifact, name: str, last: int, tick: Tick) -> Iterator[Log]:
-    """A function for the metrics of an arm's training by reward: it logs them, and how long was spent between them.
+    """Yield a function that logs the metrics of an arm's training by reward, and the time between evaluations.
 
     Args:
         name: of the training.
@@ -274,7 +277,7 @@ def metrics_log(context: Context, artifact: Artifact, name: str, last: int, tick
 
 
 def rollouts_of(context: Context, artifact: Artifact) -> Callable[..., EpisodeRollouts]:
-    """The class that collects episodes for online RL: `EpisodeRollouts`, unless a recipe section names another."""
+    """Return the class that collects episodes for online RL: `EpisodeRollouts`, or the class that a section names."""
     for section in context.recipe.sections.values():
         if place := getattr(section, "rollouts", ""):
             return partial(function(place), context, artifact)

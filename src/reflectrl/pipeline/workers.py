@@ -1,4 +1,4 @@
-"""Making artifacts: one after another, or side by side in processes of their own."""
+"""Production of artifacts: one after another, or in parallel in separate processes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ Told = Callable[[Artifact], None]
 
 
 class Engine(Protocol):
-    """Makes artifacts side by side: on this machine, or wherever a package can (entry points "reflectrl.engines")."""
+    """Engine that makes artifacts in parallel: on this machine, or elsewhere (entry points "reflectrl.engines")."""
 
     def submit(self, context: Context, artifact: Artifact) -> Future[Timings]:
         """Make an artifact elsewhere, as `make` does. The future raises UserError if the process was killed."""
 
     def news(self) -> Iterable[tuple[str, int, int, str]]:
-        """Progress since the last call, as tuples of key, done, total and note."""
+        """Return progress since the last call, as tuples of key, done, total and note."""
 
     def close(self) -> None:
-        """Stop all work at once. Artifacts are made from files to files, so nothing finished is lost."""
+        """Stop all work at once. Nothing finished is lost, since artifacts are made from files to files."""
 
 
 class Workers:
-    """Makes artifacts one after another, or side by side on an engine that is kept for the whole run.
+    """Makes artifacts one after another, or in parallel on an engine that is kept for the whole run.
 
     Args:
         ranks: the processes that make an artifact together, if there are several.
@@ -63,7 +63,7 @@ class Workers:
         self._engine: Engine | None = None
 
     def make(self, artifacts: Sequence[Artifact], begin: Told, finish: Told) -> None:
-        """Make all artifacts, each after its inputs. If one fails, those that are finished are kept.
+        """Make all artifacts, each after its inputs. If one fails, the finished ones are kept.
 
         Args:
             begin: called before an artifact is made.
@@ -134,7 +134,7 @@ class Processes:
             return self._pool.submit(_make_in_child, context, artifact)
 
     def news(self) -> Iterable[tuple[str, int, int, str]]:
-        """The processes' progress since the last call."""
+        """Yield the processes' progress since the last call."""
         while not self._news.empty():
             yield self._news.get()
 
@@ -146,7 +146,7 @@ class Processes:
 
 
 def result_of(future: Future[Timings]) -> Timings:
-    """The result of a process; UserError if it was killed."""
+    """Return the result of a process. Raises UserError if the process was killed."""
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -169,13 +169,13 @@ def make(context: Context, artifact: Artifact, tick: Tick) -> Timings:
 
 
 def function(path: str) -> Any:
-    """The function with the name "module:function"."""
+    """Import the function with the name "module:function"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 _news: Any = None
-"""In a child process: the queue that carries progress to the parent."""
+"""Queue that carries progress to the parent, in a child process."""
 
 
 def _make_in_child(context: Context, artifact: Artifact) -> Timings:
@@ -191,7 +191,7 @@ def _tell(*news: Any) -> None:
 
 
 def seldom(tick: Tick, seconds: float = 0.5) -> Tick:
-    """A `tick` that passes on at most one call per so many seconds, and always the last one."""
+    """Return a `tick` that passes on at most one call per this many seconds, and always the last one."""
     said = 0.0
 
     def told(done: int, total: int, note: str) -> None:

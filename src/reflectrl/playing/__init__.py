@@ -1,1 +1,1 @@
-"""Episodes that people watch, play and record at the terminal, and those that another program has played."""
+"""Episodes that people watch, play and record at the terminal, and episodes of other programs."""

@@ -1,4 +1,4 @@
-"""A person at the terminal: what is shown to them, what the words mean that they type, and any player watched."""
+"""A person at the terminal: the screen they see, the commands they type, and a view of any player."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = {
     "drop": "/drop: forget this episode and begin the next",
     "help": "/help: this",
 }
-"""What a person may type beside actions; a beginning that fits one command only is enough: /u, /r TEXT."""
+"""Commands beside actions. An unambiguous beginning is enough: /u, /r TEXT."""
 
 Kind = Literal["act", "hand over", "quit", "undo", "reflect", "mistake", "comment", "drop", "help", "wrong"]
 
@@ -31,8 +31,8 @@ class Word:
     """A line that a person typed, parsed.
 
     Attributes:
-        number: of an action, of steps; 0 where none is given.
-        text: what was typed after a command, the player to hand over to, or what is wrong with the line.
+        number: index of an action, or number of steps; 0 if none is given.
+        text: the text after a command, the player to hand over to, or the error in the line.
     """
 
     kind: Kind
@@ -44,8 +44,8 @@ def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> W
     """Parse a line that a person typed.
 
     Args:
-        actions: the legal ones.
-        helpers: names of the players that can take over; the first does so if none is named.
+        actions: the legal actions.
+        helpers: names of the players that can take over. The first one does if none is named.
     """
     line = line.strip()
     if line == "q":
@@ -64,7 +64,9 @@ def meaning(line: str, actions: Sequence[str], helpers: Sequence[str] = ()) -> W
 
 
 def _handing_over(words: Sequence[str], helpers: Sequence[str]) -> Word:
-    """`h`, `h 3`, `h expert`, `h expert 3`: who plays on, and for how many steps (0: to the end)."""
+    """Parse `h`, `h 3`, `h expert` or `h expert 3`: the player that takes over, and its number of steps (0: to the
+    end).
+    """
     names, numbers = [word for word in words if not word.isdecimal()], [word for word in words if word.isdecimal()]
     if not helpers:
         return Word("wrong", text=f"nobody to hand over to ({HELP})")
@@ -89,13 +91,13 @@ def _command(line: str) -> Word:
 
 
 class Watched:
-    """Any player, shown while it plays: the state, the reflection, the probabilities and the choice."""
+    """Any player, shown during play: the state, the reflection, the probabilities and the choice."""
 
     def __init__(self, player: Player, say: Say = print) -> None:
         self.player, self.say = player, say
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The player's own turns."""
+        """Return the player's own turns, after showing them."""
         turns = self.player.turns(episodes)
         for episode, turn in zip(episodes, turns, strict=True):
             self.say(f"{table(episode, turn)}\n{turn.player}: {printable_line(turn.text)}")
@@ -103,7 +105,7 @@ class Watched:
 
 
 def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
-    """The screen before a choice: last reward, new text, reflection, and the actions with their probabilities."""
+    """Return the screen before a choice: last reward, new text, reflection, and actions with their probabilities."""
     seen = len(episode.steps[-1].observation.history) if episode.steps else 0
     text = episode.observation.history[seen:] + episode.observation.state
     lines = [f"--- step {len(episode.steps) + 1} ---", printable(text).rstrip("\n")]
@@ -119,6 +121,6 @@ def table(episode: LiveEpisode, advice: Turn | None = None) -> str:
 
 
 def last_reward(episode: LiveEpisode) -> str:
-    """Reward and events of the last step, in one line."""
+    """Describe reward and events of the last step, in one line."""
     last = episode.steps[-1]
     return f"    reward {last.reward:+.2f}{''.join(f', {printable_line(event)}' for event in last.events)}"

@@ -1,4 +1,4 @@
-"""`import-episodes`: what another program played, checked and appended to a log of demonstrations."""
+"""`import-episodes`: check episodes of another program, and append them to a log of demonstrations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from reflectrl.types import Episode, UserError
 
 
 def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> str:
-    """Read, check and append everything, or nothing.
+    """Read, check and append all episodes, or none.
 
     Args:
-        out: the log; episodes that it has already are not appended again.
-        env: where every episode is played again, which also adds what is not told; None takes them as they are told.
+        out: the log. Episodes that it has already are not appended again.
+        env: environment that replays every episode and adds missing values. With None, episodes are taken as they are.
 
     Returns:
-        What was done, in one line.
+        A summary in one line.
 
     Raises:
-        UserError: a file is empty, or something is wrong with a line; names file and line.
+        UserError: a file is empty, or a line has an error. The message names file and line.
     """
     unread: set[str] = set()
     episodes = [episode for path in files for episode in _read(path, env, unread)]
@@ -48,7 +48,7 @@ def import_episodes(files: Sequence[Path], out: Path, env: TextEnv | None) -> st
 
 
 def _read(path: Path, env: TextEnv | None, unread: set[str]) -> Iterator[Episode]:
-    """The episodes of a file, as the environment has them."""
+    """Yield the episodes of a file, as the environment replays them."""
     tasks, number = tasks_of(env) if env is not None else {}, 0
     for number, episode, keys in read_told(path):
         unread |= keys

@@ -1,4 +1,4 @@
-"""Episodes in the terminal: watched, or played by hand; recorded, if a file is named."""
+"""Episodes in the terminal: watched, or played by hand, and recorded if a file is named."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def play(
     record: Path | None = None,
     episodes: int | None = None,
 ) -> None:
-    """Play tasks on the terminal, one after the other, and say how each ended.
+    """Play tasks on the terminal, one after the other, and print how each ended.
 
     Args:
         section: the `env` section: name and arguments.
-        who: one of `PLAYERS`, a run folder, optionally with ":arm", or the address of a model, as the entry points
+        who: one of `PLAYERS`; a run folder, optionally with ":arm"; or the address of a model, as the entry points
             "reflectrl.players" read it.
-        take_over: the person chooses, the player advises.
-        trust: the models of a run folder may bring code of their own.
-        record: a log to which each finished episode is appended; tasks that it has are passed over.
-        episodes: how many; if None, one, or where a person is recorded as many as they want.
+        take_over: let the person choose, and the player advise.
+        trust: let the models of a run folder bring code of their own.
+        record: a log to which each finished episode is appended. Tasks that it has already are skipped.
+        episodes: number of episodes. None means one, or as many as a person wants who plays and records.
 
     Raises:
-        UserError: no such player, or the environment raised, or the file cannot be written.
+        UserError: there is no such player, the environment raised an error, or the file cannot be written.
     """
     env = make(section)
     player, reflector = _seated(who, env, trust, seed)
@@ -84,7 +84,7 @@ def play(
 
 
 def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Sequence[Task]:
-    """The tasks of a split from that number (from 0) on; UserError if there are fewer."""
+    """Return the tasks of a split from this number (from 0) on. Raises UserError if there are fewer."""
     tasks = env.tasks(split, stage)
     if not 0 <= number < len(tasks):
         raise UserError(f"--task is {number}; {split} has tasks 0 to {len(tasks) - 1}")
@@ -92,14 +92,14 @@ def choose_tasks(env: TextEnv, split: str, stage: str | None, number: int) -> Se
 
 
 def ending(episode: Episode) -> str:
-    """How an episode ended, in one line."""
+    """Describe the end of an episode, in one line."""
     how = "won" if episode.success else "out of time" if episode.truncated else "lost"
     events = "".join(f", {printable_line(event)}" for event in episode.steps[-1].events)
     return f"{how} after {len(episode.steps)} steps, return {episode.total_reward:+.2f}{events}"
 
 
 def _left(recorder: Recorder, tasks: Sequence[Task]) -> Sequence[Task]:
-    """The tasks that are not recorded yet; says how many are."""
+    """Return the tasks that are not recorded yet, and print how many are."""
     recorder.require_env(tasks[0])
     if tasks[0].split == "test":
         print("note: players are evaluated on test tasks, so nothing will be taught by these")
@@ -116,7 +116,7 @@ def _by_hand(
     env: TextEnv, helpers: Mapping[str, Player], reflector: Player | None, tasks: Sequence[Task], seed: int,
     advise: bool, confirm: bool,
 ) -> Iterator[Episode | None]:  # fmt: skip
-    """The episodes that a person plays, until they quit; None for one that they drop."""
+    """Yield the episodes that a person plays, until they quit; None for a dropped episode."""
     try:
         for task in tasks:
             yield Session(env, task, seed, helpers, reflector, advise, confirm).play()
@@ -128,7 +128,7 @@ def _by_hand(
 
 
 def _helpers(env: TextEnv, who: str, player: Player | None) -> dict[str, Player]:
-    """Who can take over from a person: the player that was named first, then those that need no model."""
+    """Return the players that can take over from a person: the named player first, then players without a model."""
     abilities = env.teacher.abilities()
     able = {name: made() for name, made in UNLEARNED.items() if name in abilities}
     if player is None and not able:
@@ -138,7 +138,7 @@ def _helpers(env: TextEnv, who: str, player: Player | None) -> dict[str, Player]
 
 
 def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | None, Player | None]:
-    """The player, None if it is a person, and the reflector that it reads."""
+    """Return the player, None if it is a person, and the reflector that it reads."""
     if who == "human":
         return None, None
     if who in UNLEARNED:
@@ -164,7 +164,7 @@ def _seated(who: str, env: TextEnv, trust: bool, seed: int) -> tuple[Player | No
 
 
 def _trained_in(who: str) -> str:
-    """The environment that an exported agent's card names; "" for other players."""
+    """Return the environment that an exported agent's card names; "" for other players."""
     folder = Path(who if Path(who).exists() else who.rpartition(":")[0])
     return read_card(folder).environment if (folder / CARD).is_file() else ""
 

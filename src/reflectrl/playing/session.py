@@ -1,4 +1,4 @@
-"""An episode that a person plays at the terminal: with players to hand over to, steps to take back, and remarks."""
+"""An episode that a person plays at the terminal, with players to hand over to, steps to undo, and comments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEEP = "Enter keeps this episode, /undo takes the last step back, /drop forgets 
 
 
 class Quit(Exception):
-    """The person wants to stop; `kept` is the finished episode that they were asked about, if there is one."""
+    """The person wants to stop. `kept` is the finished episode that they were asked about, if there is one."""
 
     def __init__(self, kept: Episode | None = None) -> None:
         super().__init__()
@@ -27,15 +27,15 @@ class Quit(Exception):
 
 
 class Session:
-    """One episode at the terminal.
+    """An episode at the terminal.
 
     Args:
-        seed: of all randomness, as `rollout.Job` has it.
-        helpers: who can take over, by name; the first one advises.
-        reflector: writes what the person and the helpers read, or None.
+        seed: seed of all randomness, as in `rollout.Job`.
+        helpers: players that can take over, by name. The first one advises.
+        reflector: writer of the reflections that the person and the helpers read, or None.
         advise: show the first helper's probabilities beside the actions.
-        confirm: ask in the end whether the episode is to be kept, which allows to take back what lost it.
-        ask: shows a prompt and returns the typed line; EOFError means that nothing more will come.
+        confirm: ask at the end whether to keep the episode, so that the losing steps can be undone.
+        ask: shows a prompt and returns the typed line. EOFError means the end of the input.
         say: shows text.
     """
 
@@ -61,11 +61,11 @@ class Session:
         self._see(advance(env, task, None, named_seed(seed, "env") % 2**32).observation)
 
     def play(self) -> Episode | None:
-        """Play to the end; None if the person drops the episode.
+        """Play to the end. Returns None if the person drops the episode.
 
         Raises:
             Quit: the person typed `q`, or the input ended.
-            UserError: the environment raised.
+            UserError: the environment raised an error.
         """
         while not (self.env.done and self._is_kept()):  # where it is not, the last step has been taken back
             turn = self._turn()
@@ -76,7 +76,7 @@ class Session:
         return self._episode() if self.recording.steps else None
 
     def _see(self, observation: Observation) -> None:
-        """Stand before an observation. The episode is a new one to players, who keep what they read by episode."""
+        """Show an observation to the players. The episode is a new one for them, since they cache texts by episode."""
         self.live = LiveEpisode(self.env, self.task, self.seed, self.rng, observation)
         self.live.steps = self.recording.steps
         if self.reflector is not None and not self.env.done:
@@ -84,7 +84,10 @@ class Session:
         self.shown = False
 
     def _turn(self) -> Turn | None:
-        """The next action, by a helper or the person; a turn without a choice if none is taken yet; None to drop."""
+        """Return the next action of a helper or the person.
+
+        The turn has no choice if none is made yet. None means that the episode is dropped.
+        """
         if self.playing:
             turn = self.helpers[self.playing].turns([self.live])[0]
             self.say(f"{table(self.live, turn)}\n{turn.player}: {printable_line(turn.text)}")
@@ -117,7 +120,7 @@ class Session:
         return meaning(line, self.live.observation.actions, list(self.helpers))
 
     def _obey(self, word: Word) -> None:
-        """Carry out a command that takes no action."""
+        """Carry out a command that is not an action."""
         if word.kind == "undo":
             self._undo(word.number)
         elif word.kind == "reflect":
@@ -138,7 +141,10 @@ class Session:
             self.say(word.text)
 
     def _undo(self, steps: int) -> None:
-        """Go back; the environment's luck goes back as well, so that the episode can be played again from its seed."""
+        """Go back some steps.
+
+        The environment's randomness goes back as well, so that the episode can be replayed from its seed.
+        """
         if not self.snapshots:
             self.say("nothing to take back")
             return
@@ -160,7 +166,7 @@ class Session:
         self._see(now.observation)
 
     def _is_kept(self) -> bool:
-        """Whether the finished episode is to be kept as it is; the person may take its last steps back, or drop it."""
+        """Tell whether the finished episode is kept as it is. The person may undo its last steps, or drop it."""
         self.playing = ""
         if not self.confirm:
             return True

@@ -1,10 +1,10 @@
-"""Reading episodes that other programs wrote: JSON lines in a lenient shape, checked key by key.
+"""Reader of episodes that other programs wrote: JSON lines in a lenient form, checked key by key.
 
     {"task": "door-3", "success": true, "steps": [
         {"observation": "You see a key.", "actions": ["take", "leave"], "action": "take", "reward": 0.5,
          "reflection": "The key opens the door. Next: take."}]}
 
-What an environment can tell by itself may be left out where the episode is played again there (`teach.replayed`).
+Values that the environment knows may be left out if the episode is replayed in it (`teach.replayed`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TASK_KEYS = ("id", "env", "payload", "split", "stage")
 
 
 def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
-    """The episodes of a file of JSON lines, each with its line number and the keys of it that are not read.
+    """Yield the episodes of a file of JSON lines, each with its line number and its unused keys.
 
-    Lines of our own logs are read as well; empty lines are passed over.
+    Lines of reflectrl's own logs are read as well. Empty lines are skipped.
 
     Raises:
-        UserError: the file cannot be read, or a line is wrong; names file, line, step and key.
+        UserError: the file cannot be read, or a line has an error. The message names file, line, step and key.
     """
     try:
         with path.open("rb") as file:
@@ -49,10 +49,10 @@ def read_told(path: Path) -> Iterator[tuple[int, ToldEpisode, set[str]]]:
 
 
 def told_line(line: str) -> tuple[ToldEpisode, set[str]]:
-    """One line, and the names of the keys that are not read.
+    """Return the episode of a line, and the names of its unused keys.
 
     Raises:
-        ValueError: what is wrong, in a few words.
+        ValueError: describes the error in a few words.
     """
     try:
         data = json.loads(line, parse_constant=refuse_constant)
@@ -129,7 +129,7 @@ def _require_among(action: str | int, actions: tuple[str, ...]) -> None:
 
 
 def _unread(data: dict[str, Any], known: tuple[str, ...]) -> set[str]:
-    """Keys that are not read; one that is nearly the name of a known one is a mistake."""
+    """Return keys that are not read. A key that nearly has the name of a known key is an error."""
     unread = set(data) - set(known)
     for key in sorted(unread):
         if difflib.get_close_matches(key, known, n=1, cutoff=0.8):

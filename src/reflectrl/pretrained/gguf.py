@@ -1,7 +1,7 @@
-"""Models in GGUF files, as llama.cpp reads them: turned into an ordinary Hugging Face folder once, in the cache.
+"""Models in GGUF files, as llama.cpp reads them. Each is converted once to a Hugging Face folder in the cache.
 
-The weights are dequantised by `transformers` with the package `gguf` (the extra `gguf`), and they stay as inexact as
-their quantisation left them.
+The weights are dequantised by `transformers` with the package `gguf` (the extra `gguf`). They keep the error of their
+quantisation.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MAGIC = b"GGUF"
 
 
 def converted(file: Path, half: bool = False) -> Path:
-    """The folder that was made of a GGUF file, which is made first where it is not there.
+    """Return the folder converted from a GGUF file, and convert it first if it does not exist.
 
-    It is named by the file's content and lies in the cache, so a file may move, and is converted once.
+    The folder is named by the file's content and lies in the cache. So a file may move, and is converted only once.
 
     Args:
         half: keep the weights in bfloat16, half as large.
@@ -55,7 +55,7 @@ def converted(file: Path, half: bool = False) -> Path:
 
 
 def convert(file: Path, folder: Path, half: bool = False) -> None:
-    """Write the model of a GGUF file as a Hugging Face folder with tokenizer and digests; whole, or not at all.
+    """Write the model of a GGUF file as a Hugging Face folder with tokenizer and digests, atomically.
 
     Raises:
         UserError: as `converted`.
@@ -91,10 +91,10 @@ def require_gguf() -> None:
 
 
 def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Model and tokenizer of a GGUF file.
+    """Read model and tokenizer of a GGUF file.
 
     Raises:
-        UserError: it is none, of an architecture or a quantisation that `transformers` cannot read, or damaged.
+        UserError: it is not a GGUF file, `transformers` cannot read its architecture or quantisation, or it is damaged.
     """
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
@@ -133,10 +133,10 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
 def _within_file(file: Path) -> Iterator[None]:
     """Stop the library from building a model that is far larger than the tensors of a GGUF file.
 
-    What a file does not say of its model's size has defaults, by which a few bytes would become a model of 7B.
+    Sizes that the file leaves out have defaults. With them, a file of a few bytes would become a model of 7B.
 
     Raises:
-        ValueError: the file says that its model has far too many layers; within the block, the model is too large.
+        ValueError: the file claims far too many layers for its model, or, within the block, the model is too large.
     """
     header = read_header(file)
     for name, value in header.settings.items():

@@ -1,6 +1,6 @@
 """The header of a GGUF file, read within the bounds of the file: scalar settings and the sizes of tensors.
 
-Libraries trust the lengths that a header gives, and read on for ever behind the end of a hostile file.
+Libraries trust the lengths that a header gives. In a hostile file, they read on for ever beyond its end.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """Number of a type → its letter in `struct`."""
 STRING, ARRAY = 8, 9
 DEEPEST = 4
-"""How deep arrays may lie in arrays."""
+"""Largest depth of nested arrays."""
 
 
 class Header(NamedTuple):
-    """What a GGUF file says of its model.
+    """Facts about a model from its GGUF file.
 
     Attributes:
-        settings: those that are numbers, by name.
-        shapes: of all tensors, by name.
+        settings: the settings that are numbers, by name.
+        shapes: the shapes of all tensors, by name.
     """
 
     settings: Mapping[str, Any]
@@ -58,30 +58,30 @@ def read_header(file: Path) -> Header:
 
 @dataclass
 class _Cursor:
-    """A place in a header; whatever is read behind the end raises ValueError."""
+    """A position in a header. Reading beyond the end raises ValueError."""
 
     data: mmap.mmap
     place: int
 
     def skip(self, length: int) -> int:
-        """Go on by some bytes; returns where they began."""
+        """Skip some bytes, and return the position where they began."""
         start, self.place = self.place, self.place + length
         if self.place > len(self.data):
             raise ValueError("the file ends within its header")
         return start
 
     def take(self, letter: str) -> Any:
-        """One number."""
+        """Read a number."""
         return struct.unpack_from(f"<{letter}", self.data, self.skip(struct.calcsize(f"<{letter}")))[0]
 
     def string(self) -> str:
-        """One text."""
+        """Read a text."""
         length = self.take("Q")
         start = self.skip(length)
         return self.data[start : start + length].decode("utf-8", errors="replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """One value: a number; None for a text or an array, which are passed over."""
+        """Read a value: a number, or None for a text or an array, which are skipped."""
         if kind in SCALARS:
             return self.take(SCALARS[kind])
         if kind == STRING:

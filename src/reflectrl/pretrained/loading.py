@@ -1,4 +1,4 @@
-"""`run --load RUN`: the trained players of another run, or of an exported agent, are what this one starts from."""
+"""`run --load RUN`: start from the trained players of another run, or of an exported agent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class LoadPlayers(RunOption):
 
     load: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Start from the trained players of this run folder, or of this exported agent. All seeds start from the same
-    players: those of the run's first seed."""
+    players, which were trained with the run's first seed."""
     load_arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
-    """Whose players: an arm of that run; the last one that is trained, if not given."""
+    """Arm of that run whose players are loaded; the last trained arm if not given."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe, with the loaded players as the models of their roles, from which each of them learns on."""
+        """Return the recipe with the loaded players as the initial models of their roles."""
         if self.load is None:
             if self.load_arm:
                 raise UserError("--load-arm names an arm of the run that --load names")
@@ -38,13 +38,13 @@ class LoadPlayers(RunOption):
 
 
 def players_in(folder: Path, arm: str = "") -> tuple[Path, Path | None]:
-    """Where the policy and the reflector of a run lie, or those of an exported agent; None where there is no reflector.
+    """Return the folders of the policy and the reflector of a run or an exported agent; None if there is no reflector.
 
     Args:
-        arm: whose players; "" for the last arm of the run that is trained.
+        arm: the arm whose players are wanted; "" for the last trained arm of the run.
 
     Raises:
-        UserError: no such run or arm, or nothing of it is trained.
+        UserError: there is no such run or arm, or it is not trained.
     """
     if (folder / CARD).is_file():
         second = folder / REFLECTOR

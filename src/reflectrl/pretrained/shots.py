@@ -1,4 +1,4 @@
-"""Demonstrated steps for the system prompt: what few-shot arms show an untrained model."""
+"""Demonstrated steps for the system prompt of few-shot arms."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from reflectrl.types import Step, UserError, named_seed
 
 
 def steps(recipe: Recipe, episodes: Path, role: Role, lm: LanguageModel, seed: int, reflecting: bool = True) -> str:
-    """Some demonstrated steps as the player of a role would have read and answered them.
+    """Return some demonstrated steps, as the player of a role would have read and answered them.
 
     Args:
         episodes: the teaching episodes.
-        lm: the model that reads them; its labels name the actions, unless these are scored by their texts.
-        seed: of the draw.
-        reflecting: whether the policy reads reflections.
+        lm: the model that reads them. Its labels name the actions, unless actions are scored by their texts.
+        seed: seed of the random draw.
+        reflecting: True if the policy reads reflections.
 
     Raises:
-        UserError: no demonstration shows what the role does.
+        UserError: no demonstration has a step for this role.
     """
     taught = [step for episode in read_episodes(episodes) for step in episode.steps if step.label == "positive"]
     usable = [step for step in taught if step.target is not None and (step.reflection or not reflecting)]
@@ -52,7 +52,7 @@ choices = partial(steps, reflecting=False)
 
 
 def spread(usable: Sequence[Step], count: int, seed: int) -> list[Step]:
-    """So many steps, drawn by lot, of which the first ones all show different actions."""
+    """Return `count` random steps. The first ones all show different actions."""
     drawn = random.Random(named_seed(seed, "shots")).sample(usable, len(usable))
     seen, first, later = set[str](), list[Step](), list[Step]()
     for step in drawn:

@@ -1,1 +1,1 @@
-"""Rollouts of online RL that a server plays: its weights follow those that learn, and what lags behind is measured."""
+"""Rollouts of online RL on servers: they receive the new weights, and the lag of their weights is measured."""

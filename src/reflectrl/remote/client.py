@@ -1,4 +1,4 @@
-"""The client of servers that play rollouts: OpenAI's completions for prompts of tokens, and vLLM's adapters."""
+"""Client of servers that play rollouts: OpenAI's completions for prompts of tokens, and vLLM's adapters."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from reflectrl.types import UserError
 T = TypeVar("T")
 Body = Mapping[str, Any]
 Choice = dict[str, Any]
-"""One completion of an answer, as JSON has it: "text" and "logprobs"."""
+"""A completion of an answer, as in its JSON: "text" and "logprobs"."""
 
 
 class Servers:
-    """The servers of a recipe, each with the same models; requests go to them by turns.
+    """The servers of a recipe, each with the same models. Requests go to them in turn.
 
-    The `openai` package speaks to them and tries again what failed on the way.
+    The `openai` package sends the requests, and repeats requests that failed on the way.
 
     Args:
-        settings: their addresses, and the bounds.
+        settings: their addresses, and limits of requests.
 
     Attributes:
-        requests: answered so far.
-        seconds: in which some request was under way.
+        requests: number of requests answered so far.
+        seconds: time during which some request was pending.
 
     Raises:
-        UserError: the `openai` package is missing, or the key's variable is not set; in every method, a server cannot
-            be reached, refuses, or answers something else: one line that names its address.
+        UserError: the `openai` package is missing, or the key's variable is not set. Every method raises one, with the
+            server's address, if a server cannot be reached, refuses, or gives an unexpected answer.
     """
 
     def __init__(self, settings: RolloutsConfig) -> None:
@@ -53,7 +53,7 @@ class Servers:
         self.seconds = 0.0
 
     def complete(self, asks: Sequence[Body]) -> list[list[Choice]]:
-        """The completions of each request's prompts, in their order.
+        """Return the completions of each request's prompts, in their order.
 
         Args:
             asks: bodies of requests to /completions, whose "prompt" is a list of token ids per prompt.
@@ -71,22 +71,25 @@ class Servers:
         ]
 
     def load(self, name: str, folder: str) -> None:
-        """Have every server load the weights in a folder under a name."""
+        """Let every server load the weights in a folder under a name."""
         body = {"lora_name": name, "lora_path": folder}
         in_loop(self._all(self._post(place, "/load_lora_adapter", body, str) for place in range(len(self._free))))
 
     def unload(self, prefix: str, kept: str = "") -> None:
-        """Have every server drop what it has loaded under names with this beginning, but for one that is kept."""
+        """Let every server unload all weights whose name begins with `prefix`, except `kept`."""
         in_loop(self._all(self._unload(place, prefix, kept) for place in range(len(self._free))))
 
     def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
+        """Close the connections. The next request opens new ones."""
         in_loop(self._hang_up())
 
     # ---- in the loop -------------------------------------------------------------------------------------------------
 
     async def _all(self, posts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """All results, or the first failure, after which nothing is under way and no connection is open."""
+        """Return all results, or raise the first failure.
+
+        After a failure, no request is pending and no connection is open.
+        """
         tasks = [asyncio.ensure_future(post) for post in posts]
         try:
             return await asyncio.gather(*tasks)
@@ -111,7 +114,7 @@ class Servers:
         return await self._send(place, "POST", path, body, kind)
 
     async def _send(self, place: int, method: str, path: str, body: Body | None, kind: type) -> Any:
-        """What a server answers: JSON (`object`), or text (`str`)."""
+        """Send a request and return the server's answer: JSON (`object`), or text (`str`)."""
         if not self._clients:
             self._clients = [self._opened(address) for address in self.settings.servers]
         client, settings = self._clients[place], self.settings

@@ -1,4 +1,4 @@
-"""The settings of rollouts on a server: the section [rollouts] of a recipe."""
+"""Settings of rollouts on a server: the recipe section [rollouts]."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ class RolloutsConfig:
     stays_behind = True  # an exported agent asks nobody
 
     servers: Annotated[tuple[str, ...], NeedsTrust("address")] = ()
-    """Where their APIs begin, such as ["http://127.0.0.1:8000/v1"]; requests go to them by turns. They read the run
-    folder under the same path as the run."""
+    """Base addresses of the servers' APIs, such as ["http://127.0.0.1:8000/v1"]. Requests go to them in turn. The
+    servers must see the run folder under the same path as the run."""
     policy: bool = True
-    """The policy's choices, while it learns, are computed there."""
+    """Let the servers compute the policy's choices during training."""
     reflector: bool = True
-    """The frozen reflector writes there."""
+    """Let the servers write the frozen reflector's texts."""
     every: Count = 1
-    """Updates after which the servers get the policy's new weights; they get them before every evaluation as well.
-    Above 1, episodes come from older weights than those that learn (their lag), so `rl.algorithm` needs a ratio."""
+    """Updates between two transfers of the policy's weights to the servers. They also receive them before every
+    evaluation. Above 1, episodes come from older weights than the weights that are trained (their lag), so
+    `rl.algorithm` needs an importance ratio."""
     key_env: Variable = ""
-    """Name of the environment variable that holds the servers' key; empty where they ask for none."""
+    """Name of the environment variable that holds the servers' key; empty if they need none."""
     timeout: Positive = 120.0
-    """Seconds that an answer may take."""
+    """Seconds to wait for an answer."""
     retries: Natural = 4
-    """Attempts after the first, where a server is busy or cannot be reached."""
+    """Number of further attempts if a server is busy or cannot be reached."""
     concurrency: Count = 8
-    """Requests under way at a time, per server."""
+    """Largest number of simultaneous requests per server."""
     prompts: Count = 32
-    """Most prompts of a request."""
+    """Largest number of prompts per request."""
     logprobs: Count = 20
-    """How many log-probabilities are asked for; at least as many as actions are listed, or some may be missing. (vLLM
-    gives 20 at most unless started with --max-logprobs.)"""
+    """Number of log-probabilities to ask for. With fewer than there are listed actions, some may be missing. (vLLM
+    gives at most 20 unless started with --max-logprobs.)"""
     tolerance: Positive = 0.5
-    """How far the log-probabilities of new weights on a server may be from those computed here, in nats, in some first
-    observations. Beyond that they are taken for another model's."""
+    """Largest difference (nats) between log-probabilities of new weights on a server and here, in some first
+    observations. A larger difference means that the server computes another model, and is an error."""
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None."""
+        """Describe the first contradiction between keys, in one line; None if there is none."""
         if found := EndpointConfig(key_env=self.key_env).problem():
             return found
         for address in self.servers:
@@ -64,11 +65,11 @@ class RolloutsConfig:
 
     @property
     def rollouts(self) -> str:
-        """What collects episodes in place of `EpisodeRollouts`; "" for nothing."""
+        """Class that collects episodes instead of `EpisodeRollouts`, as "module:name"; "" for none."""
         return "reflectrl.remote.rollouts:served_rollouts" if self.servers else ""
 
     def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
-        """Keys of this section that decide what online RL makes: without lag, none does.
+        """Return the keys of this section that change the result of online RL: without lag, none.
 
         Raises:
             UserError: the recipe has settings that do not go with a server.
@@ -88,6 +89,6 @@ class RolloutsConfig:
 
 
 def rollouts_settings(recipe: Recipe) -> RolloutsConfig:
-    """The section [rollouts] of a recipe."""
+    """Return the section [rollouts] of a recipe."""
     found: RolloutsConfig = recipe.sections["rollouts"]
     return found

@@ -1,4 +1,4 @@
-"""Policy and reflector whose model is computed by servers while they play. While they learn, it is computed here."""
+"""Policy and reflector whose model is computed by servers during play, and on this machine during training."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from reflectrl.types import Sampling, UserError
 
 T = TypeVar("T")
 UNREACHABLE = -1e4
-"""Logit of a label that no server has returned: its probability is 0."""
+"""Logit of a label that no server has returned. Its probability is 0."""
 MOST_NAMED = 128
-"""So many tokens may be named whose log-probabilities are wanted (vLLM's limit); of more, the likeliest come."""
+"""Largest number of tokens whose log-probabilities can be asked for by id (vLLM's limit). Above it, the likeliest are
+returned."""
 
 
 @dataclass
 class Serving:
-    """How the servers know a player's model, shared by all copies of the player.
+    """The servers' state of a player's model, shared by all copies of the player.
 
     Attributes:
-        name: of the weights.
-        asked: labels whose log-probability was asked for.
-        missing: those of them that did not come.
+        name: name of the weights on the servers.
+        asked: number of labels whose log-probability was asked for.
+        missing: number of labels among them that were not returned.
     """
 
     servers: Servers
@@ -39,7 +40,10 @@ class Serving:
     missing: int = 0
 
     def complete(self, prompts: Sequence[Ids], each: int, settings: Sequence[Body]) -> list[Choice]:
-        """The completion of each prompt, `each` prompts per request; prompts with the same settings go together."""
+        """Return the completion of each prompt, with `each` prompts per request.
+
+        Prompts with equal settings share requests.
+        """
         rows: list[Sequence[int]] = []
         for same in {id(one): one for one in settings}.values():
             rows += cut([i for i, one in enumerate(settings) if one is same], each)
@@ -54,16 +58,16 @@ class Serving:
         return [found[i] for i in range(len(prompts))]
 
     def unusable(self, what: str) -> UserError:
-        """The error where an answer lacks what a player needs."""
+        """Return the error for an answer that lacks something a player needs."""
         return UserError(f"rollouts: {' or '.join(self.servers.settings.servers)} returned {what}")
 
 
 class ServedPolicy(Policy):
-    """A policy whose choices are drawn here from log-probabilities that servers compute.
+    """A policy whose choices are sampled here from log-probabilities that servers compute.
 
     Args:
-        policy: whose model, sampling and settings it has.
-        serving: by what name the servers have its model.
+        policy: the policy whose model, sampling and settings it takes.
+        serving: the servers, and the name of its model there.
     """
 
     keeps = False
@@ -76,22 +80,25 @@ class ServedPolicy(Policy):
         self._texts: dict[int, str] = {}
 
     def with_sampling(self, sampling: Sampling) -> ServedPolicy:
-        """The same player with another way of drawing, and memories of its own."""
+        """Return the same player with other sampling, and with empty caches."""
         return ServedPolicy(super().with_sampling(sampling), self.serving)
 
     def local(self, questions: Sequence[Question]) -> list[np.ndarray]:
-        """The same log-probabilities, computed here."""
+        """Return log-probabilities (A,) of each question's actions, computed on this machine."""
         with self.lm.playing():
             return [log_softmax(logits) for logits in Policy._compute(self, questions, [], None)]
 
     def served(self, questions: Sequence[Question]) -> list[np.ndarray]:
-        """Log-probabilities (A,) of each question's actions, by the servers' weights."""
+        """Return log-probabilities (A,) of each question's actions, computed with the servers' weights."""
         return [log_softmax(logits) for logits in self._compute(questions, [], None)]
 
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
-        """Log-probabilities of the listed actions' labels: each is one token, so one token is asked for."""
+        """Return log-probabilities of the listed actions' labels.
+
+        Each label is one token, so one token is asked for.
+        """
         settings, prompts = self.serving.servers.settings, [ids for ids, _ in keys]
         labels = [[ids[0] for ids in self.answers(actions).ids] for _, actions in keys]
         bodies = {}
@@ -104,7 +111,7 @@ class ServedPolicy(Policy):
         return [self._logits(choice, tokens) for choice, tokens in zip(choices, labels, strict=True)]
 
     def _logits(self, choice: Choice, tokens: Sequence[int]) -> np.ndarray:
-        """What was returned of these tokens; what was not is unreachable, and counted."""
+        """Return the logits of these tokens. A token that the server did not return is unreachable, and is counted."""
         try:
             top = choice["logprobs"]["top_logprobs"][0]
         except (KeyError, IndexError, TypeError):
@@ -126,15 +133,17 @@ class ServedPolicy(Policy):
         return logits
 
     def _text(self, token: int) -> str:
-        """A token as servers write it that do not return ids."""
+        """Return a token's text, as servers write it that return no ids."""
         if token not in self._texts:
             self._texts[token] = self.lm.tokenizer.decode([token])
         return self._texts[token]
 
 
 class ServedReflector(Reflector):
-    """A frozen reflector whose texts are written by servers. They draw by seeds from the episodes' generators, so
-    sampled texts are others than those written here; greedy ones are the same.
+    """A frozen reflector whose texts are written by servers.
+
+    The servers sample with seeds from the episodes' generators, so sampled texts differ from texts written here. Greedy
+    texts are the same.
     """
 
     keeps = False
@@ -147,13 +156,13 @@ class ServedReflector(Reflector):
         self.serving = serving
 
     def local(self, prompts: Sequence[Ids], longest: int) -> list[Written]:
-        """How its texts begin when they are written here, greedily."""
+        """Return the beginning of its texts as written on this machine, greedily."""
         with self.lm.playing():
             generators = [np.random.default_rng(0)] * len(prompts)  # from which nothing is drawn
             return self.backend.write(prompts, longest, sampler(Sampling(0.0)), generators)
 
     def served(self, prompts: Sequence[Ids], longest: int) -> list[Written]:
-        """How they begin when the servers write them, greedily."""
+        """Return the beginning of its texts as written by the servers, greedily."""
         return self._ask(prompts, [self._settings(longest)] * len(prompts))
 
     def _compute(
@@ -175,7 +184,7 @@ class ServedReflector(Reflector):
         return [self._written(choice) for choice in choices]
 
     def _written(self, choice: Choice) -> Written:
-        """The tokens of a text, without its end, and their log-probabilities."""
+        """Return the tokens of a text, without its end, and their log-probabilities."""
         try:
             tokens, logprobs, text = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], choice["text"]
             named = [str(token).partition("token_id:")[2] for token in tokens]
@@ -191,6 +200,6 @@ class ServedReflector(Reflector):
 
 
 def cut(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """The items in pieces of at most so many."""
+    """Yield the items in chunks of at most `most`."""
     for start in range(0, len(items), most):
         yield items[start : start + most]

@@ -1,4 +1,4 @@
-"""Episodes of online RL that servers play, and how old the weights are by which they do."""
+"""Episodes of online RL that servers play, and the lag of the weights that play them."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from reflectrl.rollout import Start
 from reflectrl.types import Observation, Task, UserError
 
 PROBES = 4
-"""First observations by which new weights on a server are compared with those here."""
+"""Number of first observations on which new weights on a server are compared with the weights here."""
 LIKELY = 1e-3
-"""Only actions with so much probability are compared."""
+"""Least probability of an action that is compared."""
 
 
 def served_rollouts(context: Context, artifact: Artifact, *given: Any) -> ServedRollouts:
-    """The rollouts of a recipe with `rollouts.servers`; `given` are the arguments of `EpisodeRollouts`."""
+    """Return the rollouts of a recipe with `rollouts.servers`. `given` are the arguments of `EpisodeRollouts`."""
     learner = context.run.learner(artifact.seed, f"rl-{artifact.name}")
     return ServedRollouts(rollouts_settings(context.recipe), learner.with_suffix(".served").absolute(), *given)
 
 
 class ServedRollouts(EpisodeRollouts):
-    """As `EpisodeRollouts`, but servers compute what policy and reflector do.
+    """Rollouts like `EpisodeRollouts`, with policy and reflector computed by servers.
 
-    The servers get the policy's weights before an update where those that they have are `settings.every` updates old,
-    and before every evaluation, so that a training which goes on from its saved state (written there) does so with the
-    very same weights. The learner corrects for what lags behind by the recorded log-probabilities of the choices.
+    The servers receive the policy's weights before an update if their own are `settings.every` updates old, and before
+    every evaluation. So a training that continues from its saved state (written at evaluations) uses the very same
+    weights. The learner corrects for the lag with the recorded log-probabilities of the choices.
 
     Args:
         settings: the servers.
-        folder: where weights are written for them to read.
+        folder: folder for weights, which the servers read.
         given: the arguments of `EpisodeRollouts`.
 
     Raises:
-        UserError: as `client.Servers`; or the loss has no importance ratio, which older weights need.
+        UserError: as `client.Servers`. Also if the loss has no importance ratio, which older weights need.
     """
 
     policy: Policy
@@ -84,11 +84,11 @@ class ServedRollouts(EpisodeRollouts):
 
     @property
     def lag(self) -> int:
-        """Updates between the weights by which the servers act and those that learn."""
+        """Number of updates between the servers' weights and the weights that are trained."""
         return self.updates - self.sent if self.settings.policy else 0
 
     def refresh(self, most: int) -> None:
-        """Give the servers the present weights, if those that they have are more than `most` updates old."""
+        """Send the present weights to the servers, if theirs are more than `most` updates old."""
         if self.sent < 0:
             distributed.first(lambda: self.servers.unload(self.prefix))  # what a killed run has left there
             if isinstance(self.reflector, ServedReflector):
@@ -104,7 +104,7 @@ class ServedRollouts(EpisodeRollouts):
             self._drop_older(before)
 
     def _send(self, lm: LanguageModel, what: str) -> str:
-        """Write weights, and have the servers load them; returns their name there. Of several ranks the first does."""
+        """Write weights, let the servers load them, and return their name there. Only the first rank does so."""
 
         def send() -> str:
             folder, name = self.folder / what, f"{self.prefix}-{what}"
@@ -115,7 +115,7 @@ class ServedRollouts(EpisodeRollouts):
         return distributed.first(send)
 
     def _drop_older(self, name: str) -> None:
-        """Drop all weights of the policy from the servers but the present ones, and the folder of those before."""
+        """Unload all of the policy's weights except the present ones, and remove the folder of the previous ones."""
 
         def drop() -> None:
             self.servers.unload(f"{self.prefix}-policy-", kept=self.choosing.name)
@@ -126,7 +126,7 @@ class ServedRollouts(EpisodeRollouts):
 
     @cached_property
     def _observations(self) -> list[Observation]:
-        """The first observations of some validation tasks."""
+        """First observations of some validation tasks."""
         found = []
         for task in evenly(self.env.tasks("validation"), PROBES):
             _, info = self.env.reset(seed=0, options={"task": task})
@@ -134,7 +134,7 @@ class ServedRollouts(EpisodeRollouts):
         return found
 
     def _compare_choices(self, policy: ServedPolicy) -> None:
-        """Refuse servers that compute something else than this model."""
+        """Refuse servers whose probabilities of choices differ from this model's."""
         questions = [(policy.prompt(seen, None), seen.actions) for seen in self._observations]
         far = 0.0
         for here_A, there_A in zip(policy.local(questions), policy.served(questions), strict=True):
@@ -144,7 +144,7 @@ class ServedRollouts(EpisodeRollouts):
         self._require_near(far, self.choosing.name)
 
     def _compare_texts(self, reflector: ServedReflector) -> None:
-        """The same, by the first token of what is written."""
+        """Refuse servers whose log-probability of a text's first token differs from this model's."""
         prompts = [tokenize(reflector.lm, reflector_prompt(seen), reserve=1) for seen in self._observations]
         pairs = zip(reflector.local(prompts, 1), reflector.served(prompts, 1), strict=True)
         far = [abs(here[0] - there[0]) for (_, here), (_, there) in pairs if here and there]
@@ -176,7 +176,7 @@ class ServedRollouts(EpisodeRollouts):
         return batch
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
-        """Episodes say by which weights they were played: how many updates these had learned from."""
+        """Return groups whose episodes record the weights that play them, as the number of updates of these weights."""
         return [(task, {**about, "weights": self.sent}, start) for task, about, start in super().groups(count)]
 
     def end_update(self) -> dict[str, float]:
@@ -188,7 +188,7 @@ class ServedRollouts(EpisodeRollouts):
         self.updates = int(state["step"])
 
     def close(self) -> None:
-        """Drop all weights from the servers, and close the connections."""
+        """Unload all weights from the servers, and close the connections."""
 
         def drop() -> None:
             self.servers.unload(self.prefix)
@@ -198,14 +198,14 @@ class ServedRollouts(EpisodeRollouts):
         self.servers.close()
 
     def _counts(self) -> dict[str, float]:
-        """What has been counted so far by this process."""
+        """Return this process's counts so far."""
         return {
             "requests": self.servers.requests, "seconds": self.servers.seconds,
             "asked": self.choosing.asked, "missing": self.choosing.missing,
         }  # fmt: skip
 
     def _lags(self) -> dict[str, float]:
-        """How old the weights were that played the episodes that are learned from, in updates."""
+        """Return the lag, in updates, of the weights that played the episodes of this batch: mean and largest."""
         if not self.settings.policy:
             return {}
         lags = [self.updates - int(episode.provenance["weights"]) for episode in self.learned]
@@ -214,9 +214,10 @@ class ServedRollouts(EpisodeRollouts):
 
 @torch.no_grad()
 def ratios(batch: Batch, config: RLConfig) -> dict[str, float]:
-    """How probable choices have become since they were made, before the update learns from them: the mean and the
-    greatest importance ratio, and the share of those that the loss clips. Without lag they differ from 1 as far as the
-    servers compute otherwise than the learner.
+    """Return importance ratios of the choices before an update: the mean, the largest, and the share that is clipped.
+
+    A ratio compares the present probability of a choice with its probability when it was made. Without lag, ratios
+    differ from 1 only as far as servers and learner compute differently.
     """
     found = []
     for slices in batch.minibatches:

@@ -1,4 +1,4 @@
-"""Reading a run folder for the report: recipe, results and metrics. What is not there yet is None or empty.
+"""Read a run folder for the report: recipe, results and metrics. Missing parts are None or empty.
 
 `results.json` holds no times, so that two runs of one recipe write the same results. Times are in `timings.jsonl`: one
 line per evaluation with its seconds per episode, and one line with the time at which the results were finished. Here
@@ -22,11 +22,11 @@ from reflectrl.types import UserError
 
 T = TypeVar("T")
 REFERENCES = ("random", "expert", "oracle", "baseline")
-"""Arms that learn nothing, for comparison; they are never marked as the best."""
+"""Arms that learn nothing, for comparison. They are never marked as the best."""
 ARMS = (*REFERENCES, "sft", "sft-no-reflection", "rl-only", "no-reflection", "no-negatives", "reflect-rl")
 """The usual arms, in the order in which the page shows them. Other arms follow in order of appearance."""
 SHARED = "shared"
-"""The name for curves that belong to no single arm, such as those of a reflector that several arms use."""
+"""Name for curves that belong to no single arm, such as the curves of a reflector that several arms use."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The contents of results.json; `summary` is pooled over seeds, or equal to `rows` if they were not pooled."""
+    """The contents of results.json. `summary` is pooled over seeds; it equals `rows` if they were not pooled."""
 
     recipe: str
     commit: str
@@ -69,7 +69,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of metrics.jsonl: the finite numbers logged at one step. `kind` says which training ("rl", "sft")."""
+    """One line of metrics.jsonl: the finite numbers logged at one step. `kind` names the training ("rl", "sft")."""
 
     arm: str
     kind: str
@@ -112,7 +112,10 @@ def read_run(folder: Path) -> Run:
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
-    """The recipe's values and its text, both empty if there is no file; UserError if it is not valid TOML."""
+    """Read the recipe's values and its text, both empty if there is no file.
+
+    Raises UserError if it is not valid TOML.
+    """
     if not path.exists():
         return {}, ""
     try:
@@ -123,7 +126,7 @@ def read_recipe(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def read_results(path: Path) -> Results | None:
-    """The results, or None if there is no file; UserError names the file and what is wrong with it."""
+    """Read the results; None if there is no file. Raises UserError with the file's name and the problem."""
     if not path.exists():
         return None
     try:
@@ -169,7 +172,7 @@ def _score(row: Any, where: str) -> Score:
 
 
 def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
-    """A finite number, or None if it is missing or not finite (an arm that never wins has no mean length of wins)."""
+    """Return a finite number; None if it is missing or not finite (an arm without wins has no mean length of wins)."""
     value = row.get(key)
     if value is None:
         return None
@@ -179,12 +182,12 @@ def _number(row: Mapping[str, Any], key: str, where: str) -> float | None:
 
 
 def with_times(results: Results, timings: list[dict[str, Any]]) -> Results:
-    """The results with their times from `timings.jsonl`: seconds per episode, and when they were finished."""
+    """Return the results with their times from `timings.jsonl`: seconds per episode, and when they were finished."""
     spent: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for line in timings:
         if {"arm", "seconds", "episodes"} <= line.keys():
             place = tuple(line.get(key) for key in ("arm", "split", "stage", "sampling"))
-            for key in (place, (*place, line.get("seed"))):
+            for key in (place, (*place, line.get("seed"))):  # for the row pooled over seeds, and the seed's own
                 spent.setdefault(key, []).append((float(line["seconds"]), float(line["episodes"])))
     finished = [str(line["finished"]) for line in timings if "finished" in line]
     return dataclasses.replace(
@@ -208,7 +211,7 @@ def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> li
     """Read a file of JSON lines and pass each object to `made`; [] if there is no file. A half last line is skipped.
 
     Raises:
-        UserError: another line is not such an object; the message says which line, and `what` was expected.
+        UserError: another line is not such an object. The message names the line, and the expected kind (`what`).
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     found = []
@@ -222,7 +225,7 @@ def read_lines(path: Path, made: Callable[[dict[str, Any]], T], what: str) -> li
 
 
 def read_metrics(path: Path) -> tuple[Metric, ...]:
-    """All metrics. A half last line, as a kill leaves it, is skipped; another bad line raises UserError."""
+    """Read all metrics. A half last line, left by a kill, is skipped. Another bad line raises UserError."""
     return tuple(read_lines(path, _metric, "metrics"))
 
 
@@ -239,7 +242,7 @@ def _metric(row: dict[str, Any]) -> Metric:
 
 
 def in_page_order(arms: list[str]) -> list[str]:
-    """The distinct arms: the usual ones in their order, then the others in order of appearance, `SHARED` last."""
+    """Return the distinct arms: the usual ones in their order, then others in order of appearance, `SHARED` last."""
     found = list(dict.fromkeys(arms))
     others = [arm for arm in found if arm not in ARMS and arm != SHARED]
     return [*(arm for arm in ARMS if arm in found), *others, *([SHARED] if SHARED in found else [])]

@@ -18,10 +18,10 @@ Points = list[tuple[float, float]]
 def learned_plots(
     metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], looks: Mapping[str, Look]
 ) -> tuple[list[str], list[Plot]]:
-    """The arms that learned by online RL, and the plots of how they learned; ([], []) if there are none.
+    """Return the arms that learned by online RL, and the plots of their success; ([], []) if there are none.
 
     Args:
-        times: lines of timings.jsonl; those of training say how many seconds passed since the previous evaluation.
+        times: lines of timings.jsonl. Lines of trainings hold the seconds since the previous evaluation.
     """
     rl = [metric for metric in metrics if metric.kind == "rl"]
     runs = {(arm, seed): by_episodes(rl, arm, seed) for arm, seed in dict.fromkeys((m.arm, m.seed) for m in rl)}
@@ -38,7 +38,7 @@ def learned_plots(
 
 
 def by_episodes(metrics: Sequence[Metric], arm: str, seed: int) -> Points:
-    """Success over the number of episodes. An evaluation happens before the episodes of the same line are played."""
+    """Return success over the number of episodes. An evaluation precedes the episodes of the same line."""
     points, played = Points(), 0.0
     for metric in metrics:
         if (metric.arm, metric.seed) == (arm, seed):
@@ -49,7 +49,7 @@ def by_episodes(metrics: Sequence[Metric], arm: str, seed: int) -> Points:
 
 
 def by_minutes(metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], arm: str, seed: int) -> Points:
-    """Success over minutes of training. Time that was spent twice, because of a kill, counts twice."""
+    """Return success over minutes of training. Time that was spent twice, because of a kill, counts twice."""
     success = {
         m.step: m.values["eval_success"]
         for m in metrics
@@ -65,7 +65,7 @@ def by_minutes(metrics: Sequence[Metric], times: Sequence[Mapping[str, Any]], ar
 
 
 def _svg(curves: Mapping[tuple[str, int], Points], looks: Mapping[str, Look], label: str, prefix: str) -> str:
-    """A line per arm and seed; a ring marks the success before RL, after imitation alone."""
+    """Draw a line per arm and seed. A ring marks the success before RL, after imitation alone."""
     with drawing(3.9, 2.3) as (figure, axes):
         for (arm, _), points in curves.items():
             look = looks[arm]

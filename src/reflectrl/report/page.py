@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML page, written whole or not at all."""
+"""The report of a run: one self-contained HTML page, written atomically."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_report(run_folder: Path) -> Path:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, completely or not at all; UserError if it cannot be written."""
+    """Write a page atomically. Raises UserError if it cannot be written."""
     with writing(path), replacing(path, f".{os.getpid()}.writing", "backslashreplace") as file:
         file.write(page)
     return path
@@ -88,7 +88,7 @@ def render(run: Run, sample: Sample, live: str = "", further: Sequence[Section] 
 
 
 def facts(run: Run) -> dict[str, str]:
-    """The facts in the page's header: name → value, or "not recorded"."""
+    """Return the facts in the page's header: name → value, or "not recorded"."""
     results, recipe = run.results, run.recipe
     env: Mapping[str, Any] = (results and results.env) or recipe.get("env") or {}
     options = ", ".join(f"{key} = {_plain(value)}" for key, value in env.items() if key not in ("name", "horizon"))
@@ -110,7 +110,7 @@ def _plain(value: Any) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    """A number for a table, or "–" for None; the minus sign is as wide as a digit."""
+    """Format a number for a table, or "–" for None. The minus sign is as wide as a digit."""
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
@@ -119,12 +119,12 @@ def _percent(share: float | None, digits: int = 1) -> str:
 
 
 def template(name: str, package: str = "reflectrl.report", **filters: Callable[..., str]) -> Template:
-    """Load a template from a package, with further filters; the filter `safe_svg` keeps a picture unescaped."""
+    """Load a template from a package, with further filters. The filter `safe_svg` keeps a picture unescaped."""
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"safe_svg": Markup, **filters}
     return env.from_string(asset(name, package))
 
 
 def asset(name: str, package: str = "reflectrl.report") -> str:
-    """The text of a file in a package: a page, a style sheet, or a script."""
+    """Return the text of a file in a package: a page, a style sheet, or a script."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from reflectrl.report.data import Metric, Score, in_page_order
 from reflectrl.report.svg import INK, MUTED, Look, drawing, to_svg
 
 POINTS = 80
-"""The largest number of points of a curve; if there are more updates, they are averaged in windows."""
+"""Largest number of points of a curve. If there are more updates, they are averaged in windows."""
 KINDS = {
     "rl": "Reinforcement learning of the policy",
     "offline": "Offline learning of the policy",
@@ -57,12 +57,12 @@ NAMES = {
 SHARES = ("success", "eval_success", "accuracy", "eval_accuracy")
 
 Curve = Mapping[int, Sequence[float]]
-"""Step → the values of all seeds that have one at this step."""
+"""Step → the values of all seeds with a value at this step."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture and the words above it."""
+    """A picture and its title."""
 
     title: str
     svg: str
@@ -70,7 +70,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class CurveSection:
-    """The plots of one kind of training; `window` is the number of steps averaged into one point."""
+    """The plots of a kind of training. `window` is the number of steps averaged into a point."""
 
     title: str
     arms: tuple[str, ...]
@@ -82,7 +82,7 @@ class CurveSection:
 
 
 def curve_sections(metrics: Sequence[Metric], looks: Mapping[str, Look]) -> list[CurveSection]:
-    """One section per kind of training that logged any of the known numbers, reinforcement learning first."""
+    """Return a section per kind of training that logged any of the known numbers, reinforcement learning first."""
     kinds = dict.fromkeys([*KINDS, *(metric.kind for metric in metrics)])
     sections = (
         _section(kind, [metric for metric in metrics if metric.kind == kind], looks, f"curves-{i}-")
@@ -104,7 +104,7 @@ def _section(kind: str, metrics: Sequence[Metric], looks: Mapping[str, Look], pr
 
 
 def window_of(steps: Iterable[int]) -> int:
-    """How many steps to average into one point so that a curve has about `POINTS` points at most."""
+    """Return the number of steps to average into a point, so that a curve has at most about `POINTS` points."""
     distinct = sorted(set(steps))
     if len(distinct) <= POINTS:
         return 1
@@ -112,16 +112,19 @@ def window_of(steps: Iterable[int]) -> int:
 
 
 def curve(metrics: Iterable[Metric], name: str, window: int = 1) -> Curve:
-    """One metric over the steps, averaged per window and seed. If a step was logged twice, the last value counts."""
+    """Return a metric over the steps, averaged per window and seed.
+
+    If a step was logged twice, the last value counts.
+    """
     logged = {(m.seed, m.step): m.values[name] for m in metrics if name in m.values}
     windows: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (seed, step), value in logged.items():
-        windows[step // window * window + window // 2][seed].append(value)
+        windows[step // window * window + window // 2][seed].append(value)  # drawn at the middle of its window
     return {step: [sum(v) / len(v) for v in seeds.values()] for step, seeds in sorted(windows.items())}
 
 
 def stage_changes(metrics: Iterable[Metric]) -> dict[int, str]:
-    """Step → the curriculum stage that begins there; {} if there is only one, or if arms or seeds differ."""
+    """Return step → the curriculum stage that begins there; {} if there is only one, or if arms or seeds differ."""
     runs: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
     for metric in metrics:
         starts = runs[metric.arm, metric.seed]
@@ -136,7 +139,7 @@ def stage_changes(metrics: Iterable[Metric]) -> dict[int, str]:
 def _curve_svg(
     curves: Mapping[str, Curve], name: str, looks: Mapping[str, Look], changes: Mapping[int, str], prefix: str
 ) -> str:
-    """A line per arm (mean over seeds) with a band (lowest to highest seed); dotted lines mark new stages."""
+    """Draw a line per arm (mean over seeds) with a band (lowest to highest seed). Dotted lines mark new stages."""
     with drawing(3.3, 2.1) as (figure, axes):
         for arm, points in curves.items():
             _draw_curve(axes, looks[arm], points)
@@ -167,7 +170,7 @@ def _draw_curve(axes: Axes, look: Look, points: Curve) -> None:
 
 
 def stage_plots(summary: Sequence[Score], rows: Sequence[Score], looks: Mapping[str, Look]) -> list[Plot]:
-    """One plot per split and sampling: a group of bars per stage, a bar per arm."""
+    """Return a plot per split and sampling: a group of bars per stage, a bar per arm."""
     plots = []
     for i, (split, sampling) in enumerate(dict.fromkeys((score.split, score.sampling) for score in summary)):
         mine = [score for score in summary if (score.split, score.sampling) == (split, sampling)]
@@ -177,7 +180,7 @@ def stage_plots(summary: Sequence[Score], rows: Sequence[Score], looks: Mapping[
 
 
 def _bars_svg(scores: Sequence[Score], rows: Sequence[Score], looks: Mapping[str, Look], prefix: str) -> str:
-    """Horizontal bars with whiskers (the interval), a ring per seed, and the number beside them."""
+    """Draw horizontal bars with whiskers (the interval), a ring per seed, and the number beside them."""
     stages = list(dict.fromkeys(score.stage for score in scores))
     arms = in_page_order([score.arm for score in scores])
     height = len(arms) + 1.8

@@ -16,7 +16,7 @@ class Section:
     Attributes:
         title: its heading.
         note: an explanation for the reader of the table.
-        columns: the headings; all columns but the first hold numbers.
+        columns: the headings. All columns but the first hold numbers.
         rows: one cell per column. If the first is the name of an arm, it gets the arm's colour.
     """
 
@@ -27,7 +27,7 @@ class Section:
 
 
 def further_sections(folder: Path, run: Run) -> list[Section]:
-    """The sections that installed packages add to the report of a run.
+    """Return the sections that installed packages add to the report of a run.
 
     An entry point of the group "reflectrl.report_sections" names a function of the run folder and the `Run` that was
     read from it. It returns a `Section`, or None if it has nothing to show.

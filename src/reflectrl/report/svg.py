@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from reflectrl.report.data import ARMS, SHARED
 
 SERIES = 13
-"""The number of colours, `--series-0` to `--series-12`: for the usual arms, other arms, and shared curves."""
+"""Number of colours, `--series-0` to `--series-12`: for the usual arms, other arms, and shared curves."""
 DASHES = ("2 2", "8 3", "6 2 2 2", "1 3", "4 2", "10 2", "2 3", "6 2 2 2 2 2", "", "5 5", "9 2 2 2", "3 3", "")
 """Dash patterns in points ("" is solid), so that colour is never the only difference between two arms."""
 INK, MUTED, GRID = "#fe00f0", "#fe00f1", "#fe00f2"
@@ -58,17 +58,17 @@ class Look:
 
     @property
     def dashes(self) -> str:
-        """As SVG's stroke-dasharray; "" is solid."""
+        """Dashes as SVG's stroke-dasharray; "" is solid."""
         return DASHES[self.series]
 
     @property
     def colour(self) -> str:
-        """The placeholder for the colour while drawing."""
+        """Placeholder for the colour while drawing."""
         return f"#fe{self.series:04x}"
 
 
 def looks(arms: Iterable[str]) -> dict[str, Look]:
-    """A look per arm: fixed for the usual arms, in order of appearance for others."""
+    """Return a look per arm: fixed for the usual arms, in order of appearance for others."""
     found = list(arms)
     others = [arm for arm in dict.fromkeys(found) if arm not in ARMS and arm != SHARED]
     numbers = {arm: i for i, arm in enumerate(ARMS)} | {SHARED: SERIES - 1}
@@ -78,14 +78,16 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of this size (in inches) with one pair of axes; within the block, the page's style is in force."""
+    """Open a figure of this size (in inches) with one pair of axes. Within the block, the page's style is in force."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.add_subplot()
 
 
 def to_svg(figure: Figure, prefix: str, label: str) -> str:
-    """The figure as an `<svg>` element that refers to nothing outside the page and shares no id with other figures."""
+    """Return the figure as an `<svg>` element that refers to nothing outside the page and shares no id with other
+    figures.
+    """
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -101,7 +103,7 @@ def to_svg(figure: Figure, prefix: str, label: str) -> str:
 
 
 def _own_ids(text: str, prefix: str) -> str:
-    """Remove ids that nothing refers to, and put a prefix before the others."""
+    """Remove unused ids, and put a prefix before the others."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     text = re.sub(r'\sid="([^"]+)"', lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)

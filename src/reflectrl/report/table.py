@@ -10,7 +10,7 @@ from reflectrl.report.data import REFERENCES, Score, in_page_order
 
 @dataclass(frozen=True)
 class Cell:
-    """Success on one stage; `low` and `high` are None if no interval was recorded."""
+    """Success on one stage. `low` and `high` are None if no interval was recorded."""
 
     success: float
     low: float | None
@@ -20,7 +20,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm in a table. The single numbers, and `shares` (one per name in the table), are those of the last stage."""
+    """An arm in a table. The single numbers, and `shares` (one per name in the table), come from the last stage."""
 
     arm: str
     note: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """One split and sampling; `shares` names further columns: pass@k, and the share of illegal answers."""
+    """One split and sampling. `shares` names further columns: pass@k, and the share of illegal answers."""
 
     split: str
     sampling: str
@@ -47,7 +47,7 @@ class Table:
 
 
 def tables(scores: Sequence[Score]) -> list[Table]:
-    """One table per split and sampling, in order of appearance."""
+    """Return a table per split and sampling, in order of appearance."""
     return [
         _table(split, sampling, [score for score in scores if (score.split, score.sampling) == (split, sampling)])
         for split, sampling in dict.fromkeys((score.split, score.sampling) for score in scores)
@@ -74,7 +74,7 @@ def _line(
     arm: str, note: str, scores: Sequence[Score | None], best: Sequence[Score], best_return: Sequence[Score],
     names: Sequence[str],
 ) -> Line:  # fmt: skip
-    """One arm; `scores` holds a score or None per stage of the table, `names` the further shares that are shown."""
+    """Return an arm's line. `scores` holds a score or None per stage, `names` the further shares that are shown."""
     last = scores[-1]
     return Line(
         arm=arm,
@@ -92,14 +92,14 @@ def _line(
 
 
 def _best(scores: Sequence[Score], name: str) -> list[Score]:
-    """The trained arms with the highest value; several if they tie."""
+    """Return the trained arms with the highest value; several if they tie."""
     learned = [score for score in scores if score.arm not in REFERENCES and getattr(score, name) is not None]
     top = max((getattr(score, name) for score in learned), default=None)
     return [score for score in learned if getattr(score, name) == top]
 
 
 def headline(found: Sequence[Table]) -> tuple[Table, list[Line]] | None:
-    """The first table of the page (that of the test split, if there is one), and its best trained arms."""
+    """Return the main table, which is the test split's if there is one, and its best trained arms."""
     table = next((table for table in found if table.split == "test"), found[-1] if found else None)
     if table is None:
         return None

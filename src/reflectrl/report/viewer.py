@@ -15,19 +15,19 @@ from reflectrl.report.data import in_page_order
 from reflectrl.types import Episode, Step, named_seed
 
 PER_OUTCOME = 8
-"""The largest number of successes per arm on the page, and of failures."""
+"""Largest number of successes per arm on the page, and of failures."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The episodes for the viewer, and the number of episodes they were chosen from."""
+    """The episodes for the viewer, and the number of episodes they were drawn from."""
 
     episodes: tuple[Episode, ...]
     total: int
 
 
 def sample_run(folder: Path, per_outcome: int = PER_OUTCOME) -> Sample:
-    """A balanced sample of the evaluation episodes (`eval-*.jsonl`) in a folder of episodes.
+    """Return a balanced sample of the evaluation episodes (`eval-*.jsonl`) in a folder of episodes.
 
     Raises:
         UserError: a file contains something that is not an episode.
@@ -37,7 +37,7 @@ def sample_run(folder: Path, per_outcome: int = PER_OUTCOME) -> Sample:
 
 
 def sample(episodes: Iterable[Episode], per_outcome: int = PER_OUTCOME) -> Sample:
-    """At most `per_outcome` successes and failures of each arm, spread over its seeds, splits and samplings.
+    """Return at most `per_outcome` successes and failures of each arm, spread over its seeds, splits and samplings.
 
     Tasks are preferred in a fixed, arbitrary order, so that different arms tend to show the same tasks.
     """
@@ -71,7 +71,7 @@ def _preference(episode: Episode) -> int:
 
 
 def to_json(episodes: Iterable[Episode]) -> dict[str, Any]:
-    """The episodes in the form that the page's script reads.
+    """Return the episodes in the form that the page's script reads.
 
     Lists of legal actions repeat, so each distinct list is written once, under "actions", and steps refer to it by
     index. A history only grows, so an episode holds the final one, and each step how long it was at that time.
@@ -117,5 +117,5 @@ def _plain_step(step: Step, menus: dict[tuple[str, ...], int]) -> dict[str, Any]
 
 
 def _finite(value: float) -> float | None:
-    """A rounded number, or None if it is not finite, since JSON has no NaN."""
+    """Round a number; None if it is not finite, since JSON has no NaN."""
     return round(value, 5) if math.isfinite(value) else None

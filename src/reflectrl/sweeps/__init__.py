@@ -1,1 +1,1 @@
-"""Several runs: one that takes over what another has made, a grid of them, and a page that compares them."""
+"""Several runs: forks that reuse another run's artifacts, grids of runs, and a page that compares runs."""

@@ -1,4 +1,4 @@
-"""`reflectrl compare RUN RUN ...`: results, settings that differ, and learning curves of several runs, side by side."""
+"""`reflectrl compare RUN RUN ...`: results, differing settings and learning curves of several runs, side by side."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from reflectrl.report.table import Cell, Table, tables
 from reflectrl.terminal import console
 
 SAME_TASKS = ("env", "eval.splits", "eval.tasks")
-"""Settings in which runs have to agree for their results to be about the same tasks."""
+"""Settings that must be equal in all runs, so that their results are about the same tasks."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs, put together.
+    """The data of several runs, combined for a comparison.
 
-    `settings` has a row per recipe key that differs: its values by run. In `tables` and `sections` an arm is called
-    "RUN · ARM"; arms that learn nothing stand once.
+    `settings` has a row per recipe key that differs: its values by run. In `tables` and `sections`, an arm is called
+    "RUN · ARM". Arms that learn nothing appear once.
     """
 
     runs: tuple[str, ...]
@@ -48,7 +48,7 @@ def compare(folders: Sequence[Path], called: Sequence[str], out: Path) -> None:
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """A short name per folder: its last part, with its parent's where two are the same."""
+    """Return a short name per folder: its last part, with its parent's name if two are the same."""
     last = [folder.resolve().name for folder in folders]
     places = [f"{folder.resolve().parent.name}/{name}" for folder, name in zip(folders, last, strict=True)]
     found = [place if last.count(name) > 1 else name for name, place in zip(last, places, strict=True)]
@@ -56,7 +56,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
-    """Put runs together under these names."""
+    """Combine runs under these names."""
     scores, metrics, seen = list[Score](), list[Metric](), set[tuple[str, ...]]()
     for run, name in zip(runs, called, strict=True):
         for score in run.results.summary if run.results else ():
@@ -82,7 +82,7 @@ def comparison(runs: Sequence[Run], called: Sequence[str]) -> Comparison:
 
 
 def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    """What keeps the results from being comparable, in words."""
+    """Describe what keeps the results from being comparable."""
     other = [key for key in settings if key.startswith(tuple(f"{name}." for name in SAME_TASKS)) or key in SAME_TASKS]
     found = [f"not the same tasks: {', '.join(other)} differ"] if other else []
     unread = [name for run, name in zip(runs, called, strict=True) if run.results is None]
@@ -90,7 +90,7 @@ def doubts(runs: Sequence[Run], called: Sequence[str], settings: Mapping[str, An
 
 
 def differing(recipes: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Dotted key → its value in each recipe, for the keys whose values differ; the run's name is none of them.
+    """Return dotted key → its value in each recipe, for the keys whose values differ. The run's name is left out.
 
     A key that an older version did not know has its default there.
     """
@@ -119,7 +119,7 @@ def _words(value: Any) -> str:
 
 
 def show(out: Console, found: Comparison) -> None:
-    """Settings that differ, and a table per split and sampling."""
+    """Print the settings that differ, and a table per split and sampling."""
     for warning in found.warnings:
         out.print(f"careful: {warning}")
     if found.settings:
@@ -145,6 +145,6 @@ def _cell(cell: Cell | None) -> str:
 
 
 def page(found: Comparison) -> str:
-    """The page as text. It loads nothing from anywhere."""
+    """Return the page as text. It loads nothing from anywhere."""
     render = template("compare.html.j2", "reflectrl.sweeps", cell=_cell).render
     return render(found=found, css=Markup(asset("page.css")))

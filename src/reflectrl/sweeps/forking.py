@@ -1,4 +1,4 @@
-"""`run --fork RUN`: a new run that takes over what another has made with the same settings, and makes the rest."""
+"""`run --fork RUN`: a new run that copies another run's artifacts with the same settings, and makes the rest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Fork(RunOption):
     """The option `--fork` of `reflectrl run`."""
 
     fork: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """Take over what this run folder holds and the changed recipe leaves as it is; the folder itself is not touched."""
+    """Copy the artifacts of this run folder that the changed recipe leaves as they are. The folder itself is not
+    changed."""
 
     def changed(self, recipe: Recipe, folder: Path) -> Recipe:
-        """The recipe as it is; refuses a fork of a folder into itself, or of what is no run."""
+        """Return the recipe unchanged. Refuses a fork of a folder into itself, or of a folder without a run."""
         if self.fork is not None:
             if not (self.fork / "recipe.toml").is_file():
                 raise UserError(f"--fork: {self.fork} is not a run folder")
@@ -37,14 +38,14 @@ class Fork(RunOption):
         return recipe
 
     def prepare(self, recipe: Recipe, folder: Path) -> None:
-        """Copy what can be taken over, unless the new run has begun already."""
+        """Copy the artifacts that can be reused, unless the new run has begun already."""
         if self.fork is not None and not (folder / "recipe.toml").is_file():
             taken = take_over(recipe, self.fork, folder)
             console(120).print(f"taken over from {self.fork}: {len(taken)} artifacts", soft_wrap=True)
 
 
 def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
-    """Copy the artifacts of a run that are complete and were made with the settings that they have in `recipe`.
+    """Copy the complete artifacts of a run that were made with the same settings as in `recipe`.
 
     Returns:
         Their keys.
@@ -65,7 +66,7 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
 
 
 def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
-    """The files and folders of an artifact, with the metrics of its training."""
+    """Yield the files and folders of an artifact, with the metrics of its training."""
     for pattern in artifact.outputs:
         for path in run.glob(pattern):
             parts = path.relative_to(run).parts
@@ -78,7 +79,7 @@ def _files(artifact: Artifact, run: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file, or a folder with its files, whole or not at all; what is there already stays."""
+    """Copy a file, or a folder with its files, atomically. A file that exists stays."""
     if to.exists():
         return
     part = to.with_name(f"{to.name}.{os.getpid()}.part")

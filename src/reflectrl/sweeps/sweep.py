@@ -1,8 +1,7 @@
 """`reflectrl sweep RECIPE --rl.lr 1e-4,3e-4`: a run for every combination of settings.
 
-Runs share what their settings leave the same: the second one takes over teaching and SFT from the first where only
-[rl] differs. They are compared on validation tasks, unless you say otherwise: who chooses settings by test tasks has
-no test left.
+Runs share artifacts whose settings are the same. If only [rl] differs, the second run reuses teaching and SFT of the
+first. By default, runs are compared on validation tasks, since settings chosen on test tasks would spoil the test.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from reflectrl.terminal import console
 from reflectrl.types import UserError
 
 Point = Mapping[str, str]
-"""The settings of one run: dotted key → value, as on the command line."""
+"""Settings of a single run: dotted key → value, as on the command line."""
 
 
 def combinations(settings: Sequence[str]) -> list[Point]:
-    """Every combination of the values that settings list with commas; a key that takes a list keeps its own.
+    """Return every combination of the values that settings list with commas. A key that takes a list keeps its commas.
 
     Raises:
         UserError: no setting has several values.
@@ -39,25 +38,25 @@ def combinations(settings: Sequence[str]) -> list[Point]:
 
 
 def words_of(point: Point) -> list[str]:
-    """A point as overrides of a recipe."""
+    """Return a point as overrides of a recipe."""
     return [f"{key}={value.strip()}" for key, value in point.items()]
 
 
 def varied(points: Sequence[Point]) -> list[str]:
-    """The keys that have several values."""
+    """Return the keys that have several values."""
     return [key for key in points[0] if len({point[key] for point in points}) > 1]
 
 
 def name_of(point: Point, shown: Sequence[str]) -> str:
-    """A folder's name for a point: its values of these keys."""
+    """Return a folder's name for a point: its values of these keys."""
     return re.sub(r"[^\w.=,+-]", "_", ",".join(f"{key}={point[key].strip()}" for key in shown))
 
 
 def run_all(path: Path, places: Mapping[Path, Point], trust: bool) -> list[str]:
-    """Make what is missing of every run.
+    """Make the missing artifacts of every run.
 
     Args:
-        path: of the recipe.
+        path: path of the recipe.
         places: run folder → its settings.
         trust: let the recipe's file name code.
 

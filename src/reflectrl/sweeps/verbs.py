@@ -1,4 +1,4 @@
-"""The verbs `sweep` and `compare`. What draws and computes is imported inside the calls, so that help stays quick."""
+"""The verbs `sweep` and `compare`. Slow imports happen inside the calls, so that help stays quick."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Compare:
     """Compare runs: one table on the terminal and one page, with the settings that differ and the learning curves."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folders, of one kind."""
+    """Run folders to compare. They must be of the same kind."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("compare.html")
-    """The page."""
+    """Page to write."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Read the runs, print, and write the page."""
+        """Read the runs, print the table, and write the page."""
         if settings:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; compare has --out")
         kinds = {kind_of(folder) for folder in self.runs}
@@ -48,10 +48,10 @@ class Compare:
 
 
 def kind_of(folder: Path) -> str:
-    """The name of the pipeline that wrote a run's results; "" for runs about an environment.
+    """Return the name of the pipeline that wrote a run's results; "" for runs in an environment.
 
     Raises:
-        UserError: the folder is no run's.
+        UserError: the folder is not a run folder.
     """
     with suppress(OSError, ValueError, AttributeError):
         kind = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("kind", "")
@@ -67,16 +67,16 @@ class Sweep:
     """Run a recipe once for every combination of settings: --rl.lr 1e-4,3e-4 --rl.entropy-coef 0,0.03"""
 
     recipe: RecipeName
-    """Name of a recipe, path of a TOML file, or a folder that `init` has made."""
+    """Name of a recipe, path of a TOML file, or a folder made by `init`."""
     folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the runs go, a folder each; runs/NAME-sweep if not given."""
+    """Folder for the runs, with a subfolder for each; runs/NAME-sweep if not given."""
     dry_run: bool = False
-    """Say which runs there would be; run nothing."""
+    """Print the runs, and run nothing."""
     trust: bool = False
-    """Let the recipe's file use the code, addresses and keys that it names, now and from now on."""
+    """Trust the recipe's file to use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Make what is missing of every run. One that fails is passed over, and named in the end."""
+        """Make the missing artifacts of every run. A run that fails is skipped, and named at the end."""
         refuse_unknown_keys(settings, Run)
         path = find_recipe(self.recipe)
         points = combinations(settings)

@@ -1,1 +1,4 @@
-"""Watching runs: alarms, trackers, `reflectrl watch` in a terminal. Off unless a recipe or a person asks for it."""
+"""Monitoring of runs: alarms, trackers, and `reflectrl watch` in a terminal.
+
+Off unless a recipe or a user asks for it.
+"""

@@ -1,4 +1,4 @@
-"""Alarms: a training that has collapsed is told of, ended, or taken back to its best weights."""
+"""Alarms: detect a collapsed training, and warn, stop it, or roll it back to its best weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from reflectrl.watching.config import AlarmsConfig
 LOG = logging.getLogger(__name__)
 OF_A_PLAYER = ("loss", "policy_loss", "value_loss", "grad_norm", "entropy", "kl", "approx_kl")
 LEARNED = (*OF_A_PLAYER, *(f"reflection_{name}" for name in OF_A_PLAYER), "critic_loss", "eval_loss")
-"""Metrics that are finite as long as the weights are: a policy's, a reflector's, a critic's."""
+"""Metrics that are finite as long as the weights are: of a policy, a reflector or a critic."""
 
 
 class Alarms:
-    """Judges the metrics of one training, line by line.
+    """Checks the metrics of a single training, line by line.
 
     Args:
-        name: of the training, for messages.
-        earlier: lines that were logged before: a training that was killed goes on with the same alarms.
+        name: the training's name, for messages.
+        earlier: lines that were logged before, so that a killed training continues with the same alarms.
     """
 
     def __init__(self, config: AlarmsConfig, name: str, earlier: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -32,11 +32,11 @@ class Alarms:
         self._recent: deque[float] = deque(maxlen=config.patience)
         self._best, self._stage = -math.inf, None
         self._alarms = 0
-        for line in earlier:
+        for line in earlier:  # counts, bests and roll-backs are not saved: they follow from the lines
             self._judge(line)
 
     def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """What the recipe wants done about this line, and why; ("", "") if nothing is wrong."""
+        """Return the recipe's reaction to this line, and the reason; ("", "") if nothing is wrong."""
         why = self._judge(metrics)
         if not why:
             return "", ""
@@ -49,10 +49,13 @@ class Alarms:
         return ("stop" if action == "stop" else "roll-back" if action == "roll-back" else ""), why
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def _judge(self, metrics: Mapping[str, Any]) -> str:
-        """What has been wrong for long enough, in words; whatever it was is counted from nothing afterwards."""
+        """Return what has looked bad for long enough, in words; "" if nothing has.
+
+        After an alarm, counting starts again.
+        """
         bad = dict(self._signs(metrics))
         self._bad = {sign: self._bad.get(sign, 0) + 1 for sign in bad}
         alarms = [words for sign, words in bad.items() if self._bad[sign] >= self.config.patience or sign == "finite"]
@@ -64,7 +67,7 @@ class Alarms:
         return alarms[0]
 
     def _signs(self, metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What looks bad in one line: a name, and words for it."""
+        """Yield each sign of collapse in a line: its name, and a description."""
         config = self.config
         broken = [name for name in LEARNED if not math.isfinite(metrics.get(name) or 0.0)]
         if broken:
@@ -83,7 +86,7 @@ class Alarms:
             yield "fallen", f"success fell from {self._best:.0%} to {fmean(self._recent):.0%}"
 
     def _has_fallen(self, success: float, stage: Any) -> bool:
-        """Whether success is far below the best that this stage of the curriculum has seen."""
+        """Tell whether success is far below its best mean in this stage of the curriculum."""
         if stage != self._stage:
             self._stage, self._best = stage, -math.inf
             self._recent.clear()

@@ -13,41 +13,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlarmsConfig:
-    """What is done when a training collapses."""
+    """Settings of alarms: the reaction to a training that collapses."""
 
     action: Literal["off", "warn", "stop", "roll-back"] = "off"
-    """off; warn: one line, and in the metrics; stop: end the training with the best weights so far; roll-back: go on
-    from the best weights with half the learning rate (SFT and offline learning stop)."""
+    """Reaction to an alarm. off: none. warn: print a line, and note it in the metrics. stop: end the training with the
+    best weights so far. roll-back: continue from the best weights with half the learning rate (SFT and offline learning
+    stop)."""
     patience: Count = 5
-    """Updates in a row that have to look bad. A number that is not finite is an alarm at once."""
+    """Number of bad updates in a row that raise an alarm. A number that is not finite is an alarm at once."""
     entropy: NonNegative = 0.01
-    """Nats: an alarm where the policy's choices have less, unless it is `solved`."""
+    """Raise an alarm if the entropy of the policy's choices (nats) is below this, unless the task is `solved`."""
     kl: Positive = 0.5
-    """Nats: an alarm where one update moves the policy by more (`approx_kl`)."""
+    """Raise an alarm if one update moves the policy by more than this (`approx_kl`, nats)."""
     signal: Share = 0.02
-    """An alarm where a smaller share of groups has signal, unless it is `solved` (`rl.baseline` with groups)."""
+    """Raise an alarm if the share of groups with different returns is below this, unless the task is `solved`
+    (`rl.baseline` with groups)."""
     identical: Count = 1
-    """An alarm where no more different actions than this are taken in an update, unless it is `solved`."""
+    """Raise an alarm if an update's episodes take at most this many different actions, unless the task is `solved`."""
     success_drop: Share = 0.3
-    """An alarm where the mean success of the last `patience` updates lies this far below the best such mean of the
-    stage."""
+    """Raise an alarm if the mean success of the last `patience` updates is this far below the stage's best such
+    mean."""
     solved: Share = 0.95
-    """Success from which a policy may be sure of itself."""
+    """Success rate from which a task counts as solved, so that a deterministic policy is no alarm."""
     roll_backs: Natural = 2
-    """How often a training goes back; at the next alarm it stops."""
+    """Largest number of roll-backs of a training. At the next alarm, the training stops."""
 
     def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
-        """Keys that decide what online RL makes: none, unless alarms end it or take it back."""
+        """Return the keys that change the result of online RL: none, unless alarms stop it or roll it back."""
         return ("alarms",) if self.action in ("stop", "roll-back") else ()
 
 
 @dataclass(frozen=True)
 class WatchConfig:
-    """Trackers that are told of every line of metrics. Nothing is contacted unless it is named here."""
+    """Settings of trackers, which receive every line of metrics. Nothing is contacted unless it is named here."""
 
     trackers: Annotated[
         tuple[Literal["tensorboard", "trackio", "wandb", "mlflow"], ...], NeedsTrust("account", ("tensorboard",))
     ] = ()
-    """tensorboard, trackio, wandb, mlflow: as many as you like; each is an extra of its own."""
+    """Trackers to use: any of tensorboard, trackio, wandb and mlflow. Each needs an extra of the same name."""
     project: str = "reflectrl"
-    """What the runs are filed under, where a tracker has projects or experiments."""
+    """Project or experiment under which a tracker files the runs."""

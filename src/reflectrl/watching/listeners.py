@@ -1,4 +1,4 @@
-"""What hears the metrics of a run: alarms and trackers, where its recipe wants them."""
+"""Callbacks for the metrics of a run: alarms and trackers, if its recipe names them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from reflectrl.watching.config import AlarmsConfig, WatchConfig
 
 
 def listeners(context: Context) -> list[Listen]:
-    """What opens them for each training; nothing where the recipe names nothing. An entry point.
+    """Return the functions that open alarms and trackers for each training; [] if the recipe names none. An entry
+    point.
 
     Raises:
         UserError: a tracker is not installed.

@@ -1,4 +1,4 @@
-"""`reflectrl watch RUN`: what a run has made, is making and lacks, with the latest numbers of each training."""
+"""`reflectrl watch RUN`: the finished, current and missing artifacts of a run, with each training's latest numbers."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from reflectrl.types import UserError
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 24
-"""Most bars of a curve."""
+"""Largest number of bars of a curve."""
 SHOWN = {"entropy": "entropy", "kl": "kl", "approx_kl": "moved", "clip_fraction": "clipped", "loss": "loss"}
-"""Metrics with columns of their own, and what stands above them."""
+"""Metrics with columns of their own, and the headings of these columns."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Watch a run while it goes on, from another terminal: what is done, what is missing, and the latest numbers."""
+    """Watch a run from another terminal while it goes on: what is done, what is missing, and the latest numbers."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     once: bool = False
-    """Say it once, and end."""
+    """Print the state once, and exit."""
     every: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 2.0
-    """How often to look."""
+    """Seconds between updates."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Look until the run is complete; Ctrl-C ends it as well."""
+        """Update until the run is complete, or until Ctrl-C."""
         if settings:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; watch has --once and --every")
         if self.every <= 0:
@@ -57,15 +57,15 @@ class Watch:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a run has gone through its last stage."""
+    """Tell whether a run has completed its last stage."""
     return STAGES[-1] in State.read(folder).complete
 
 
 def table(folder: Path) -> Table:
-    """A line per training of a run, and per artifact that is being made; the others are counted.
+    """Return a line per training of a run, and per artifact that is being made. The others are only counted.
 
     Raises:
-        UserError: the folder is no run's.
+        UserError: the folder is not a run folder.
     """
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no recipe.toml)")
@@ -92,12 +92,12 @@ def table(folder: Path) -> Table:
 
 
 def counted(stage: str, states: Sequence[str]) -> str:
-    """How many artifacts of a stage are done, in words; "" where it has none."""
+    """Return the number of finished artifacts of a stage, in words; "" if it has none."""
     return f"{stage} {states.count('done')} of {len(states)}" if states else ""
 
 
 def cells(logged: Sequence[Mapping[str, Any]], rate: float | None) -> list[str]:
-    """The numbers of one training: its step, its curve on validation and where that is now, the others' latest."""
+    """Return the cells of a training: step, validation curve, its latest value, and the latest other metrics."""
     if not logged:
         return []
     scores = next(
@@ -111,13 +111,13 @@ def cells(logged: Sequence[Mapping[str, Any]], rate: float | None) -> list[str]:
 
 
 def curve(logged: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """The finite values of one metric, in order."""
+    """Return the finite values of a metric, in order."""
     values = (line.get(name) for line in logged)
     return [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def bars(values: Sequence[float]) -> str:
-    """A curve as a row of bars, the last `POINTS` values from their lowest to their highest; shares from 0 to 1."""
+    """Draw the last `POINTS` values as a row of bars, from lowest to highest value. Shares are drawn from 0 to 1."""
     recent = values[-POINTS:]
     low, high = (0.0, 1.0) if all(0 <= value <= 1 for value in recent) else (min(recent), max(recent))
     span = (high - low) or 1.0
@@ -125,17 +125,18 @@ def bars(values: Sequence[float]) -> str:
 
 
 def number(value: Any) -> str:
-    """A number in few characters; "" for none."""
+    """Format a number in few characters; "" for None."""
     return f"{value:.3g}" if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]) -> float | None:
-    """Environment steps per second between the last two evaluations of an online training."""
+    """Return environment steps per second between the last two evaluations of an online training."""
     steps = {line["step"]: line["env_steps"] for line in logged if "env_steps" in line}
     kind = {(line.get("kind"), line.get("seed"), line.get("arm")) for line in logged}
     own = [line for line in timings if (line.get("kind"), line.get("seed"), line.get("arm")) in kind and "step" in line]
     if len(own) < 2 or not own[-1].get("seconds"):
         return None
+    # A timing covers the time since the previous one, so its seconds go with the steps between the two.
     known = sorted(step for step in steps if step <= own[-1]["step"])
     since = sorted(step for step in steps if step <= own[-2]["step"])
     if not known or not since:
@@ -144,7 +145,7 @@ def speed(logged: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, An
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that may be written at this moment: those that cannot be read are passed over."""
+    """Read the lines of a file that may be written at this moment. Unreadable lines are skipped."""
     found = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:

@@ -1,7 +1,7 @@
-"""Trackers: TensorBoard, trackio, Weights & Biases and MLflow are told of every line of metrics.
+"""Trackers: TensorBoard, trackio, Weights & Biases and MLflow receive every line of metrics.
 
-Each is imported when a recipe names it, and not before. What was told is noted in the run folder, so that a run that
-was killed and goes on tells no step twice.
+Each is imported only if a recipe names it. The last logged step is noted in the run folder, so that a killed run that
+continues logs no step twice.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from reflectrl.types import UserError
 from reflectrl.watching.config import WatchConfig
 
 FOLDER = "trackers"
-"""Folder of a run in which is noted what was told to whom, and where TensorBoard's files lie."""
+"""Folder of a run for the last step that each tracker received, and for TensorBoard's files."""
 
 
 class Tracker(Protocol):
-    """Where numbers go."""
+    """A receiver of numbers."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Tell it the numbers of a step."""
+        """Log the numbers of a step."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the tracker."""
 
 
 class Trackers:
-    """Tells the metrics of one training to all trackers that the recipe names.
+    """Sends the metrics of a single training to all trackers that the recipe names.
 
     Args:
-        path: of the training's metrics, in the run folder.
-        settings: of the whole recipe, for trackers that show them.
+        path: file of the training's metrics, in the run folder.
+        settings: the whole recipe, for trackers that show it.
 
     Raises:
         UserError: a tracker cannot be reached.
@@ -48,7 +48,7 @@ class Trackers:
         self._open: dict[str, Tracker] = {}
 
     def heard(self, metrics: Mapping[str, Any]) -> tuple[Verdict, str]:
-        """Tell each tracker, but for steps that it knows."""
+        """Log the metrics with each tracker, except for steps that it has already."""
         step, shown = int(metrics["step"]), numbers(metrics)
         for kind in self.config.trackers:
             noted = self.folder / f"{self.name}.{kind}"
@@ -64,13 +64,13 @@ class Trackers:
         return "", ""
 
     def close(self) -> None:
-        """Let go of all trackers."""
+        """Close all trackers."""
         for tracker in self._open.values():
             tracker.close()
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a line of metrics."""
+    """Return the finite numbers of a line of metrics."""
     found = {name: value for name, value in metrics.items() if name not in ("step", "seed")}
     return {
         name: float(value)
@@ -80,7 +80,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def opened(kind: str, of: Trackers) -> Tracker:
-    """A tracker, ready to be told numbers; UserError where it does not want to."""
+    """Open a tracker. Raises UserError if that fails."""
     of.folder.mkdir(parents=True, exist_ok=True)
     try:
         return TRACKERS[kind](of)
@@ -97,7 +97,7 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(of.folder / "tensorboard" / of.name))
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Write them, and flush: a kill loses nothing that was noted as told."""
+        """Write the numbers, and flush, so that a kill loses nothing that was noted as logged."""
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -108,7 +108,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run per training, in an experiment; the address is MLFLOW_TRACKING_URI's, or the folder mlruns here."""
+    """MLflow: a run per training, in an experiment. The address is MLFLOW_TRACKING_URI, or the folder mlruns here."""
 
     def __init__(self, of: Trackers) -> None:
         self._mlflow: Any = importlib.import_module("mlflow")
@@ -123,17 +123,20 @@ class MLflow:
         self._run = known
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Send them."""
+        """Send the numbers."""
         for name, value in numbers.items():
             self._client.log_metric(self._run, name, value, step=step)
 
     def close(self) -> None:
-        """Say that the run is over."""
+        """Mark the run as finished."""
         self._client.set_terminated(self._run)
 
 
 class Session:
-    """A run of trackio or Weights & Biases, whose interfaces are alike; one that was begun goes on under its name."""
+    """A run of trackio or Weights & Biases, whose interfaces are alike.
+
+    A run that exists already is continued by its name.
+    """
 
     def __init__(self, of: Trackers, module: str, **options: Any) -> None:
         package: Any = importlib.import_module(module)
@@ -141,21 +144,21 @@ class Session:
         self._run: Any = package.init(project=of.config.project, name=name, config=dict(of.settings), **options)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Send them."""
+        """Send the numbers."""
         self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        """Say that the run is over."""
+        """Mark the run as finished."""
         self._run.finish()
 
 
 def trackio(of: Trackers) -> Session:
-    """Trackio keeps its data on this machine, unless its own settings say otherwise."""
+    """Open trackio, which keeps its data on this machine unless its own settings say otherwise."""
     return Session(of, "trackio", resume="allow")
 
 
 def wandb(of: Trackers) -> Session:
-    """Weights & Biases; WANDB_MODE=offline keeps everything here."""
+    """Open Weights & Biases. With WANDB_MODE=offline, everything stays on this machine."""
     return Session(of, "wandb", resume="allow", id=f"{of.run}-{of.name}", dir=str(of.folder))
 
 

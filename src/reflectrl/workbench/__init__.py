@@ -1,1 +1,1 @@
-"""For whoever builds an environment: whether it keeps its promises, and what it is fit for."""
+"""Tools for authors of environments: check an environment, measure its speed, begin a project."""

@@ -1,4 +1,4 @@
-"""`bench`: the programs under `benchmarks/`, a table per part, each against a plain implementation in the same run."""
+"""`bench`: run the programs under `benchmarks/`. Prints a table per part, each beside a plain implementation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = {
     "environments": "slow and fast environments in worker processes",
     "alfworld": "ALFWorld's native engine on generated games, against the reference engine where it is installed",
 }
-"""What is measured, and what it says."""
+"""Part → what it measures, and against what."""
 
 PRETRAINED = ("play", "update", "sft", "choices")
 """Parts that can be measured with a pretrained model."""
@@ -35,36 +35,39 @@ PRETRAINED = ("play", "update", "sft", "choices")
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure speed and memory on this machine, side by side with a plain implementation. Quiet machines tell more."""
+    """Measure speed and memory on this machine, beside a plain implementation. Use a machine without other load."""
 
     parts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PART")] = ()
-    """play, update, sft, offline, choices, identical, memory, environments, alfworld; all of them if none is named."""
+    """Parts to measure: play, update, sft, offline, choices, identical, memory, environments, alfworld; all if none is
+    named."""
     workloads: tuple[str, ...] = ("taxi", "taxi-history", "alfworld")
-    """What is played: taxi, taxi-history, alfworld (its shape, not the game)."""
+    """Workloads to play: taxi, taxi-history, alfworld (episodes of its shape, not the game)."""
     sizes: tuple[str, ...] = ("4x256",)
-    """Models, with random weights: tiny, 4x256, gpt2-small, gpt2-xl."""
+    """Sizes of models with random weights: tiny, 4x256, gpt2-small, gpt2-xl."""
     model: str = ""
-    """Folder or short name of a pretrained model, in the place of these; for play, update, sft and choices."""
+    """Folder or short name of a pretrained model to use instead of random weights; for play, update, sft and
+    choices."""
     batches: tuple[int, ...] = (1, 16)
-    """Episodes at a time in play; steps per pass in an update; rows per step in SFT."""
+    """Batch sizes: episodes played in parallel, steps per pass in an update, rows per step in SFT."""
     repetitions: int = 3
-    """Interleaved repetitions; medians are shown."""
+    """Number of interleaved repetitions; medians are shown."""
     heavy: float = 2e12
-    """Operations of the plain side beyond which play and update are measured once, whatever the repetitions."""
+    """Number of operations of the plain side above which play and update are measured only once."""
     threads: int = 0
-    """Threads; 0 leaves it to torch."""
+    """Number of threads; 0 leaves the number to torch."""
     device: str = "cpu"
-    """Where the models are: cpu, cuda ..."""
+    """Torch device of the models: cpu, cuda ..."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Their weights."""
+    """Precision of the models' weights."""
     lora_rank: int = 0
-    """Rank of a LoRA adapter, which then learns in the place of the weights; 0 for none."""
+    """Rank of a LoRA adapter that is trained instead of the weights; 0 for none."""
     mixed_play: Literal["on", "off"] = "off"
-    """Whether the engine plays with matrix products in bfloat16 (the plain side does not)."""
+    """Compute the engine's matrix products of play in bfloat16. The plain side never does."""
     speculative: Literal["on", "off"] = "on"
-    """Whether the engine's reflector guesses at what it writes."""
+    """Use speculative decoding in the engine's reflector."""
     shares: tuple[float, ...] = (0.2, 0.5, 0.8)
-    """Where in the episodes the timed steps of play lie; later ones have longer histories."""
+    """Points of the episodes at which steps of play are timed, as shares of their length. Later steps have longer
+    histories."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -103,7 +106,7 @@ class Bench:
 
 
 def _programs() -> str:
-    """Name of the package that holds the programs: that of a checkout, or the one that was installed."""
+    """Return the package that holds the programs: the checkout's if there is one, otherwise the installed one."""
     root = Path(reflectrl.__file__).resolve().parents[2]
     if not (root / "benchmarks" / "__init__.py").is_file():
         return "reflectrl.benchmarks"

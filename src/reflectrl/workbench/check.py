@@ -1,4 +1,4 @@
-"""`check_text_env`: does an environment keep the promises on which players, teachers and learners rely?
+"""`check_text_env`: test the rules for environments on which players, teachers and learners rely.
 
 Each rule is tried on real episodes, and gymnasium's own checker runs last. The first broken rule is named.
 """
@@ -27,12 +27,12 @@ from reflectrl.types import Observation, Task, UserError, named_seed
 HARMLESS = re.compile(r"not having a spec|different from the unwrapped version")
 EXPERT_TASKS = 20
 ALIKE_WALKS, ALIKE_STEPS = 4, 30
-"""How often, and for how many steps, tasks that begin with the same text are played to tell them apart."""
+"""Number and length of the walks that compare tasks which begin with the same text."""
 SAME = "the same seed, task and actions give the same episode"
 
 
 class EnvCheckError(AssertionError):
-    """A rule is broken; the message is one line that names it."""
+    """A rule is broken. The message is one line that names it."""
 
 
 def require(condition: object, rule: str) -> None:
@@ -42,19 +42,19 @@ def require(condition: object, rule: str) -> None:
 
 
 def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes: int = 3, seed: int = 0) -> list[str]:
-    """Try an environment's promises; return quietly when all are kept.
+    """Test an environment's rules, and return if all of them hold.
 
     Args:
         env_or_factory: an environment, or (stricter) a callable that makes one: the class itself, or a `partial` of it.
-            Only with a callable are two independent instances compared; otherwise the second is a pickled copy.
+            Only with a callable are two independent instances compared. Otherwise, the second is a pickled copy.
         episodes: walks per stage and split. Every other walk follows the expert, where there is one, half of the time.
-        seed: of the walks.
+        seed: seed of the walks.
 
     Returns:
-        What its teacher can do: some of "expert", "analyst", "oracle" and "baseline".
+        Abilities of its teacher: some of "expert", "analyst", "oracle" and "baseline".
 
     Raises:
-        EnvCheckError: names the first broken rule. What the environment's own code raises is passed on as it is.
+        EnvCheckError: names the first broken rule. Errors of the environment's own code are passed on as they are.
     """
     env = env_or_factory if isinstance(env_or_factory, TextEnv) else env_or_factory()
     require(isinstance(env, TextEnv), f"an environment is a TextEnv, not {type(env).__name__}")
@@ -81,7 +81,7 @@ def check_text_env(env_or_factory: TextEnv | Callable[[], TextEnv], *, episodes:
 
 
 def _copier(env: TextEnv) -> Callable[[], TextEnv]:
-    """Makes copies through pickle, the way in which environments travel to other processes."""
+    """Return a function that copies an environment through pickle, as on its way to other processes."""
     try:
         data = pickle.dumps(env)
         pickle.loads(data)  # noqa: S301 -- bytes made on the line above
@@ -98,7 +98,7 @@ class _AnyIndex(gym.Wrapper[str, int, str, int]):
 
 
 def _check_with_gymnasium(env: TextEnv) -> None:
-    """Gymnasium's `check_env`; its warnings are passed on, except two about being wrapped and unregistered."""
+    """Run gymnasium's `check_env`. Its warnings are passed on, except two about being wrapped and unregistered."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -114,7 +114,7 @@ def _check_with_gymnasium(env: TextEnv) -> None:
 
 
 def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
-    """Tasks are stable, self-describing, distinct within a split and across splits."""
+    """Check that tasks are stable, self-describing, and distinct within a split and across splits."""
     require(env.stages, "stages are not empty")
     require(env.tasks("train"), "there is at least one training task")
     for stage in env.stages:
@@ -154,9 +154,9 @@ def _check_tasks(env: TextEnv, twin: TextEnv) -> None:
 
 
 def _are_alike(env: TextEnv, tasks: Sequence[Task]) -> bool:
-    """Whether tasks that begin with the same text go on alike, as far as a few walks show.
+    """Tell whether tasks that begin with the same text also continue alike, as far as a few walks show.
 
-    What a task hides at its start (a number to guess, a deck of cards) shows in what the same actions lead to.
+    Hidden parts of a task (a number to guess, a deck of cards) show in the results of the same actions.
     """
     for number in range(ALIKE_WALKS):
         courses = set()
@@ -168,7 +168,10 @@ def _are_alike(env: TextEnv, tasks: Sequence[Task]) -> bool:
 
 
 def _course(env: TextEnv, task: Task, number: int) -> tuple[Any, ...]:
-    """What the actions of a walk lead to in a task: texts, rewards and ends. The walk is the same in every task."""
+    """Return the texts, rewards and ends that a walk's actions lead to in a task.
+
+    The walk is the same in every task.
+    """
     rng = np.random.default_rng(named_seed("alike", number))
     env.reset(seed=number, options={"task": task})
     course: list[Any] = []
@@ -182,7 +185,7 @@ def _course(env: TextEnv, task: Task, number: int) -> tuple[Any, ...]:
 
 
 class _Frame(NamedTuple):
-    """Everything that one `reset` or `step` let a player see."""
+    """Everything that a player sees of a `reset` or `step`."""
 
     observation: Observation
     text: str
@@ -194,7 +197,7 @@ class _Frame(NamedTuple):
 
 
 def _check_episode(env: TextEnv, fresh: TextEnv, task: Task, rng: np.random.Generator, follow: float) -> None:
-    """One walk, then the same walk again: here, from points saved on the way, and on a fresh instance."""
+    """Check one walk, and the same walk again: here, from points saved on the way, and on a fresh instance."""
     seed = int(rng.integers(2**31))
     actions: list[int] = []
     frames = list(_walk(env, task, seed, rng, follow, actions))
@@ -220,7 +223,7 @@ def _check_episode(env: TextEnv, fresh: TextEnv, task: Task, rng: np.random.Gene
 def _walk(
     env: TextEnv, task: Task, seed: int, rng: np.random.Generator, follow: float, actions: list[int]
 ) -> Iterator[_Frame]:
-    """Play a task at random, or by the expert with probability `follow`; every frame is checked as it comes."""
+    """Play a task at random, or by the expert with probability `follow`. Every frame is checked as it comes."""
     frame = _started(env, task, seed)
     history = ""
     while True:
@@ -243,7 +246,7 @@ def _replay(
     seed: int = 0,
     snapshots: list[Snapshot] | None = None,
 ) -> Iterator[_Frame]:
-    """The same actions once more, from the start of the task or (without one) from where the environment stands.
+    """Take the same actions again, from the start of the task or (without a task) from the environment's present state.
 
     Actions that were legal once have to be legal again. Before each of them, the point is saved in `snapshots`.
     """
@@ -274,7 +277,7 @@ def _require_equal(first: Sequence[_Frame], second: Sequence[_Frame], rule: str)
 
 
 def _check_frame(env: TextEnv, frame: _Frame, history: str, elapsed: int) -> None:
-    """The rules that every observation and reward obeys."""
+    """Check the rules that every observation and reward obeys."""
     text, legal, over = frame.observation.text, frame.observation.actions, frame.terminated or frame.truncated
     require(env.observe() == frame.observation, "observing changes nothing: two observations in a row differ")
     require(frame.observation.history.startswith(history), f"history only grows: step {elapsed} rewrote it")
@@ -291,7 +294,7 @@ def _check_frame(env: TextEnv, frame: _Frame, history: str, elapsed: int) -> Non
 
 
 def _check_refusals(env: TextEnv, legal: int) -> None:
-    """An index out of range raises ValueError and changes nothing."""
+    """Check that an index out of range raises ValueError and changes nothing."""
     before = env.observe()
     for index in (legal, -1):
         try:
@@ -313,7 +316,7 @@ def _check_end(env: TextEnv) -> None:
 
 
 def _check_teacher(env: TextEnv) -> int | None:
-    """The expert's advice (None without an expert); expert and analyst answer properly and change nothing."""
+    """Return the expert's advice (None without an expert), and check that expert and analyst change nothing."""
     before = env.observe()
     try:
         line = env.teacher.analyse(env)
@@ -331,7 +334,7 @@ def _check_teacher(env: TextEnv) -> int | None:
 
 
 def _check_expert(env: TextEnv, stage: str, seed: int) -> None:
-    """The expert wins more than half of up to 20 training tasks."""
+    """Check that the expert wins more than half of up to 20 training tasks."""
     tasks = list(env.tasks("train", stage))
     chosen = np.random.default_rng(named_seed(seed, "expert", stage)).permutation(len(tasks))[:EXPERT_TASKS]
     wins = 0

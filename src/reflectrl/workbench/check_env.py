@@ -1,4 +1,4 @@
-"""`check-env`: does an environment keep its promises, and which of three things is it fit for?
+"""`check-env`: test an environment's rules, and whether it is playable, trainable by reward, and teachable.
 
 Playable: every promise is kept. Trainable by reward: in a sample of random play some state had several actions, and
 not every episode earned the same. Teachable: it has a teacher with an expert.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from reflectrl.learn.signal import Signal
 
 EPISODES, BATCH = 200, 16
-"""Episodes of random play, and how many of them go on at the same time."""
+"""Number of episodes of random play, and how many of them run at the same time."""
 STABLE = ("tasks are the same", "tasks begin in the same way")
 STARTS = 20
-"""Tasks of which the first text is compared between processes."""
+"""Number of tasks whose first text is compared between processes."""
 LISTS_TASKS = """
 import json, sys
 from reflectrl.envs import make
@@ -42,16 +42,19 @@ print(*listing(make(json.loads(sys.argv[1]))), sep="\\n")
 
 @dataclass(frozen=True)
 class CheckEnv:
-    """Try the promises of an environment, and say what it is fit for: play, reward alone, or teaching.
+    """Check the rules for environments, and report what the environment is fit for: play, RL from reward, or teaching.
 
     Any argument of the environment is an option: --size 6
     """
 
     env: EnvName
-    """Name of an environment, package.module:Class, or the folder of a project that `init` has begun."""
+    """Name of an environment, package.module:Class, or the folder of a project made by `init`."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Check, and print what was found; a broken promise, or nothing to be learned, ends with exit code 2."""
+        """Check, and print the findings.
+
+        A broken rule, or an environment that allows no learning, ends with exit code 2.
+        """
         section = env_section(self.env, settings)
         try:
             lines, refusal = checked(section, recipe_of(self.env))
@@ -65,16 +68,16 @@ class CheckEnv:
 
 
 def recipe_of(name: str) -> Recipe:
-    """A project's recipe; the default one of what is no project."""
+    """Return a project's recipe; the default recipe if it is not a project."""
     path = project_recipe(name)
     return Recipe() if path is None or name in announced("envs") else read_recipe(path)
 
 
 def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
-    """What there is to say of the environment that an `env` section describes, and of a recipe's model in it.
+    """Check the environment of an `env` section, and a recipe's model in it.
 
     Returns:
-        The lines, and why nobody could learn anything; "" where somebody can.
+        The lines, and the reason why no learning is possible; "" if it is possible.
 
     Raises:
         UserError: the first broken promise, or more actions than can be labelled.
@@ -116,9 +119,9 @@ def checked(section: dict[str, Any], recipe: Recipe) -> tuple[list[str], str]:
 
 
 def _first_actions(env: TextEnv) -> int:
-    """How many actions are legal at the first start; 0 where the environment does not get so far.
+    """Return the number of legal actions at the first start; 0 if the environment does not get so far.
 
-    Every later check reads them all again and again, so that too many are to be found out first.
+    The later checks read all actions again and again, so too many actions have to be found first.
     """
     try:
         _, info = env.reset(seed=0, options={"task": env.tasks("train")[0]})
@@ -128,14 +131,14 @@ def _first_actions(env: TextEnv) -> int:
 
 
 def listing(env: TextEnv) -> tuple[str, str]:
-    """The training tasks, and the texts with which the first of them begin, each as one line of JSON."""
+    """Return the training tasks, and the texts with which the first of them begin, each as one line of JSON."""
     tasks = env.tasks("train")
     starts = [env.reset(seed=0, options={"task": task})[0] for task in tasks[:STARTS]]
     return json.dumps([[task.id, dict(task.payload)] for task in tasks], sort_keys=True), json.dumps(starts)
 
 
 def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
-    """Refuse tasks that change between processes, as the order of a set of words does, and starts that do."""
+    """Refuse tasks or first texts that change between processes, as the order of a set of words does."""
     plain = json.dumps({key: read_word(item) if isinstance(item, Word) else item for key, item in section.items()})
     here = listing(env)
     for seed in "1", "2":
@@ -151,7 +154,7 @@ def _require_stable_tasks(section: Mapping[str, Any], env: TextEnv) -> None:
 
 
 def _sample(signal: Signal, horizon: int) -> str:
-    """What random play came to, in figures."""
+    """Describe the sample of random play, in figures."""
 
     def share(count: int) -> str:
         return f"{count} ({count / signal.episodes:.0%})"
@@ -164,7 +167,7 @@ def _sample(signal: Signal, horizon: int) -> str:
 
 
 def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
-    """What counts as success and as a milestone here, and whether it looks forgotten."""
+    """Describe the rules of success and of milestones, and note if they seem to be missing."""
     rule = env.success_rule or "an outcome says success=True"
     events = ", ".join(f"{event} in {count}" for event, count in sorted(signal.events.items())) or "none"
     lines = [f"  success: {rule}; events: {events}"]
@@ -179,7 +182,7 @@ def _success(env: TextEnv, signal: Signal, doubt: str) -> list[str]:
 
 
 def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> str:
-    """What a model would read and choose from: labels, and the tokens of the longest prompt."""
+    """Describe a model's input and choices: labels, and the tokens of the longest prompt."""
     from reflectrl.models.labels import candidates
     from reflectrl.models.scratch import train_tokenizer
     from reflectrl.prompts import policy_prompt
@@ -200,7 +203,7 @@ def _read(episodes: Sequence[Episode], signal: Signal, model: ModelConfig) -> st
 
 
 def _levels(signal: Signal, abilities: Sequence[str], doubt: str) -> list[str]:
-    """A line for each thing that an environment may be fit for, with what the next one would need."""
+    """Return a line for each use that an environment may be fit for, with the requirement of the next one."""
     lines = ["  playable: yes"]
     if signal.problem:
         lines.append(f"  trainable by reward: no; {signal.problem}")

@@ -1,4 +1,4 @@
-"""`init`: begin a project, an environment of your own that works and is to be edited."""
+"""`init`: begin a project, with a working environment to edit."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ FILES = {
     "recipe.toml.txt": "recipe.toml",
     "README.md.txt": "README.md",
 }
-"""Template → what it is called in a project; "my_env" and "MyEnv" stand for its names."""
+"""Template → its file name in a project. "my_env" and "MyEnv" stand for the project's names."""
 TAKEN = ("Outcome", "Task", "TextEnv")
-"""What the template imports."""
+"""Names that the template imports."""
 
 
 @dataclass(frozen=True)
 class Init:
-    """Begin a project: an environment that works, its test, a recipe and a README, to be edited."""
+    """Begin a project: a working environment, its test, a recipe and a README, all to be edited."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """What it is called: a folder of that name is made here, which is a Python package (my_env)."""
+    """Name of the project. A folder with this name is made here, which is a Python package (my_env)."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Write the files, all or none, and say what to do next.
+        """Write all files or none, and print the next steps.
 
         Raises:
-            UserError: the name cannot be that of a package, or is taken.
+            UserError: the name is not a package name, or is taken.
         """
         if settings:
             raise UserError(f"unknown option {settings[0].partition('=')[0]!r}; init has none")
@@ -59,10 +59,10 @@ class Init:
 
 
 def refuse_name(name: str) -> str:
-    """The name, if a project can have it: one that Python can import, and that nothing else has.
+    """Return the name if a project can have it: Python must be able to import it, and it must not be taken.
 
     Raises:
-        UserError: says what is wrong with it.
+        UserError: names the problem.
     """
     if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
         raise UserError(f"{name!r} is no name of a Python package: a letter, then letters, digits and _, as in my_env")
@@ -77,5 +77,5 @@ def refuse_name(name: str) -> str:
 
 
 def class_name(name: str) -> str:
-    """my_env -> MyEnv."""
+    """Convert a name: my_env -> MyEnv."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Env"
