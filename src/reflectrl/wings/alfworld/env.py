@@ -34,9 +34,7 @@ SUBSETS = {"tomato-microwave": "pick_and_place_simple-Tomato-None-Microwave-*"}
 """Names of subsets → patterns of task folders. "tomato-microwave" is the subset of Reflect-RL."""
 
 SHORT, MEDIUM = 5, 6
-"""Longest plan, in commands, for the first two stages of the curriculum by length. Each adds about a third of the
-games.
-"""
+"""Longest plan, in commands, in the first two stages of the curriculum by length. Each adds a third of the games."""
 
 
 class AlfworldEnv(TextEnv):

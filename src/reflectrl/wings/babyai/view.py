@@ -147,9 +147,7 @@ class View:
             yield f"You carry {held}."
 
     def guided(self, memory: bool) -> Iterator[str]:
-        """Yield a shorter text: the places of the things in the goal, what is right beside the agent, and what it
-        carries.
-        """
+        """Yield a shorter text: places of the things in the goal, cells beside the agent, and what it carries."""
         known = [thing for thing in self.things() if thing.seen or memory]
         for one in wanted(self.world.mission):
             found = next((thing for thing in known if one.fits(thing)), None)
@@ -175,8 +173,9 @@ class View:
             self._sides[id(cell)] = self._sides_at_first(position)
 
     def _sides_at_first(self, position: tuple[int, int]) -> tuple[str, ...]:
-        """Return the sides of a position as seen from the start, or () outside of the first room, which missions never
-        mean.
+        """Return the sides of a position as seen from the start; () outside of the first room.
+
+        Missions that name a side mean the first room only.
         """
         room = self.world.room_from_pos(*self._start)
         if not room.pos_inside(*position):

@@ -25,8 +25,7 @@ TOLERANCE = 1e-3
 
 
 class Reader(nn.Module):
-    """The exported graph: new tokens and the past tokens' keys and values → logits of the next token, all keys and
-    values.
+    """The exported graph: new tokens, past keys and values → logits of the next token, all keys and values.
 
     All layers share one tensor, [layers, 1, heads, tokens, width], so a graph has three inputs and three outputs
     whatever the model's size. With zero past tokens the cache is empty.

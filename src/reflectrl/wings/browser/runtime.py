@@ -1,5 +1,4 @@
-"""Packages that the page runs on: onnxruntime-web, which computes, and Hugging Face's tokenizers.js, which splits
-texts.
+"""Packages that the page runs on: onnxruntime-web, which computes, and Hugging Face's tokenizers.js, for tokens.
 
 Neither ships with reflectrl, since the first alone has 14 MB, several times reflectrl's size. npm fetches them once, in
 the versions that the tests were made with, and every file is checked against a digest in this module.

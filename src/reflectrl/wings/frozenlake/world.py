@@ -59,9 +59,7 @@ class Lake:
         return (row, column) if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[0]) else cell
 
     def outcomes(self, cell: Cell, action: str) -> tuple[Cell, ...]:
-        """Return the equally likely next cells of an action: one on dry ice, else three (one side, straight, other
-        side).
-        """
+        """Return the equally likely next cells: one on dry ice, else three (one side, straight on, other side)."""
         if not self.slippery:
             return (self.neighbour(cell, action),)
         index = ACTIONS.index(action)
@@ -89,8 +87,7 @@ class Lake:
         return dict(zip(self.cells, self._solved[0], strict=True))
 
     def best_action(self, cell: Cell) -> str:
-        """Return the first action, in the fixed order, on a shortest way; on slippery ice, the action with the best
-        chances.
+        """Return the first action on a shortest way; on slippery ice, the action with the best chances.
 
         Raises:
             ValueError: the goal cannot be reached from there.

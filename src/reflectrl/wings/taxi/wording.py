@@ -10,8 +10,9 @@ from reflectrl.wings.taxi.world import ABOARD, Cell, City, Ride
 
 
 def words(city: City, ride: Ride) -> str:
-    """Describe walls, taxi, passenger and destination in two lines. Walls come first: they stay the same, so the tokens
-    can be reused.
+    """Describe walls, taxi, passenger and destination in two lines.
+
+    The walls come first: they stay the same, so a model need read them only once.
     """
     passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
     destination = _place(city.landmarks[ride.destination])

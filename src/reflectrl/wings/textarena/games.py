@@ -39,8 +39,7 @@ LISTED: dict[str, Candidates] = {
     "ThreeCardMonte": lambda game: [str(cup) for cup in range(game.num_cups)],
     "TowerOfHanoi": lambda game: [" ".join(pair) for pair in permutations("ABC", 2)],
 }
-"""Candidates by a game's name without its version. Impossible moves are included if the game is about finding them out.
-"""
+"""Candidates by a game's name without its version. Impossible moves stay in if the game is about finding them out."""
 
 
 def listed(game: str) -> Candidates | None:
