@@ -18,9 +18,7 @@ from reflectrl.players.policy import LanguagePlayer, Policy
 from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
 
 MEMORY = 4096
-"""Largest number of results that a served player caches. A server runs long, and its questions are not known in
-advance.
-"""
+"""Largest number of results that a served player caches. A server runs long, and its questions may all differ."""
 
 
 class Asked:

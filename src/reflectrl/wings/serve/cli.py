@@ -96,8 +96,8 @@ class Serve:
 
 @dataclass(frozen=True)
 class ServeRollouts:
-    """Serve models in training to their own rollouts (`rollouts.servers`), until Ctrl-C. It answers with completions and
-    log-probabilities. It loads the weights that the trainings name, if they lie below FOLDER.
+    """Serve models in training to their own rollouts (`rollouts.servers`), until Ctrl-C. It answers with completions
+    and log-probabilities. It loads the weights that the trainings name, if they lie below FOLDER.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")

@@ -22,8 +22,7 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Asked = TypeVar("Asked", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 AT_ONCE = 64
-"""Number of prompts that are computed together. Between such parts, the server checks whether the client still waits.
-"""
+"""Number of prompts computed together. Between such parts, the server checks whether the client still waits."""
 
 
 class UnwantedError(Exception):
@@ -81,8 +80,8 @@ def completions(
 ) -> dict[str, Any]:
     """Return the choices and the usage of an answer.
 
-    Log-probabilities are among the allowed tokens only. For a single token (`max_tokens` and `top_p` 1), they and the alternatives'
-    are at temperature 1. For longer texts they are those used for sampling.
+    Log-probabilities are normalised over the allowed tokens. For a single token (`max_tokens` and `top_p` 1) they are
+    at temperature 1, as are the alternatives' ones. Otherwise they are the values that the tokens were sampled by.
 
     Args:
         drafts: draft model that has learned from the model's earlier texts.

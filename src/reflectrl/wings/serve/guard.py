@@ -17,8 +17,7 @@ from reflectrl.wings.serve.answers import refusal_of
 from reflectrl.wings.serve.protocol import Refusal
 
 DRAINED = 64 * 2**20
-"""Largest number of bytes still read from a body that is too large. Most clients listen only after sending everything.
-"""
+"""Number of bytes still read from a body that is too large. Most clients listen only after sending everything."""
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 

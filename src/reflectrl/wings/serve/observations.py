@@ -49,8 +49,9 @@ def messages_of(observation: Observation) -> list[dict[str, str]]:
 
 
 def _past(message: Message) -> str:
-    """Return an earlier message's part of the history: an action as environments write it, else the text without a list
-    of actions.
+    """Return an earlier message's part of the history.
+
+    It is an action as environments write it, or the text without a list of actions.
     """
     if message.role == "assistant":
         return f"> {' '.join(message.text.split())}\n"

@@ -93,9 +93,7 @@ class StreamOptions(_Strict):
 
 
 class ChatRequest(_Strict):
-    """A request for one action. Options that would change the answer but are not supported (tools, several choices) are
-    refused.
-    """
+    """A request for one action. Options that are unsupported and would change the answer (tools, say) are refused."""
 
     model: Annotated[str, Field(max_length=1000, description="The agent, as GET /v1/models names it.")]
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST)]
