@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 QUOTED = 24
-"""Number of characters. A server's complaint that quotes so many of a prompt is not shown."""
+"""A server's complaint that quotes this many characters of a prompt is not shown."""
 NESTED = 8
 """Number of levels of an error's body that are searched for words. Servers wrap others' errors a few times at most."""
 MOST_TOKENS = 2**53
@@ -59,9 +59,7 @@ def _joined(parts: Sequence[object]) -> str:
 
 
 def why_silent(answer: Any, text: str, max_tokens: int) -> str:
-    """Return why a completion holds only thoughts or nothing, with a remedy; "" if it holds an answer or names no
-    reason.
-    """
+    """Return why a completion has no answer, with a remedy if there is one; "" if it has one or names no reason."""
     if without_thinking(text):
         return ""
     reason = str(getattr(answer.choices[0], "finish_reason", "")).lower()

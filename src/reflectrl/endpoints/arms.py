@@ -56,9 +56,7 @@ class Aggregated(SFT):
     """A model fine-tuned on the teaching episodes and on the teacher's labels of the student's own states (DAgger)."""
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Add the aggregated episodes (earlier ones, then the student's) and the model trained on them. Return the
-        model.
-        """
+        """Add the aggregated episodes (earlier ones, then the student's) and the model. Return the model's artifact."""
         [(number, played)] = [(number, one) for number, one in ROUNDS.items() if one.log == self.log]
         output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
         asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)

@@ -27,7 +27,7 @@ class EndpointConfig:
     Nothing is sent anywhere unless `base_url` names an address.
     """
 
-    stays_behind = True  # an exported agent asks nobody
+    stays_behind = True  # an exported agent uses no endpoint
 
     base_url: Address = ""
     """Address of the API, such as "http://127.0.0.1:8000/v1". For Azure, the resource's address."""
@@ -40,8 +40,7 @@ class EndpointConfig:
     api_version: str = ""
     """Version of Azure's API, such as "2024-10-21"."""
     newer_parameters: bool = False
-    """Send `max_completion_tokens` instead of `max_tokens`, and no temperature, as OpenAI's reasoning models require.
-    """
+    """Send `max_completion_tokens` instead of `max_tokens`, and no temperature, as OpenAI's reasoning models need."""
     fold_system: bool = False
     """Put the instructions at the beginning of the user's first message, for servers that know no system role."""
     timeout: Positive = 120.0

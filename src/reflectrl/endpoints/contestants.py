@@ -59,9 +59,7 @@ def players(
 
 
 def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
-    """Return the model that a player or the teacher of a run asks: a server's, or a local one. The run keeps its
-    answers.
-    """
+    """Return the model that a run's player or teacher asks: a server's, or a local one. The run keeps its answers."""
     if config.local:
         return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
     return Endpoint(config, journal_of(recipe, folder))

@@ -29,9 +29,7 @@ class Taught(NamedTuple):
 
 
 def growth(folder: Path, run: Run) -> Section | None:
-    """Return a row for the arm "sft" and one for each round of DAgger that a run has played; None if it has played
-    none.
-    """
+    """Return a row for the arm "sft" and one for each round of DAgger that was played; None if none was."""
     results = tables(run.results.summary if run.results else ())
     rows = []
     for arm, taught, new in _rounds(folder / "episodes"):
@@ -47,8 +45,9 @@ def growth(folder: Path, run: Run) -> Section | None:
 
 
 def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[Taught]]]]:
-    """Yield each arm with its training episodes and the new ones among them, by seed. A log begins with the previous
-    one.
+    """Yield each arm with its training episodes and the new ones among them, by seed.
+
+    A log begins with the previous round's log, so the new episodes are the rest.
     """
     before: dict[str, int] = {}
     for played in ROUNDS.values():

@@ -93,9 +93,7 @@ class Journal:
         return len(self._answers)
 
     def reserve(self, most: Cost) -> str | None:
-        """Note that a request leaves, with the most that it may cost. Return its number, or None if the budget forbids
-        it.
-        """
+        """Note that a request leaves, with its largest cost. Return its number, or None if the budget forbids it."""
         with self._held() as file:
             self._refresh(file)
             self.refused = self.budget.exceeded_by(self.spent + most)

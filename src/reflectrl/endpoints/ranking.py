@@ -43,7 +43,7 @@ def both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
 def rank_episodes(
     groups: Sequence[Sequence[Episode]], judge: Endpoint | LocalModel, longest: int, max_tokens: int
 ) -> list[list[float]]:
-    """Return the standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 is a tie or a single
+    """Return the standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 is a tie or the only
     episode.
 
     Episodes with the same observations and actions count as one. An answer that names neither episode is a tie. All

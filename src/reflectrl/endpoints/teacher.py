@@ -44,9 +44,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A teacher's lesson about a state: a reflection, and the index of an action. None stands for a part that is not
-    usable.
-    """
+    """A teacher's lesson about a state: a reflection, and the index of an action. An unusable part is None."""
 
     reflection: str | None
     action: int | None
@@ -143,9 +141,7 @@ class WalkingPlayer:
 
 
 def walked(episode: Episode) -> Episode:
-    """Turn a teacher's walk into a teaching episode. If it won, each step that it chose and reflected on is to be
-    imitated.
-    """
+    """Turn a teacher's walk into a teaching episode. If it won, steps that it chose and reflected on become targets."""
 
     def taught(step: Step) -> Step:
         chose = step.choice is not None and step.choice.player == NAME

@@ -37,9 +37,7 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class ALFWorldData(Data):
-    """Get ALFWorld's games: download them, import official files, or generate some. Otherwise list the games in the
-    store.
-    """
+    """Get ALFWorld's games: download them, import official files, or generate some. Without options, list the games."""
 
     download: bool = False
     """Download and import the official files."""

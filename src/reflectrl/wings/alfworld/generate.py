@@ -63,8 +63,9 @@ WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def generate_game(seed: int, task_type: str | None = None) -> Written:
-    """Return a game that can be won in 3 to 14 commands and is not won at the start. A seed gives the same game
-    everywhere.
+    """Return a game that can be won in 3 to 14 commands and is not won at the start.
+
+    A seed gives the same game in every process.
 
     Args:
         seed: a number not below 0.

@@ -205,9 +205,7 @@ class House:
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{overview}\n\nYour task is to: {wording}"
 
     def look(self) -> str:
-        """Describe the surroundings. "Next to" lists the things that were taken from a receptacle and put down beside
-        it.
-        """
+        """Describe the surroundings. Only things taken from a receptacle and put down beside it are listed."""
         here = self.game.here.get(self.location, ())
         if not here:
             return "You are in the middle of a room. Looking quickly around you, you see nothing."

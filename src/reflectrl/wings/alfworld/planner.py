@@ -252,6 +252,7 @@ class _Search:
         here, held = state.location, state.held
         if self.doubled:
             return 1 if held in self.wanted else 2 + (held is not None)
+        # Every missing object needs a take and a put; an object in the hand needs only its put.
         if held in self.wanted:
             if held in state.done:
                 return 2 * missing - 1 + (here not in self.at_target)

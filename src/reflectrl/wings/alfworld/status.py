@@ -31,8 +31,7 @@ def plain_status(beliefs: Beliefs, wording: str) -> str:
 
 
 def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior: bool = True) -> str:
-    """Return a status that guides: for each kind of thing that the task names and that is not in the hand, where to
-    find one.
+    """Return a status that guides: for each kind of thing in the task that is not in the hand, where to find one.
 
     It lists where things of the kind were seen (within reach first). If none was seen, it lists the places that were
     not looked at yet, the most promising first, so it also says what was *not* seen. For a task that brings two things

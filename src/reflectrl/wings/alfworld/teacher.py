@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AlfworldTeacher(Teacher):
-    """Looks for things, or knows where they are (`AlfworldEnv(expert="planner")`); the oracle always knows."""
+    """Look for things, or know where they are (`AlfworldEnv(expert="planner")`). The oracle always knows."""
 
     def expert_action(self, env: AlfworldEnv) -> int:
         return env.legal_actions().index(_command(env))
@@ -39,7 +39,7 @@ def _planned(env: AlfworldEnv) -> str:
         raise UserError("alfworld: the planner needs engine 'native'")
     try:
         return best_command(env.house)
-    except GameError:  # what was picked up fits nowhere: nobody can win any more
+    except GameError:  # the thing in the hand fits nowhere, so the game cannot be won any more
         return _advised(env).command
 
 

@@ -21,8 +21,10 @@ Named = TypeVar("Named", Thing, Receptacle)
 
 @lru_cache(maxsize=4096)
 def redrawn(game: Game, variant: int) -> Game:
-    """Return a variant of a game. Numbers within a kind are shuffled (ALFWorld's domain randomisation), and half of the
-    things lie in or on another receptacle that can hold them. It is not won at the start.
+    """Return a variant of a game that is not won at the start.
+
+    Numbers within a kind are shuffled (ALFWorld's domain randomisation), and half of the things lie in or on another
+    receptacle that can hold them.
     """
     for attempt in range(100):
         rng = np.random.default_rng(named_seed("alfworld-variant", game.id, variant, attempt))

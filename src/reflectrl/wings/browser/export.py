@@ -39,7 +39,7 @@ STATE, REFLECTION, LABEL, ACTION = "\ue000", "\ue001", "\ue002", "\ue003"
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the environment's table, the folder's size in bytes, and how the page departs from play in
+    """Result of an export: the environment's table, the folder's size in bytes, and the differences from play in
     Python.
     """
 

@@ -41,6 +41,7 @@ class Reader(nn.Module):
         for layer, (keys, values) in enumerate(zip(keys_L1HPD, values_L1HPD, strict=True)):
             cache.update(keys, values, layer)
         past, new = keys_L1HPD.shape[3], ids_1T.shape[1]
+        # A token attends to all past tokens and, among the new ones, to itself and those before it.
         positions_T = torch.arange(past, past + new)
         hidden_TS = torch.arange(past + new)[None, :] > positions_T[:, None]
         mask = torch.zeros(hidden_TS.shape).masked_fill(hidden_TS, torch.finfo(torch.float32).min)

@@ -198,14 +198,16 @@ def fingerprint(env: TextEnv) -> bytes:
 
 
 def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tuple[str | None, ...]) -> World:
-    """Return the smallest table that plays alike. States with equal observations merge if every sequence of actions
-    from them gives equal observations and outcomes (Moore's partition refinement).
+    """Return the smallest table that plays alike (Moore's partition refinement).
+
+    States with equal observations merge if every sequence of actions from them gives equal observations and outcomes.
     """
     widest = max(map(len, book.edges))
     edges = np.full((len(book.edges), widest), -1)
     for row, known in zip(edges, book.edges, strict=True):
         row[: len(known)] = known
     there, outcomes = edges[:, ::2], edges[:, 1::2]
+    # Split kinds of states by where their actions lead, until a round splits none.
     kinds, count = np.zeros(len(edges), np.int64), 0
     while True:
         after = np.where(there >= 0, kinds[there], -1)

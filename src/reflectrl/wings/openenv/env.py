@@ -20,8 +20,8 @@ class OpenEnvEnv(TextEnv):
     """Play an environment that a server hosts: `reset` with the task's seed, then `step` with JSON objects.
 
     The text is made of the observation's fields. Saved episodes are restored by repeating their actions, so the
-    server's environment must do the same for the same seed and actions. A server ignores a seed that its `reset` does
-    not take; its tasks are then not determined by their seeds.
+    server's environment must do the same for the same seed and actions. If the server's `reset` takes no seed, the seed
+    is ignored and does not determine the task.
 
     Args:
         url: address of a server on this machine ("http://localhost:8000"). Reach another machine through a forwarded
@@ -126,7 +126,7 @@ class OpenEnvEnv(TextEnv):
         return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else named))
 
     def legal_actions(self) -> Sequence[str]:
-        """Return the actions that the observation lists; all actions if it lists none."""
+        """Return the actions in the observation's field `listed`; all actions if no such field is set."""
         return tuple(map(str, self._seen[self.listed])) if self.listed else tuple(self.actions)
 
     def close(self) -> None:

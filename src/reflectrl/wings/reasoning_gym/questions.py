@@ -107,7 +107,7 @@ def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
         )
     try:
         return float(questions.score_answer(answer.strip(), entry))
-    except Exception:  # judges stumble over what nobody expected
+    except Exception:  # scorers raise many errors on unexpected answers
         return 0.0
 
 

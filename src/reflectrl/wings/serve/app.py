@@ -122,7 +122,7 @@ async def _timely(turns: AsyncIterator[Turn], deadline: float) -> AsyncIterator[
     """Yield the turns. Raise Refusal if a turn does not arrive in time."""
     while True:
         try:
-            async with asyncio.timeout_at(deadline):  # of one turn: the next one may be waited for by another task
+            async with asyncio.timeout_at(deadline):  # per turn, as another task may await the next
                 turn = await anext(turns)
         except StopAsyncIteration:
             return

@@ -81,7 +81,7 @@ class Batcher:
         self.calls = self.answered = 0
         for player in (agent.player, agent.reflector):
             if isinstance(player, LanguagePlayer):
-                player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no episode goes on here
+                player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no request continues an episode
         self._waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()

@@ -123,7 +123,7 @@ def read_request(body: bytes) -> ChatRequest:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        first = max(found, key=lambda one: len(one["loc"]))  # of what a content may be, the one that it resembles
+        first = max(found, key=lambda one: len(one["loc"]))  # the form that the content resembles most
         place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None

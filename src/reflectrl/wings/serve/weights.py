@@ -105,8 +105,7 @@ def _adapter_name(name: str) -> str:
 
 
 class WeightsServer(Guard):
-    """Completions by models that are loaded and dropped while it runs, as an ASGI application. One thread owns the
-    models.
+    """Completions by models that are loaded and dropped on request, as an ASGI application. One thread owns the models.
 
     Args:
         root, trust: see `Weights`.
@@ -189,8 +188,7 @@ class WeightsServer(Guard):
         return await self.body(request, deadline), deadline
 
     async def _in_thread(self, work: Callable[[Unwanted], T], request: Request, deadline: float) -> T:
-        """Run work in the thread of the models and return its result. The work may ask whether its result is still
-        wanted.
+        """Run work in the thread of the models and return its result. The work may ask whether it is still wanted.
 
         Raises:
             Refusal: it is not done in time.
