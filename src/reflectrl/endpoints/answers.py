@@ -1,4 +1,4 @@
-"""What a server answers: the text of a completion, or what went wrong, in words that show neither key nor prompt."""
+"""Answers of a server: the text of a completion, or an error in words that show neither key nor prompt."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 QUOTED = 24
-"""So many characters of a prompt in a server's complaint, and the complaint is not shown."""
+"""A server's complaint that quotes this many characters of a prompt is not shown."""
 NESTED = 8
-"""Levels of an error's body that are searched for words; servers wrap errors of others a few times at most."""
+"""Number of levels of an error's body that are searched for words. Servers wrap others' errors a few times at most."""
 MOST_TOKENS = 2**53
-"""A larger count is no count: it would not even fit a float."""
+"""Largest valid token count. A larger number would not even fit a float."""
 
 
 class UnreadableError(ValueError):
-    """An answer that is no chat completion; the message says why. The client itself checks no shapes."""
+    """An answer is no chat completion. The message says why. The client itself checks no shapes."""
 
 
 # ---- what was said ---------------------------------------------------------------------------------------------------
 
 
 def text_of(answer: Any) -> str:
-    """The text of a completion, "" where the model said nothing.
+    """Return the text of a completion, "" if the model said nothing.
 
     Raises:
         UnreadableError: it has another shape.
@@ -45,7 +45,7 @@ def text_of(answer: Any) -> str:
 
 
 def _joined(parts: Sequence[object]) -> str:
-    """The text of a content that comes as parts, without those that hold the model's thinking."""
+    """Join the text parts of a content, without the parts that hold the model's thinking."""
     texts = []
     for part in parts:
         if isinstance(part, dict) and isinstance(part.get("type"), str):
@@ -59,7 +59,7 @@ def _joined(parts: Sequence[object]) -> str:
 
 
 def why_silent(answer: Any, text: str, max_tokens: int) -> str:
-    """Why a completion says nothing but thoughts, in words that name a way out; "" if it says something."""
+    """Return why a completion has no answer, with a remedy if there is one; "" if it has one or names no reason."""
     if without_thinking(text):
         return ""
     reason = str(getattr(answer.choices[0], "finish_reason", "")).lower()
@@ -73,7 +73,7 @@ def why_silent(answer: Any, text: str, max_tokens: int) -> str:
 
 
 def cut_off(max_tokens: int) -> str:
-    """The remark about an answer that ended while the model was still thinking."""
+    """Return the remark about an answer that ended while the model was still thinking."""
     return (
         f"an answer was cut off at max_tokens = {max_tokens} before the model had said anything: "
         "raise max_tokens, or turn the model's thinking off"
@@ -86,20 +86,20 @@ HARMONY = re.compile(
 )
 """A message in the format of gpt-oss: its channel ("analysis", "commentary" or "final") and its text."""
 STRIPPED = re.compile(r"\Aanalysis.*assistantfinal", re.DOTALL)
-"""The same where a server has left the markers out, and so joined what stood between them."""
+"""The same message after a server has removed the markers, so that channel names and text are joined."""
 THOUGHT = re.compile(
     r"<((?:seed:)?think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)"
     r"|◁think▷.*?(?:◁/think▷|\Z)",
     re.DOTALL,
 )
 ENDS = re.compile(r"</(?:(?:seed:)?think|thinking|thought|reasoning)>|\[/THINK\]|◁/think▷")
-"""The end of a thought whose beginning stands in the prompt, as some chat templates have it."""
+"""End of a thought whose beginning is part of the prompt, as in some chat templates."""
 
 
 def without_thinking(answer: str) -> str:
-    """The answer without what the model thought before it, where a server passes that on as text.
+    """Remove the model's thinking from an answer, for servers that return it as text.
 
-    Known are tags such as <think> ... </think>, [THINK] ... [/THINK], and the channels of the harmony format.
+    It removes tags such as <think> ... </think>, [THINK] ... [/THINK], and the channels of the harmony format.
 
     Returns:
         The answer; "" if the thinking never ended.
@@ -113,15 +113,15 @@ def without_thinking(answer: str) -> str:
 
 
 def tokens_of(answer: Any, text: str) -> tuple[int, int] | None:
-    """The tokens that a server says it has read and written, reasoning included.
+    """Return the tokens that a server reports as read and written, reasoning included.
 
     Some servers leave the reasoning out of `completion_tokens`; then `total_tokens` has it.
 
     Args:
-        text: of the answer.
+        text: text of the answer.
 
     Returns:
-        None if the server does not count: it says nothing, or 0 for what cannot have been nothing.
+        None if the server does not count: it reports nothing, or 0 for what cannot have been empty.
     """
     used = getattr(answer, "usage", None)
     read, written = (_count(getattr(used, name, None)) for name in ("prompt_tokens", "completion_tokens"))
@@ -133,7 +133,7 @@ def tokens_of(answer: Any, text: str) -> tuple[int, int] | None:
 
 
 def _count(number: object) -> int | None:
-    """A number of tokens as servers write it (30 or 30.0); None if it is something else."""
+    """Return a number of tokens as servers write it (30 or 30.0); None if it is something else."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     return int(number) if 0 <= number <= MOST_TOKENS and number == int(number) else None
@@ -146,8 +146,8 @@ class ServerError(NamedTuple):
     """An error in the body of an answer.
 
     Attributes:
-        status: the HTTP status that it speaks of; None where it names none.
-        complaint: what it says.
+        status: the HTTP status that the error names; None if it names none.
+        complaint: the server's message.
     """
 
     status: int | None
@@ -155,9 +155,9 @@ class ServerError(NamedTuple):
 
 
 def error_in(data: bytes) -> ServerError | None:
-    """The error that stands in a body which came as a success; None if there is none, or the body is no JSON.
+    """Return the error in a body that came with a success status; None if there is none, or the body is no JSON.
 
-    Routers of several providers answer so when the one that they chose fails.
+    Routers of several providers answer so when the chosen provider fails.
     """
     try:
         body: object = json.loads(data)
@@ -179,7 +179,7 @@ def error_in(data: bytes) -> ServerError | None:
 
 
 def _status_of(error: object) -> int | None:
-    """The HTTP status that an error names as a number or by a word."""
+    """Return the HTTP status that an error names as a number or by a word."""
     if not isinstance(error, dict):
         return None
     named = [error.get(key) for key in ("code", "status", "status_code", "type")]
@@ -193,7 +193,7 @@ def _status_of(error: object) -> int | None:
 
 
 def complaint_of(body: Any, levels: int = NESTED) -> str:
-    """What a server says is wrong: in OpenAI's form, as FastAPI's {"detail": [...]}, or in their like."""
+    """Return a server's error message: in OpenAI's form, as FastAPI's {"detail": [...]}, or in a similar form."""
     if isinstance(body, str):
         return body
     if not levels:
@@ -212,7 +212,7 @@ def complaint_of(body: Any, levels: int = NESTED) -> str:
 
 
 def shown_complaint(body: Any, prompts: Sequence[str]) -> str:
-    """What a server says is wrong, on one line; "" if it says nothing, or repeats a part of a prompt."""
+    """Return a server's error message on one line; "" if there is none, or it quotes a part of a prompt."""
     complaint = " ".join(complaint_of(body).split())[:300]
     return "" if any(_quotes(complaint, prompt) for prompt in prompts) else complaint
 

@@ -27,13 +27,13 @@ ABOUT: dict[Style, str] = {
 
 @dataclass(frozen=True)
 class Round:
-    """One round of DAgger: who plays, and which logs of episodes it reads and writes.
+    """A round of DAgger: the student that plays, and the logs of episodes that the round reads and writes.
 
     Attributes:
-        log: the log that it writes, `episodes/LOG-seedN-train.jsonl`.
-        before: the log of the round before; "" for the teaching episodes.
+        log: name of the log that it writes, `episodes/LOG-seedN-train.jsonl`.
+        before: name of the previous round's log; "" for the teaching episodes.
         policy: the student's policy, one of the models.
-        reflector: its reflector.
+        reflector: the student's reflector.
     """
 
     log: str
@@ -48,15 +48,15 @@ ROUNDS = {
     "3": Round("dagger-3", "dagger-2", "dagger-2-policy", "dagger-2-reflector"),
     "4": Round("dagger-4", "dagger-3", "dagger-3-policy", "dagger-3-reflector"),
 }
-"""The rounds by the names of their artifacts; each begins with what the one before has trained."""
+"""Artifact name → round. Each round starts from the models that the previous one has trained."""
 
 
 @dataclass(frozen=True)
 class Aggregated(SFT):
-    """A model fine-tuned on the teaching episodes and on what the teacher said where the student went (DAgger)."""
+    """A model fine-tuned on the teaching episodes and on the teacher's labels of the student's own states (DAgger)."""
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """The episodes so far with those of the student, and the model itself."""
+        """Add the aggregated episodes (earlier ones, then the student's) and the model. Return the model's artifact."""
         [(number, played)] = [(number, one) for number, one in ROUNDS.items() if one.log == self.log]
         output = f"episodes/{self.log}-seed{plan.seed}-train.jsonl"
         asks = (*SHARED, "teacher") if plan.recipe.teach.by == "endpoint" else ("teacher",)
@@ -85,10 +85,10 @@ ARMS = {
 
 
 def arms_of(recipe: Recipe) -> dict[str, Arm]:
-    """An arm for each [players.NAME].
+    """Return an arm for each [players.NAME].
 
     Raises:
-        UserError: a name is already that of another arm.
+        UserError: another arm has that name already.
     """
     taken = all_arms()  # not of this recipe: those would be asked for here
     for name in recipe.sections["players"]:

@@ -1,7 +1,7 @@
-"""What bounds each attempt to reach a server: the budget, a time, and a size; and the loop in which they are made.
+"""Limits on each attempt to reach a server (the budget, a time, and a size), and the event loop that runs the attempts.
 
-The `openai` package decides when something is tried again. Every attempt of its passes through the HTTP client of this
-file, so that retries count as first attempts do.
+The `openai` package decides when something is tried again. Each of its attempts passes through the HTTP client of this
+file, so retries count as first attempts do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 UNKNOWN = (408, 502, 504)
-"""Statuses of those between us and the model, who do not know whether it computes on: such an attempt may cost."""
+"""HTTP statuses that gateways send without knowing whether the model still computes. Such an attempt may cost."""
 UNNUMBERED = 400
-"""Status of an error that came as a success and names none: it is not tried again."""
+"""Status for an error that came with a success status and names none. It is not tried again."""
 ENCODING = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers that speak of how a body came, which is not how it is handed on."""
+"""Headers about the encoding of a received body. They do not hold for the body that is passed on."""
 
 
 @dataclass
@@ -37,10 +37,12 @@ class Attempts:
     """The attempts at one question.
 
     Attributes:
-        most: what one may cost.
-        made: how many there were.
-        number: the journal's, of the last one.
-        unnumbered: whether the last one brought an error that names no status.
+        most: largest cost of one attempt.
+        made: number of attempts so far.
+        number: the journal's number of the last attempt.
+        unnumbered: True if the last attempt brought an error that names no status.
+        over_budget: True if the budget forbade another attempt.
+        too_large: True if an answer was larger than allowed.
     """
 
     most: Cost
@@ -52,18 +54,21 @@ class Attempts:
 
 
 current: ContextVar[Attempts] = ContextVar("attempts")
-"""Those of the question that is being asked."""
+"""Attempts at the question that is being asked."""
 
 
 class Gate:
-    """Lets attempts through as long as the budget allows them."""
+    """Let attempts through as long as the budget allows them."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self._settled, self._under_way = asyncio.Condition(), 0
 
     async def reserve(self, attempts: Attempts) -> bool:
-        """Whether the budget allows one more attempt; waits for what is under way, which may cost less than feared."""
+        """Return whether the budget allows one more attempt.
+
+        If it seems not to, wait for the attempts under way, which may cost less than was reserved for them.
+        """
         async with self._settled:
             while (number := self.journal.reserve(attempts.most)) is None:
                 if not self._under_way:
@@ -75,14 +80,14 @@ class Gate:
             return True
 
     async def release(self) -> None:
-        """An attempt is over."""
+        """Note that an attempt is over."""
         async with self._settled:
             self._under_way -= 1
             self._settled.notify_all()
 
 
 def _http() -> tuple[Any, Any]:
-    """The class of HTTP clients of the `openai` package, and the library that it comes from."""
+    """Return the class of HTTP clients of the `openai` package, and the library that it comes from."""
     import openai
 
     base: Any = openai.DefaultAsyncHttpxClient
@@ -91,15 +96,15 @@ def _http() -> tuple[Any, Any]:
 
 @cache
 def honest_client() -> type[Any]:
-    """The class of HTTP clients that give an error which came as a success the status that it speaks of.
+    """Return a class of HTTP clients that correct the status of errors that came with a success status.
 
-    The `openai` package then tries it again or not, as it does with every other error.
+    The `openai` package then tries the request again or not, as with every other error.
     """
     base: Any
     base, http = _http()
 
     class Honest(base):
-        """Looks into the bodies of answers."""
+        """Inspect the bodies of answers."""
 
         async def send(self, request: Any, **settings: Any) -> Any:
             response = await super().send(request, **settings)
@@ -111,25 +116,25 @@ def honest_client() -> type[Any]:
 
 
 def _with_status(response: Any, error: ServerError) -> dict[str, Any]:
-    """The parts of a response that is the error of another one."""
+    """Return the parts of a response that reports an error found in another one."""
     body = {"error": {"message": error.complaint}}
     status = error.status or UNNUMBERED
     return {"status_code": status, "headers": _kept(response), "json": body, "request": response.request}
 
 
 def _kept(response: Any) -> list[tuple[str, str]]:
-    """The headers of a response that hold for its body however that is handed on."""
+    """Return the headers of a response that stay true when its body is passed on decoded."""
     return [(name, value) for name, value in response.headers.multi_items() if name not in ENCODING]
 
 
 @cache
 def bounded_client() -> type[Any]:
-    """The class of HTTP clients that bound every attempt, once `openai` (and its HTTP library) is imported."""
+    """Return a class of HTTP clients that bound every attempt. Imports `openai` (and its HTTP library)."""
     base: Any
     base, http = _http()
 
     class Bounded(base):
-        """Counts each attempt, and ends one that takes too long or brings too much."""
+        """Count each attempt, and end an attempt that takes too long or brings too much."""
 
         def __init__(self, gate: Gate, config: EndpointConfig, **settings: Any) -> None:
             super().__init__(headers={"Accept-Encoding": "identity"}, **settings)
@@ -167,7 +172,7 @@ def bounded_client() -> type[Any]:
                 await self.gate.release()
 
         async def _read(self, request: Any, **settings: Any) -> tuple[Any, bytes | None]:
-            """The response and what it brings; None if that is too much."""
+            """Return the response and its content; None for the content if it is too large."""
             response, data = await super().send(request, **settings), bytearray()
             try:
                 async for chunk in response.aiter_bytes(2**16):
@@ -184,14 +189,14 @@ def bounded_client() -> type[Any]:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop in which all requests of this process are under way, in a thread of its own."""
+    """Return the event loop of all requests of this process. It runs in a thread of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="endpoints", daemon=True).start()
     return loop
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work in the loop; Ctrl-C stops it."""
+    """Wait for work in the loop. Ctrl-C stops it."""
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
         return future.result()

@@ -1,4 +1,4 @@
-"""Builders of what endpoints make: teaching episodes of a split, and labels of the states that a student meets."""
+"""Builders of artifacts that endpoints make: teaching episodes, and labels of the states that a student meets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from reflectrl.terminal import console
 from reflectrl.types import Episode, Sampling, Task, Turn, UserError, named_seed
 
 CHUNK = 16
-"""Episodes whose steps are asked about side by side; a kill costs nothing that was answered."""
+"""Number of episodes whose steps are asked about side by side. A kill loses no answer that was received."""
 
 # ---- teaching --------------------------------------------------------------------------------------------------------
 
@@ -51,10 +51,10 @@ Planned = Sequence[Job | Demonstration | Episode]
 
 
 def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Write the teaching episodes of a split; a log that was begun is continued.
+    """Write the teaching episodes of a split. A log that was begun is continued.
 
     Raises:
-        UserError: the endpoint does not answer, the budget is spent, or nothing came of it that could be learned from.
+        UserError: the endpoint does not answer, the budget is spent, or there is nothing to learn in the episodes.
     """
     recipe, seed, split = context.recipe, artifact.seed, artifact.name
     env, path = make(recipe.env), context.run.teach(seed, split)
@@ -77,7 +77,7 @@ def teaching(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_teaching(context: Context, artifact: Artifact) -> bool:
-    """Whether a log of teaching episodes lacks some, or has nothing to learn from."""
+    """Return whether a log of teaching episodes lacks some, or has nothing to learn from."""
     path = context.run.teach(artifact.seed, artifact.name)
     planned = _planned(context.recipe, make(context.recipe.env), artifact.seed, artifact.name)
     return finished_lines(path) < len(planned) or not _teaches(path)
@@ -90,7 +90,7 @@ def _teacher(context: Context, name: str) -> EndpointTeacher:
 
 
 def _planned(recipe: Recipe, env: TextEnv, seed: int, split: str) -> Planned:
-    """What is taught of a split, in the order of its log: walks, demonstrations to be played, or those of a log."""
+    """Return the teaching of a split in the order of its log: walks, demonstrations to play, or recorded episodes."""
     config = teacher_settings(recipe)
     if config.ask == "log":
         if not recipe.teach.log:
@@ -117,7 +117,7 @@ def _tasks(recipe: Recipe, env: TextEnv, split: str) -> Sequence[Task]:
 
 
 def _taught(recipe: Recipe, env: TextEnv, teacher: EndpointTeacher, planned: Planned) -> list[Episode]:
-    """The teaching episodes of a chunk, in order."""
+    """Return the teaching episodes of a chunk, in order."""
     jobs = [one for one in planned if isinstance(one, Job)]
     if jobs:
         with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
@@ -133,12 +133,12 @@ def _played(recipe: Recipe, env: TextEnv, planned: Planned) -> list[Episode]:
 
 
 def _teaches(path: Path) -> bool:
-    """Whether a log has a step to learn from."""
+    """Return whether a log has a step to learn from."""
     return path.exists() and any(step.label for episode in read_episodes(path) for step in episode.steps)
 
 
 def _tell(teacher: EndpointTeacher, env: TextEnv, planned: Planned, missing: bool) -> None:
-    """Say about what a job will cost at most, before it begins: from the first episode's questions."""
+    """Print an estimate of a job's cost before it begins, from the first episode's questions."""
     first = planned[0]
     if isinstance(first, Job):
         env.reset(seed=0, options={"task": first.task})
@@ -167,17 +167,17 @@ def _spent(teacher: EndpointTeacher) -> str:
 # ---- DAgger ----------------------------------------------------------------------------------------------------------
 
 Advice = dict[tuple[str, int, int], tuple[int, str | None]]
-"""What the environment's teacher says, by task, seed and step: the best action, and an analysis if it gives one."""
+"""Advice of the environment's teacher, by task, seed and step: the best action, and an analysis if it gives one."""
 
 
 class Advised:
-    """A player in whose states the environment's teacher is asked what it would do."""
+    """A player during whose episodes the environment's teacher is asked for its action in every state."""
 
     def __init__(self, player: Player, analyse: bool) -> None:
         self.player, self.analyse, self.advice = player, analyse, Advice()
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The player's own turns."""
+        """Record the teacher's advice, then return the player's own turns."""
         for e in episodes:
             count = len(e.observation.actions)
             analysis = ask(e.env, e.task, "analyse", count) if self.analyse else None
@@ -186,9 +186,9 @@ class Advised:
 
 
 def dagger(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Let the student play, and the teacher say what is best in the states it meets (DAgger, Ross et al. 2011).
+    """Let the student play, and let the teacher label the states that it meets (DAgger, Ross et al. 2011).
 
-    The log that is written has the teaching episodes first, or those of the round before, then the student's, whatever
+    The log begins with the teaching episodes, or with the previous round's log. The student's episodes follow, whatever
     it did, with the teacher's targets and reflections.
     """
     recipe, run, seed, played = context.recipe, context.run, artifact.seed, ROUNDS[artifact.name]
@@ -227,7 +227,7 @@ def _lessons(
     teacher: EndpointTeacher | None, episodes: Sequence[Episode], states: Sequence[tuple[int, int]], advice: Advice,
     tick: Tick,
 ) -> dict[tuple[int, int], Lesson]:  # fmt: skip
-    """What the teacher says about each of the states."""
+    """Return the teacher's lesson for each of the states."""
     known = {(k, i): advice.get((episodes[k].task.id, episodes[k].seed, i)) for k, i in states}
     if teacher is None:
         return {state: Lesson(said[1], said[0]) for state, said in known.items() if said is not None}
@@ -249,5 +249,5 @@ def _with_lessons(episodes: Sequence[Episode], lessons: dict[tuple[int, int], Le
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Indices spread over `count` things, at most so many of them; 0 takes all."""
+    """Return at most `most` indices, spread evenly over `count` things; 0 takes all."""
     return sorted(set(np.linspace(0, count - 1, min(count, most or count)).round().astype(int).tolist()))

@@ -1,8 +1,8 @@
-"""The one client of language models behind an address: bounded, remembered, and within a budget.
+"""The client of language models behind an address: bounded, cached, and within a budget.
 
-The `openai` package speaks to the server and tries again what failed; `attempts.py` bounds each attempt. This file asks
-as many things at once as the recipe allows, keeps every answer (`journal.py`), and sees to it that neither a key nor a
-prompt gets into a message or a log.
+The `openai` package speaks to the server and tries failed requests again; `attempts.py` bounds each attempt. This file
+asks as many questions at once as the recipe allows and keeps every answer (`journal.py`). It ensures that neither a key
+nor a prompt gets into a message or a log.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reflectrl.terminal import note_once
 from reflectrl.types import UserError
 
 UNREADABLE = (ValueError, RecursionError)
-"""What is raised where an answer is no JSON, or one that is nested without end."""
+"""Exceptions raised for an answer that is no JSON, or is nested too deep."""
 NO_SYSTEM = re.compile(r"(?i)\bsystem\b.*\broles?\b|\broles?\b.*\bsystem\b")
-"""How servers word that they know no system role."""
+"""Pattern of servers' complaints that they know no system role."""
 Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
 
@@ -40,8 +40,8 @@ class Ask(NamedTuple):
     Attributes:
         messages: the conversation so far, oldest first.
         max_tokens: longest answer, in the server's tokens.
-        temperature: 0 asks for the likeliest answer (servers do not all promise the same one twice).
-        sample: equal questions are asked once for each number.
+        temperature: 0 asks for the likeliest answer (not all servers promise the same answer twice).
+        sample: number of the sample. Equal questions are asked once for each number.
     """
 
     messages: Sequence[Message]
@@ -51,15 +51,15 @@ class Ask(NamedTuple):
 
 
 class Endpoint:
-    """Chat completions from an OpenAI-compatible server; safe to share by threads.
+    """Chat completions from an OpenAI-compatible server. Threads may share an endpoint.
 
     Args:
         config: the server, its model, and the bounds.
-        journal: remembers answers and holds the budget; without one, nothing outlives this object.
+        journal: stores answers and holds the budget; without one, nothing outlives this object.
 
     Attributes:
-        asked: questions so far; `known` of them were answered from the journal.
-        where, name: what messages call it: the address, and the server's name for the model.
+        asked: number of questions so far; `known` of them were answered from the journal.
+        where, name: names for messages: the address, and the server's name for the model.
 
     Raises:
         UserError: the `openai` package is missing, no address or model is named, or the key's variable is not set.
@@ -84,18 +84,18 @@ class Endpoint:
         self._same: dict[str, asyncio.Task[str]] = {}
 
     def complete(self, messages: Sequence[Message], max_tokens: int, temperature: float, sample: int = 0) -> str:
-        """The answer to one question; see `Ask` and `complete_all`."""
+        """Return the answer to one question; see `Ask` and `complete_all`."""
         return self.complete_all([Ask(messages, max_tokens, temperature, sample)])[0]
 
     def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:
-        """The server's answers (its first choices), in order; "" where the model said nothing.
+        """Return the server's answers (its first choices), in order; "" if the model said nothing.
 
         Args:
-            tick: receives how many are answered.
+            tick: receives the number of answered questions.
 
         Raises:
-            UserError: a question has no usable answer after all tries, or the budget is spent; one line that names the
-                address. What was under way is finished and kept first.
+            UserError: a question has no usable answer after all tries, or the budget is spent. The message is one line
+                that names the address. Requests under way are finished and kept first.
         """
         self.asked += len(asks)
         found = [self.journal.answer(self.key(ask)) for ask in asks]
@@ -108,13 +108,13 @@ class Endpoint:
         return [answer or "" for answer in found]
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:
-        """About what these questions would cost at most: four characters a token, answers as long as they may be."""
+        """Estimate the largest cost of these questions, at four characters per token and answers of full length."""
         left = {self.key(ask): ask for ask in asks if self.journal.answer(self.key(ask)) is None}.values()
         read = sum(sum(len(message["content"]) for message in ask.messages) // 4 for ask in left)
         return self._cost(read, sum(ask.max_tokens for ask in left), len(left))
 
     def key(self, ask: Ask) -> str:
-        """What identifies a question: server, model, every word and setting."""
+        """Return the identity of a question: a hash of server, model, every word and setting."""
         sent = self._request(ask)
         text = json.dumps([self.config.base_url, self.config.api, self.config.api_version, sent, ask.sample])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -132,7 +132,7 @@ class Endpoint:
     # ---- in the loop -------------------------------------------------------------------------------------------------
 
     async def _all(self, asks: Sequence[Ask], tick: Callable[[int], None]) -> list[str]:
-        """All answers, or the first failure once everything under way has ended."""
+        """Return all answers. After a failure, let everything under way end, then raise the first failure."""
         failures: list[BaseException] = []
         done = 0
 
@@ -157,13 +157,16 @@ class Endpoint:
         return answers
 
     async def _hang_up(self) -> None:
-        """Close the connections, unless questions of others are under way: nobody says when an endpoint is done."""
+        """Close the connections, unless other callers' questions are under way.
+
+        They are closed after every call because no caller tells when it is done with an endpoint.
+        """
         if self._client is not None and all(task.done() for task in self._same.values()):
             client, self._client = self._client, None
             await client.close()
 
     async def _once(self, ask: Ask) -> str:
-        """The answer to a question, which is asked once however many want to know it."""
+        """Return the answer to a question. A question that several callers wait for is asked only once."""
         key = self.key(ask)
         known = self.journal.answer(key)
         if known is not None:
@@ -175,7 +178,7 @@ class Endpoint:
         return await task
 
     async def _answer(self, ask: Ask, key: str) -> str:
-        """Ask until the answer can be read: the client itself tries again what failed on the way."""
+        """Ask until the answer can be read. The client itself retries if the connection or the server fails."""
         if self._client is None:
             self._client = self._opened()
         size = sum(len(message["content"].encode("utf-8", "surrogatepass")) for message in ask.messages)
@@ -202,7 +205,7 @@ class Endpoint:
         return text
 
     def _opened(self) -> Any:
-        """The openai client, over an HTTP client that keeps to the bounds."""
+        """Open the openai client, over an HTTP client that keeps to the bounds."""
         config = self.config
         settings = http_settings(config.base_url, self._key, config.timeout, config.api == "azure")
         http = bounded_client()(self._gate, config, **settings)

@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 Style = Literal["act", "reason", "react", "pair", "reflector"]
 BUDGET = ("max_requests", "max_total_tokens", "max_cost")
-"""Keys of the budget, which is that of a whole run."""
+"""Keys of the budget, which holds for a whole run."""
 
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """A language model behind an OpenAI-compatible address, and what may be spent on it ([endpoints.md](endpoints.md)).
+    """A language model behind an OpenAI-compatible address, and the budget for it ([endpoints.md](endpoints.md)).
     Nothing is sent anywhere unless `base_url` names an address.
     """
 
-    stays_behind = True  # an exported agent asks nobody
+    stays_behind = True  # an exported agent uses no endpoint
 
     base_url: Address = ""
-    """Where the API begins, such as "http://127.0.0.1:8000/v1"; of Azure, the resource's address."""
+    """Address of the API, such as "http://127.0.0.1:8000/v1". For Azure, the resource's address."""
     model: str = ""
-    """The server's name for the model; of Azure, the deployment's."""
+    """The server's name for the model. For Azure, the deployment's name."""
     key_env: Variable = ""
-    """Name of the environment variable that holds the key; empty where the server asks for none."""
+    """Name of the environment variable that holds the key. Empty if the server asks for none."""
     api: Literal["openai", "azure"] = "openai"
-    """Which client speaks to it: that for OpenAI and all servers compatible with it, or that for Azure."""
+    """Client for the server: "openai" for OpenAI and all servers compatible with it, "azure" for Azure."""
     api_version: str = ""
-    """Of Azure: the version of the API, such as "2024-10-21"."""
+    """Version of Azure's API, such as "2024-10-21"."""
     newer_parameters: bool = False
-    """Send `max_completion_tokens` for `max_tokens`, and no temperature, as OpenAI's reasoning models want it."""
+    """Send `max_completion_tokens` instead of `max_tokens`, and no temperature, as OpenAI's reasoning models need."""
     fold_system: bool = False
     """Put the instructions at the beginning of the user's first message, for servers that know no system role."""
     timeout: Positive = 120.0
-    """Seconds that one attempt may take in all, from connecting to the last byte."""
+    """Longest time of an attempt in seconds, from connecting to the last byte."""
     retries: Natural = 4
-    """Attempts after the first, where the server is busy or broken, or its answer cannot be read."""
+    """Attempts after the first, if the server is busy or broken, or its answer cannot be read."""
     concurrency: Count = 8
-    """Requests under way at a time."""
+    """Largest number of requests under way at a time."""
     answer_kib: Count = 4096
     """Largest answer that is read, in KiB."""
     price_in: NonNegative = 0.0
@@ -56,18 +56,18 @@ class EndpointConfig:
     price_out: NonNegative = 0.0
     """Price of a million tokens written, in the same currency."""
     max_requests: Natural = 0
-    """Budget of a run: most requests, retries included; 0 sets no limit."""
+    """Budget of a run: most requests, retries included. 0 sets no limit."""
     max_total_tokens: Natural = 0
-    """Budget of a run: most tokens, read and written; 0 sets no limit."""
+    """Budget of a run: most tokens, read and written. 0 sets no limit."""
     max_cost: NonNegative = 0.0
-    """Budget of a run: most money, by the prices given; 0 sets no limit."""
+    """Budget of a run: most money, by the prices given. 0 sets no limit."""
     local: str = ""
-    """A model of this machine that is asked in place of one behind an address: a folder, a GGUF file, or a name as of
-    `model.source`. It needs a chat template. Nothing is sent anywhere; `concurrency` questions are computed together.
+    """Model on this machine, used instead of a server: a folder, a GGUF file, or a name as in `model.source`. It needs
+    a chat template. Nothing is sent anywhere. `concurrency` questions are computed together.
     """
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None. Never shows what might be a key or a password."""
+        """Return a conflict between the keys, in one line, or None. It never shows a possible key or password."""
         if self.key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_env):
             return "'key_env' must be the name of an environment variable that holds the key, never the key itself"
         if self.base_url and (found := _problem_of(self.base_url)):
@@ -81,10 +81,10 @@ class EndpointConfig:
         return None
 
     def key(self) -> str:
-        """The key, from the environment, without spaces and line breaks around it; "" if none is named.
+        """Return the key, from the environment, without spaces and line breaks around it; "" if none is named.
 
         Raises:
-            UserError: the variable is not set, or holds what no header can.
+            UserError: the variable is not set, or its value cannot be sent in a header.
         """
         if not self.key_env:
             return ""
@@ -99,7 +99,7 @@ class EndpointConfig:
 
 
 def _problem_of(address: str) -> str | None:
-    """Why an address cannot be where an API begins, in words that do not show it."""
+    """Return why an address cannot be an API's, in words that do not show it."""
     if not address.startswith(("http://", "https://")):
         return "'base_url' must begin with http:// or https://"
     try:
@@ -120,56 +120,63 @@ def _problem_of(address: str) -> str | None:
 
 @dataclass(frozen=True)
 class TeacherConfig:
-    """What an endpoint is asked as a teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
+    """Settings of an endpoint as teacher (`teach.by = "endpoint"`, and the arm "dagger")."""
 
     stays_behind = True
     ask: Literal["walks", "explain", "log"] = "walks"
-    """"walks": it plays whole episodes with reflections; "explain": the environment's expert plays, and it reflects on
-    each step, knowing the best action; "log": it adds reflections to the demonstrations of `teach.log`."""
+    """Task of the teacher. "walks": it plays whole episodes with reflections. "explain": the environment's expert
+    plays, and the teacher reflects on each step, knowing the best action. "log": it adds reflections to the
+    demonstrations of `teach.log`.
+    """
     walks: Count = 1
     """Walks per task."""
     leak: Literal["source", "action"] = "source"
-    """What a reflection must not give away: that the best action was known to its author, or the action's name too."""
+    """Leaks that a reflection must avoid. "source": that the author knew the best action. "action": also the action's
+    name.
+    """
     attempts: Count = 3
-    """How often it is asked for one thing: what is malformed or leaks is asked for again, then kept aside in a file."""
+    """Attempts at one reflection. A malformed or leaking one is asked for again, and after the last attempt kept aside
+    in a file.
+    """
     longest: Count = 400
     """Longest reflection in characters."""
     max_tokens: Count = 300
     """Longest answer in the server's tokens."""
     temperature: NonNegative = 0.7
-    """Of its first answer; repeated questions are answered anew where it is above 0."""
+    """Temperature of its answers. Above 0, repeated questions get new answers."""
     history: Count = 12_000
-    """Most characters of an observation's history that it is shown: the end of it."""
+    """Largest number of characters of an observation's history that it reads. The end of the history is kept."""
     dagger_episodes: Count = 1
-    """Of the arm "dagger": episodes that the student plays per training task, in whose states it is taught."""
+    """Episodes that the student plays per training task in the arm "dagger", to be labelled by the teacher."""
     dagger_states: Natural = 0
-    """Of the arm "dagger": most states that are labelled, spread over all; 0 labels every one."""
+    """Largest number of states labelled in the arm "dagger", spread evenly over all. 0 labels every state."""
 
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """A judge's ranking as a reward of online RL: the model of [endpoint] compares the episodes that a policy played of
-    the same task (`rl.group`), in pairs ([endpoints.md](endpoints.md)).
+    """A judge's ranking as a reward of online RL. The model of [endpoint] compares, in pairs, the episodes that a
+    policy played of the same task (`rl.group`) ([endpoints.md](endpoints.md)).
     """
 
     stays_behind = True
     coef: NonNegative = 0.0
-    """Reward, at its last step, of an episode that beats all others of its task; one that loses to all gets none. 0
-    asks nobody. Never a part of the reported reward."""
+    """Reward, at its last step, of an episode that beats all others of its task. An episode that loses to all gets 0.
+    With coef 0 no judge is asked. The reported reward never includes it.
+    """
     instead: bool = False
-    """Learn from that alone, without the environment's rewards."""
+    """Learn from the judge's reward alone, without the environment's rewards."""
     longest: Count = 6000
-    """Most characters of an episode that the judge is shown: its beginning and its end."""
+    """Largest number of characters of an episode that the judge reads: its beginning and its end."""
     max_tokens: Count = 16
-    """Longest answer in the model's tokens; more for one that thinks aloud."""
+    """Longest answer in the model's tokens. Raise it for a model that thinks aloud."""
 
     @property
     def rollouts(self) -> str:
-        """What collects episodes in place of `EpisodeRollouts`; "" for nothing."""
+        """Function that collects episodes instead of `EpisodeRollouts`; "" for the usual rollouts."""
         return "reflectrl.endpoints.judged:judged_rollouts" if self.coef else ""
 
     def rl_settings(self, recipe: Recipe) -> tuple[str, ...]:
-        """Keys that decide what online RL makes.
+        """Return the keys on which the result of online RL depends.
 
         Raises:
             UserError: no model is named, or the recipe has settings that do not go with a judge.
@@ -186,7 +193,7 @@ class JudgeConfig:
 
 
 ASKED = ("base_url", "model", "local", "api", "api_version", "newer_parameters", "fold_system")
-"""Keys that decide who answers."""
+"""Keys that decide which model answers, and in which form it is asked."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ class PlayerConfig(EndpointConfig):
             and acts in the next (ReAct, Yao et al. 2022); "pair" acts on the reflections of our trained reflector;
             "reflector" writes reflections for our trained policy.
         max_tokens: longest answer, in the model's tokens.
-        history: most characters of an observation's history that it is shown: the end of it.
+        history: largest number of characters of an observation's history that it reads. The end of the history is kept.
     """
 
     style: Style = "act"
@@ -207,9 +214,9 @@ class PlayerConfig(EndpointConfig):
 
 
 class Players(FreeSection):
-    """Language models that play, behind endpoints or (`local`) on this machine: a table [players.NAME] each, with the
-    keys of [endpoint] (what it lacks is taken from there), `style`, `max_tokens` and `history`. NAME is then an arm
-    ([endpoints.md](endpoints.md)).
+    """Language models that play, behind endpoints or (`local`) on this machine. Each has a table [players.NAME] with
+    `style`, `max_tokens`, `history` and the keys of [endpoint]. A missing key is taken from [endpoint]. NAME is then an
+    arm ([endpoints.md](endpoints.md)).
     """
 
     stays_behind = True
@@ -230,11 +237,11 @@ class Players(FreeSection):
 
 
 WHERE = ("base_url", "key_env", "api", "api_version", "newer_parameters", "fold_system", "price_in", "price_out")
-"""What belongs to an address: a player that has another one takes none of this from [endpoint]."""
+"""Keys that belong to an address. A player with another address takes none of them from [endpoint]."""
 
 
 def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
-    """The section [players.NAME], filled up from [endpoint]. A key meant for one server is not sent to another.
+    """Return the section [players.NAME], filled up from [endpoint]. A key meant for one server is not sent to another.
 
     Raises:
         UserError: no address or no model is named.
@@ -256,7 +263,7 @@ def player_settings(recipe: Recipe, name: str) -> PlayerConfig:
 
 
 def require_address(config: Any, section: str) -> Any:
-    """The settings, which name an address and a model, or one of this machine; UserError names the missing key."""
+    """Return the settings if they name an address and a model, or a local one. UserError names the missing key."""
     if config.local:
         return config
     for key in ("base_url", "model"):
@@ -266,12 +273,12 @@ def require_address(config: Any, section: str) -> Any:
 
 
 def endpoint_settings(recipe: Recipe) -> EndpointConfig:
-    """The section [endpoint] of a recipe."""
+    """Return the section [endpoint] of a recipe."""
     found: EndpointConfig = recipe.sections["endpoint"]
     return found
 
 
 def teacher_settings(recipe: Recipe) -> TeacherConfig:
-    """The section [teacher] of a recipe."""
+    """Return the section [teacher] of a recipe."""
     found: TeacherConfig = recipe.sections["teacher"]
     return found

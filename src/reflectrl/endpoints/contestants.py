@@ -25,15 +25,15 @@ from reflectrl.prompts.messages import continued, conversation, follow_up
 from reflectrl.types import Sampling, Turn, UserError, named_seed
 
 ILLEGAL = "illegal"
-"""Who takes the turn where an endpoint named no legal action twice: chance."""
+"""Player's name in a turn with a random action, taken after an endpoint named no legal action twice."""
 SEAMS = 8
-"""Tokens of a policy's context that are kept free beside a reflection that is cut: joined texts have other tokens."""
+"""Tokens of a policy's context kept free when a reflection is cut. Tokens at the seam of joined texts may differ."""
 JOURNAL = Path("endpoints", "journal.jsonl")
-"""Where in a run folder the answers of all its endpoints are kept."""
+"""Path in a run folder of the answers of all its endpoints."""
 
 
 def journal_of(recipe: Recipe, folder: Path) -> Journal:
-    """The journal of a run, with the run's budget."""
+    """Open the journal of a run, with the run's budget."""
     config = endpoint_settings(recipe)
     return Journal(folder / JOURNAL, Budget(config.max_requests, config.max_total_tokens, config.max_cost))
 
@@ -41,7 +41,7 @@ def journal_of(recipe: Recipe, folder: Path) -> Journal:
 def players(
     context: Context, name: str, seed: int, models: Models | None, temperature: float
 ) -> tuple[Player, Player | None]:
-    """Who plays and who speaks in the arm of [players.NAME]: what `Arm.players` names."""
+    """Return the player and the reflector of the arm [players.NAME]. `Arm.players` names this function."""
     recipe = context.recipe
     config = player_settings(recipe, name)
     endpoint = asked_by(config, recipe, context.run.path)
@@ -59,17 +59,17 @@ def players(
 
 
 def asked_by(config: EndpointConfig, recipe: Recipe, folder: Path) -> Endpoint | LocalModel:
-    """Whom a player or the teacher of a run asks: a server, or a model loaded here. The run keeps what it answers."""
+    """Return the model that a run's player or teacher asks: a server's, or a local one. The run keeps its answers."""
     if config.local:
         return LocalModel(config.local, config.concurrency, journal_of(recipe, folder))
     return Endpoint(config, journal_of(recipe, folder))
 
 
 def player_at(url: str) -> EndpointPlayer:
-    """The player that `reflectrl play --player URL` means, which chooses what it thinks likeliest.
+    """Return the player for `reflectrl play --player URL`. It takes the model's likeliest actions.
 
     Args:
-        url: the address at which the API begins, with the model and further keys of [players.NAME] as its query:
+        url: address of the API, with the model and further keys of [players.NAME] as its query:
             http://127.0.0.1:8000/v1?model=llama3:8b&style=react
 
     Raises:
@@ -91,13 +91,13 @@ def player_at(url: str) -> EndpointPlayer:
 
 
 class EndpointPlayer:
-    """Chooses actions by asking a model behind an endpoint; what it thinks aloud becomes a reflection in the episode.
+    """Choose actions by asking a model behind an endpoint. Its thoughts become a reflection in the episode.
 
-    An answer that names no legal action is asked about once more; after that a random action is taken, in a turn of the
-    player "illegal", so that results can say how often.
+    If an answer names no legal action, the model is asked once more. After that a random action is taken, in a turn of
+    the player "illegal", so that results can report how often this happened.
 
     Args:
-        name: the player's, for its turns.
+        name: the player's name in its turns.
         temperature: 0 asks for likeliest answers; equal questions are then asked once.
     """
 
@@ -105,7 +105,7 @@ class EndpointPlayer:
         self.name, self.endpoint, self.config, self.temperature = name, endpoint, config, temperature
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The actions, one per episode, all asked for side by side."""
+        """Return the actions, one per episode, all asked for side by side."""
         talks = [self._begun(episode) for episode in episodes]
         if self.config.style == "react":
             reflections = self._asked(episodes, talks)
@@ -124,7 +124,7 @@ class EndpointPlayer:
         return [self._turn(*one) for one in zip(episodes, answers, choices, strict=True)]
 
     def _begun(self, episode: LiveEpisode) -> list[Message]:
-        """What the model is asked first."""
+        """Return the first messages to the model."""
         kind = {"reason": "reason", "react": "reflect"}.get(self.config.style, "act")
         more = (episode.reflection or "",) if kind == "act" else ()
         return conversation("role", kind, episode.observation, self.config.history, *more)
@@ -147,10 +147,10 @@ class EndpointPlayer:
 
 
 class EndpointReflector:
-    """Writes reflections for a policy by asking a model behind an endpoint.
+    """Write reflections for a policy by asking a model behind an endpoint.
 
-    The policy may need many tokens for words that it has never met. A reflection that does not fit its context beside
-    the state is cut there.
+    The policy may need many tokens for words that it has never met. A reflection that does not fit the policy's context
+    beside the state is cut.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class EndpointReflector:
         self.policy = policy
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The reflections, one per episode."""
+        """Return the reflections, one per episode."""
         asks = [
             Ask(
                 conversation("role", "reflect", episode.observation, self.config.history),
@@ -182,5 +182,5 @@ class EndpointReflector:
 
 
 def sample_of(episode: LiveEpisode, temperature: float) -> int:
-    """Which of many answers to equal questions an episode gets: greedy ones are all the same."""
+    """Return the sample number of an episode's question: 0 if greedy, since then equal questions have equal answers."""
     return named_seed("sample", episode.seed, len(episode.steps)) if temperature else 0

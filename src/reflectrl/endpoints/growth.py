@@ -1,4 +1,4 @@
-"""DAgger in the report: how many steps are labelled after each round, and what came of it."""
+"""DAgger in the report: number of labelled steps after each round, and the success rate it led to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTE = (
 
 
 class Taught(NamedTuple):
-    """An episode that a pair was fine-tuned on: how many of its steps are labelled, and whether it was won."""
+    """An episode that a pair was fine-tuned on: its number of labelled steps, whether it was won, and who played it."""
 
     labels: int
     won: bool
@@ -29,7 +29,7 @@ class Taught(NamedTuple):
 
 
 def growth(folder: Path, run: Run) -> Section | None:
-    """A row for the arm "sft" and one for each round of DAgger that a run has played; None if it has played none."""
+    """Return a row for the arm "sft" and one for each round of DAgger that was played; None if none was."""
     results = tables(run.results.summary if run.results else ())
     rows = []
     for arm, taught, new in _rounds(folder / "episodes"):
@@ -45,7 +45,10 @@ def growth(folder: Path, run: Run) -> Section | None:
 
 
 def _rounds(folder: Path) -> Iterator[tuple[str, list[list[Taught]], list[list[Taught]]]]:
-    """Each arm with what it was taught, seed by seed, and what of that is new: a log begins with the one before it."""
+    """Yield each arm with its training episodes and the new ones among them, by seed.
+
+    A log begins with the previous round's log, so the new episodes are the rest.
+    """
     before: dict[str, int] = {}
     for played in ROUNDS.values():
         logs = {path.stem.split("-seed")[1]: _read(path) for path in sorted(folder.glob(f"{played.log}-seed*.jsonl"))}
@@ -67,7 +70,7 @@ def _read(path: Path) -> list[Taught]:
 
 
 def _labels(logs: Sequence[Sequence[Taught]]) -> str:
-    """The mean number of labelled steps of a seed."""
+    """Return the number of labelled steps, as a mean over seeds."""
     return f"{mean(sum(one.labels for one in log) for log in logs):.0f}"
 
 

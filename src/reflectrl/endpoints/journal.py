@@ -1,9 +1,9 @@
-"""What was asked of endpoints, what they answered, and what it cost: a file that is only ever appended to.
+"""Journal of endpoints: the questions, the answers, and the cost, in a file that is only ever appended to.
 
-Before a request leaves, a line says what it may cost at most; once it is answered, another line holds the answer and
-what it did cost. So a kill loses no answer that was received, nothing is asked twice that was answered, and a request
-of which nobody knows how it ended counts with the most it can have cost. A line that a kill cut off counts for nothing.
-Several processes may share the file.
+Before a request leaves, a line records the most that it may cost. Once it is answered, another line records the answer
+and its actual cost. So a kill loses no answer that was received, and no answered question is asked twice. A request
+with an unknown end counts with the most that it can have cost. A line that a kill cut off counts for nothing. Several
+processes may share the file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Budget:
     money: float = 0.0
 
     def exceeded_by(self, cost: Cost) -> str:
-        """The limit that this would exceed, in words; "" if none."""
+        """Return the limit that this cost would exceed, in words; "" if none."""
         if self.requests and cost.requests > self.requests:
             return f"max_requests = {self.requests}"
         if self.tokens and cost.tokens_in + cost.tokens_out > self.tokens:
@@ -62,15 +62,15 @@ class Budget:
 
 
 class Journal:
-    """Answers by key, and all that was spent.
+    """Answers by key, and the total cost.
 
     Args:
         path: the file, made when the first request is noted; None keeps everything in memory.
         budget: the most that may be spent by all who share the file.
 
     Attributes:
-        spent: so far; a request whose end is not known counts with the most that it may cost.
-        refused: the limit that stood in the way of the last reservation, in words.
+        spent: cost so far; a request whose end is not known counts with the most that it may cost.
+        refused: the limit that forbade the last reservation, in words.
 
     Raises:
         UserError: the file cannot be read.
@@ -86,14 +86,14 @@ class Journal:
                 self._refresh(file)
 
     def answer(self, key: str) -> str | None:
-        """What was answered to a request; None if it was not."""
+        """Return the answer to a request; None if it has none."""
         return self._answers.get(key)
 
     def __len__(self) -> int:
         return len(self._answers)
 
     def reserve(self, most: Cost) -> str | None:
-        """Note that a request leaves, which may cost so much; returns its number, or None if the budget forbids it."""
+        """Note that a request leaves, with its largest cost. Return its number, or None if the budget forbids it."""
         with self._held() as file:
             self._refresh(file)
             self.refused = self.budget.exceeded_by(self.spent + most)
@@ -104,7 +104,7 @@ class Journal:
             return number
 
     def settle(self, number: str, cost: Cost, key: str = "", answer: str | None = None) -> None:
-        """Note how a request ended: what it cost, and the answer, if there is one."""
+        """Note the end of a request: its cost, and its answer if there is one."""
         said = {} if answer is None else {"key": key, "answer": answer}
         with self._held() as file:
             self._refresh(file)
@@ -124,7 +124,7 @@ class Journal:
         self._take(row)
 
     def _refresh(self, file: BinaryIO | None) -> None:
-        """Take in what others have appended since."""
+        """Read the lines that other processes have appended since."""
         if file is None:
             return
         file.seek(self._read)
@@ -149,7 +149,7 @@ class Journal:
 
     @contextmanager
     def _held(self) -> Iterator[BinaryIO | None]:
-        """The file, for this thread and process alone."""
+        """Lock the file for this thread and process, and open it."""
         with self._lock:
             if self.path is None:
                 yield None
@@ -168,7 +168,7 @@ def _plain(cost: Cost) -> dict[str, Any]:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Hold the file until it is closed; where the system knows no such locks, go on without."""
+    """Lock the file until it is closed. On systems without such locks, go on without."""
     try:
         import fcntl
 

@@ -22,11 +22,11 @@ from reflectrl.terminal import console
 from reflectrl.types import Episode, UserError
 
 STANDING = "standing"
-"""Where an episode's provenance holds what the judge made of it, so that it is found again in the replay buffer."""
+"""Key of an episode's provenance for its standing, so that the replay buffer keeps it."""
 
 
 def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> JudgedRollouts:
-    """The rollouts of a recipe with `judge.coef`; `given` are the arguments of `EpisodeRollouts`."""
+    """Return the rollouts of a recipe with `judge.coef`. `given` are the arguments of `EpisodeRollouts`."""
     if distributed.team is not None:
         raise UserError("judge.coef: a judge cannot be asked by several processes that train together")
     recipe = context.recipe
@@ -40,14 +40,14 @@ def judged_rollouts(context: Context, artifact: Artifact, *given: Any) -> Judged
 
 
 class JudgedPay(Pay):
-    """Pays an episode's standing at its last step, beside or instead of what the environment gives."""
+    """Add an episode's standing to its last reward, or use it instead of the environment's rewards."""
 
     def __init__(self, settings: JudgeConfig, *given: Any) -> None:
         super().__init__(*given)
         self.settings = settings
 
     def __call__(self, episode: Episode) -> Tensor:
-        """[T] rewards; an episode that was not judged counts as one in the middle."""
+        """Return [T] rewards. An episode that was not judged counts as a tie (0.5)."""
         rewards_T = super().__call__(episode)
         if self.settings.instead:
             rewards_T = rewards_T * 0.0
@@ -56,7 +56,7 @@ class JudgedPay(Pay):
 
 
 class JudgedRollouts(EpisodeRollouts):
-    """As `EpisodeRollouts`, but a judge ranks the episodes of each group. What is reported stays the environment's.
+    """Rollouts in which a judge ranks the episodes of each group. Reported rewards stay the environment's.
 
     Args:
         given: the arguments of `EpisodeRollouts`.
@@ -68,7 +68,7 @@ class JudgedRollouts(EpisodeRollouts):
         self.pay = self.paid = JudgedPay(settings, self.config, self.env)
 
     def ranked(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with their standings."""
+        """Return the episodes with their standings."""
         size = self.config.group
         groups = [episodes[start : start + size] for start in range(0, len(episodes), size)]
         found = rank_episodes(groups, self.asked, self.settings.longest, self.settings.max_tokens)

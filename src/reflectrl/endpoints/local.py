@@ -1,4 +1,4 @@
-"""A language model of this machine in an endpoint's place: asked like a server, without one."""
+"""A language model on this machine in place of an endpoint, asked in the same way but without a server."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from reflectrl.terminal import note_once
 from reflectrl.types import Sampling, UserError, named_seed
 
 LONGEST = 8192
-"""Most tokens of a conversation with its answer, where the model can take so many."""
+"""Largest number of tokens of a conversation with its answer, if the model's context allows it."""
 
 
 @lru_cache(maxsize=1)
 def _loaded(source: str) -> LanguageModel:
-    """The model that was loaded last is kept: a run asks for it anew for every split and sampling."""
+    """Load a model. The last one is kept, because a run asks for it again for every split and sampling."""
     return load_model(source, ModelConfig(source=source, chat="on", context=LONGEST))
 
 
 class LocalModel:
-    """Answers conversations with a model that is loaded here, as an `Endpoint` does with one behind an address.
+    """Answer conversations with a model that is loaded here, as an `Endpoint` does with a model behind an address.
 
-    Answers are kept in the journal like those of a server, so equal questions are computed once, and a run that was
-    killed goes on without asking again. What is drawn depends on the question and on `Ask.sample` alone.
+    Answers are kept in the journal like a server's. So equal questions are computed once, and a run that was killed
+    goes on without asking again. Random draws depend only on the question and on `Ask.sample`.
 
     Args:
-        source: a folder, a GGUF file, a name that `reflectrl data model` knows, or that of a model on this machine.
-        batch: how many questions are computed together.
-        journal: remembers answers and holds the budget, in which its tokens count (they cost no money).
+        source: a folder, a GGUF file, a name that `reflectrl data model` knows, or the name of a model on this machine.
+        batch: number of questions that are computed together.
+        journal: stores answers and holds the budget, in which its tokens count (they cost no money).
 
     Attributes:
-        where, name: what messages call it: the source.
+        where, name: names for messages: the source.
 
     Raises:
-        UserError: nothing loadable is there, or its tokenizer has no chat template.
+        UserError: there is no model that can be loaded, or its tokenizer has no chat template.
     """
 
     def __init__(self, source: str, batch: int, journal: Journal | None = None) -> None:
@@ -57,11 +57,11 @@ class LocalModel:
         self.lm = _loaded(source)
 
     def complete_all(self, asks: Sequence[Ask], tick: Callable[[int], None] = lambda done: None) -> list[str]:
-        """The answers, in order; see `Endpoint.complete_all`.
+        """Return the answers, in order; see `Endpoint.complete_all`.
 
         Raises:
             UserError: a conversation does not fit the model's context, its chat template cannot hold it, or the budget
-                is spent; what was answered is kept.
+                is spent. Answers so far are kept.
         """
         keys = [self.key(ask) for ask in asks]
         left = [one for one in dict(zip(keys, asks, strict=True)).items() if self.journal.answer(one[0]) is None]
@@ -73,23 +73,23 @@ class LocalModel:
         return [self.journal.answer(key) or "" for key in keys]
 
     def estimate(self, asks: Sequence[Ask]) -> Cost:
-        """What these questions would take at most: no money."""
+        """Estimate the largest cost of these questions: tokens and requests, no money."""
         left = [ask for ask in asks if self.journal.answer(self.key(ask)) is None]
         return Cost(sum(len(self._prompt(ask)) for ask in left), sum(ask.max_tokens for ask in left), 0.0, len(left))
 
     def key(self, ask: Ask) -> str:
-        """What identifies a question: the model, every word and setting."""
+        """Return the identity of a question: a hash of the model, every word and setting."""
         text = json.dumps([self.source, list(ask.messages), *ask[1:]])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _batches(self, left: Sequence[tuple[str, Ask]]) -> Iterator[list[tuple[str, Ask]]]:
-        """The questions in parts that are computed together: of one temperature each."""
+        """Yield batches of questions. All questions of a batch have the same temperature."""
         for temperature in dict.fromkeys(ask.temperature for _, ask in left):
             same = [one for one in left if one[1].temperature == temperature]
             yield from (same[start : start + self.batch] for start in range(0, len(same), self.batch))
 
     def _answer(self, part: Sequence[tuple[str, Ask]]) -> None:
-        """Compute answers, and keep them; as many as the budget allows."""
+        """Compute answers as far as the budget allows, and keep them."""
         prompts, numbers = [self._prompt(ask) for _, ask in part], list[str]()
         for (_, ask), ids in zip(part, prompts, strict=True):
             if (number := self.journal.reserve(Cost(len(ids), ask.max_tokens))) is None:
@@ -107,7 +107,7 @@ class LocalModel:
             )
 
     def _written(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]]) -> list[tuple[str, int]]:
-        """The text and the number of tokens of each answer."""
+        """Return the text and the number of tokens of each answer."""
         generators = [
             np.random.default_rng(named_seed("local", ask.sample, *ids)) for ask, ids in zip(asks, prompts, strict=True)
         ]
@@ -118,7 +118,7 @@ class LocalModel:
         return [(without_thinking(decode(ids, skip_special_tokens=True)), len(ids)) for ids, _ in found]
 
     def _prompt(self, ask: Ask) -> tuple[int, ...]:
-        """The conversation as the model's chat template has it; instructions join the first question if they must."""
+        """Render the conversation by the model's chat template. Instructions join the first question if they must."""
         tokenizer = self.lm.tokenizer
         asked = [said(message["role"], defused(tokenizer, message["content"])) for message in ask.messages]
         problem: Exception | None = None

@@ -1,4 +1,4 @@
-"""From what chat models write to actions and reflections: lenient with the form, strict with the content."""
+"""Parsing of chat models' answers into actions and reflections: lenient with the form, strict with the content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from reflectrl.endpoints.answers import without_thinking
 
 LONGEST = 20_000
-"""Characters of an answer that are read: patterns take too long on megabytes, which no model was asked for."""
+"""Largest number of characters of an answer that are parsed. Patterns take too long on megabytes."""
 MARKED = re.compile(r"(?im)^[^\w\n]*(?:next |final |my |chosen )?(?:action|choice|answer)\W*[:=]\s*(.+?)\s*$")
 REFLECTED = re.compile(r"(?is)\breflection\W*:[\s*_]*(.+?)(?=\n\W*(?:action|choice)\W*[:=]|\Z)")
 TOLD = re.compile(
@@ -20,20 +20,21 @@ TOLD = re.compile(
     r"|\bwrite (the|a) reflection\b|\b(somebody|someone) who does not know\b"
     r"|\b(provided|given|specified|as) (best|optimal|correct) action\b|\bfor (you|me) alone\b|\bas an ai\b"
 )
-"""Words by which a reflection gives away that its author knew the best action, or repeats what it was asked."""
+"""Words by which a reflection gives away that its author knew the best action, or repeats the instructions."""
 PROMPT_WORDS = re.compile(r"(?im)^\W*(actions|legal actions|choice|action)\W*:")
 
 
 def plain(text: str) -> str:
-    """A text as actions are compared: small letters, single spaces, without quotes, markup and full stops around."""
+    """Normalise a text to compare actions: lower case, single spaces, no quotes, markup or full stops around."""
     return re.sub(r"\s+", " ", text).strip(" \t\n.,;:!\"'`*_<>[](){}").casefold()
 
 
 def read_action(answer: str, actions: Sequence[str]) -> int | None:
-    """The index of the action that an answer names; None if it names none, or leaves open which.
+    """Return the index of the action that an answer names; None if it names none, or several.
 
-    Understood are, in this order: what follows the last "Action:", or the whole answer, or its last line, being an
-    action; the one action that is mentioned there. What a model thought between <think> tags does not count.
+    Three places are searched, in this order: the text after the last "Action:", the whole answer, and its last line.
+    First a place that equals an action is looked for, then a place that mentions exactly one. The model's thoughts in
+    <think> tags do not count.
     """
     said = without_thinking(answer)[-LONGEST:]
     lines = [line for line in said.splitlines() if line.strip()]
@@ -48,7 +49,7 @@ def read_action(answer: str, actions: Sequence[str]) -> int | None:
 
 
 def _mentioned(text: str, actions: Sequence[str]) -> int | None:
-    """The one action whose words occur in a text, where others that occur are parts of it."""
+    """Return the longest action that occurs in a text; None if none does, or another one occurs outside of it."""
     found = [i for i, action in enumerate(actions) if plain(action) and _occurs(plain(action), text)]
     longest = max(found, key=lambda i: len(plain(actions[i])), default=None)
     if longest is None:
@@ -67,7 +68,7 @@ def _occurs(words: str, text: str) -> bool:
 
 
 def read_reflection(answer: str) -> str:
-    """The reflection of an answer on one line: what follows "Reflection:", or all but the action; "" if none."""
+    """Return an answer's reflection on one line: the text after "Reflection:", or all but the action; "" if none."""
     said = without_thinking(answer)[:LONGEST]
     found = REFLECTED.search(said)
     text = found[1] if found else MARKED.sub("", said)
@@ -75,12 +76,12 @@ def read_reflection(answer: str) -> str:
 
 
 def problem_of(reflection: str, longest: int, leak: Literal["source", "action"], best: str = "") -> str | None:
-    """Why a reflection cannot be taught, in words that its author can be told; None if it can.
+    """Return why a reflection cannot be taught, in words for its author; None if it can.
 
     Args:
-        longest: most characters.
-        leak: whether it may name the best action ("source") or not ("action").
-        best: the best action, where its author knew it.
+        longest: largest number of characters.
+        leak: "source" lets it name the best action, "action" does not.
+        best: the best action, if its author knew it.
     """
     if not reflection:
         return "there is no reflection"

@@ -1,6 +1,6 @@
-"""What a judge's comparisons make of a group: texts, or episodes of one task, meet in pairs, and each has a standing.
+"""Ranking of a group by a judge: texts, or episodes of the same task, meet in pairs, and each gets a standing.
 
-A judge prefers what it reads first, or second; so every pair is shown in both orders, and their mean counts.
+A judge may prefer the text that it reads first, or second. So every pair is shown in both orders, and the mean counts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ VERDICTS = ("A", "B", "TIE")
 
 
 def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> Mapping[str, float]:
-    """What a tournament of different texts makes of each.
+    """Return the score of each text in a tournament of different texts.
 
     Args:
-        preference: how much the text that is shown first is preferred to the second, in [0, 1].
+        preference: degree to which the judge prefers the text shown first to the second, in [0, 1].
 
     Returns:
-        By text, the mean over all others of (preference when shown first + 1 - theirs when they are) / 2.
+        By text, the mean over all others of (preference when shown first + 1 - the other's when shown first) / 2. A
+        single text gets 0.5.
     """
     points = dict.fromkeys(texts, 0.0)
     for one, other in combinations(texts, 2):
@@ -35,21 +36,22 @@ def standings(texts: Sequence[str], preference: Callable[[str, str], float]) -> 
 
 
 def both_ways(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """All pairs of different texts, in both orders."""
+    """Return all pairs of different texts, in both orders."""
     return [pair for one, other in combinations(texts, 2) for pair in ((one, other), (other, one))]
 
 
 def rank_episodes(
     groups: Sequence[Sequence[Episode]], judge: Endpoint | LocalModel, longest: int, max_tokens: int
 ) -> list[list[float]]:
-    """The standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 are ties and one that is alone.
+    """Return the standing of each episode in its group, in [0, 1]: 1 beats all others, 0.5 is a tie or the only
+    episode.
 
-    Episodes in which the same was seen and done are one. What names neither of two is a tie. All pairs of all groups
-    are asked about side by side.
+    Episodes with the same observations and actions count as one. An answer that names neither episode is a tie. All
+    pairs of all groups are asked about side by side.
 
     Args:
-        groups: episodes of one task each.
-        longest: most characters of an episode that the judge is shown: its beginning and its end.
+        groups: groups of episodes, each of the same task.
+        longest: largest number of characters of an episode that the judge reads: its beginning and its end.
         max_tokens: longest answer.
     """
     told = [[transcript(episode, longest) for episode in group] for group in groups]
@@ -66,7 +68,7 @@ def _preference(answer: str) -> float:
 
 
 def transcript(episode: Episode, longest: int) -> str:
-    """What was seen and done in an episode, and how it ended; of a long one, the beginning and the end."""
+    """Describe the observations, actions and end of an episode. A long description is cut in the middle."""
     lines = [episode.steps[0].observation.history] if episode.steps else []
     for step in episode.steps:
         lines.append(f"{step.observation.state.rstrip()}\n> {step.observation.actions[step.action]}\n")

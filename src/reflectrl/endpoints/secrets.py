@@ -1,4 +1,4 @@
-"""Secrets of the environment: a server gets only the key that is meant for it, and no answer keeps a copy of it."""
+"""Protection of keys: a server gets only the key that is meant for it, and no answer keeps a copy of it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ SENT = (
     "accept", "accept-encoding", "authorization", "api-key", "connection", "content-length", "content-type", "host",
     "transfer-encoding", "user-agent",
 )  # fmt: skip
-"""Headers that a server needs, beside those of the client about itself ("x-stainless-...")."""
+"""Headers that a server needs, besides the client's headers about itself ("x-stainless-...")."""
 SHORTEST = 6
-"""Characters of the shortest key that is masked in answers: a shorter one is no secret, but may be a word of theirs."""
+"""Length of the shortest key that is masked in answers. A shorter key is no secret, and may be an ordinary word."""
 
 
 def http_settings(address: str, key: str, timeout: float, is_azure: bool = False) -> dict[str, Any]:
     """Make the settings of an HTTP client of the `openai` package, for one server.
 
-    The package sends whatever OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS and AZURE_OPENAI_AD_TOKEN hold to
+    The package sends the values of OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_CUSTOM_HEADERS and AZURE_OPENAI_AD_TOKEN to
     every server. Here each header that is not needed is dropped unless the server is OpenAI's own, and no other secret
     takes the place of the key.
 
     Args:
-        address: where the API begins.
-        key: for that server; "" where it asks for none.
+        address: address of the API.
+        key: key for that server; "" if it asks for none.
         timeout: seconds.
-        is_azure: whether the server is spoken to as Azure, which wants the key in another header.
+        is_azure: True if the server is Azure's, which wants the key in another header.
     """
     parts = urlsplit(address)
     is_openai = parts.scheme == "https" and f".{parts.hostname}".endswith(".api.openai.com") and not is_azure
@@ -52,7 +52,7 @@ def http_settings(address: str, key: str, timeout: float, is_azure: bool = False
 
 
 def masked(answer: Any, key: str) -> Any:
-    """Replace the key wherever an answer (text, or what JSON holds) repeats it. Everything else stays as it is."""
+    """Replace the key wherever an answer (text, or a JSON value) repeats it. Everything else stays as it is."""
     if len(key) < SHORTEST:
         return answer
     if isinstance(answer, str):

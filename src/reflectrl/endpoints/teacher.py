@@ -1,7 +1,7 @@
-"""What an endpoint is asked as a teacher: reflections on steps whose best action is known, and whole walks.
+"""An endpoint as teacher: reflections on steps whose best action is known, and whole walks.
 
-Answers are validated. What is malformed, or gives away that the best action was known, is asked for again, told what
-was wrong; after that it is kept aside in a file, and nothing is learned from that step.
+Answers are validated. If an answer is malformed, or gives away that the best action was known, it is asked for again,
+with a remark on what was wrong. After the last attempt it is kept aside in a file, and the step is not learned from.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reflectrl.prompts.messages import continued, conversation, follow_up
 from reflectrl.types import Episode, Observation, Step, Turn, named_seed
 
 NAME = "teacher"
-"""The player of an endpoint's turns in teaching episodes."""
+"""Player's name in an endpoint's turns in teaching episodes."""
 
 
 class Question(NamedTuple):
     """A state to be reflected on.
 
     Attributes:
-        best: the best action, where it is known; the teacher chooses one where it is not.
-        wrong: the action before, where that was a mistake.
-        where: task and step, by which a rejected answer is found again.
+        best: the best action; None if it is not known, and the teacher chooses an action.
+        wrong: the action before, if that was a mistake.
+        where: task and step, to find a rejected answer again.
     """
 
     observation: Observation
@@ -44,27 +44,27 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a teacher says about a state: a reflection, and the index of an action; None for what was not usable."""
+    """A teacher's lesson about a state: a reflection, and the index of an action. An unusable part is None."""
 
     reflection: str | None
     action: int | None
 
 
 class EndpointTeacher:
-    """Reflects on states, and chooses actions in them.
+    """Reflect on states, and choose actions in them.
 
     Args:
-        rejected: the file in which answers are kept aside that were not usable after all attempts.
+        rejected: file for answers that were not usable after all attempts.
 
     Attributes:
-        dropped: how many there were in this process.
+        dropped: number of such answers in this process.
     """
 
     def __init__(self, endpoint: Endpoint | LocalModel, config: TeacherConfig, rejected: Path) -> None:
         self.endpoint, self.config, self.rejected, self.dropped = endpoint, config, rejected, 0
 
     def lessons(self, questions: Sequence[Question]) -> list[Lesson]:
-        """One lesson per question, all asked for side by side."""
+        """Return one lesson per question, all asked for side by side."""
         talks = [self._begun(question) for question in questions]
         found = [Lesson(None, None)] * len(questions)
         open_, last = list(range(len(questions))), dict[int, tuple[str, str]]()
@@ -79,7 +79,7 @@ class EndpointTeacher:
         return found
 
     def asks(self, questions: Sequence[Question]) -> list[Ask]:
-        """What is asked first, for an estimate."""
+        """Return the first questions to the model, for an estimate of the cost."""
         return [self._ask(self._begun(question), question) for question in questions]
 
     def _begun(self, question: Question) -> list[Message]:
@@ -94,7 +94,7 @@ class EndpointTeacher:
         return Ask(list(talk), self.config.max_tokens, self.config.temperature, question.sample)
 
     def _read(self, answer: str, question: Question) -> tuple[Lesson, str]:
-        """The lesson of an answer, and what is wrong with it, "" if nothing is."""
+        """Return the lesson of an answer, and what is wrong with it ("" if nothing is)."""
         reflection, actions = read_reflection(answer), question.observation.actions
         problem = problem_of(reflection, self.config.longest, self.config.leak, question.best or "") or ""
         action = actions.index(question.best) if question.best is not None else read_action(answer, actions)
@@ -103,7 +103,7 @@ class EndpointTeacher:
         return Lesson(None if problem else reflection, action), problem
 
     def _set_aside(self, rejected: Sequence[tuple[Question, str, str]]) -> None:
-        """Append what was not usable, unless it is there already (from before a kill)."""
+        """Append unusable answers, unless they are there already (from before a kill)."""
         if not rejected:
             return
         self.dropped += len(rejected)
@@ -118,13 +118,13 @@ class EndpointTeacher:
 
 
 class WalkingPlayer:
-    """Plays as the teacher does; each turn is a lesson, whose reflection stands in the episode."""
+    """Play as the teacher does. Each turn is a lesson, and its reflection becomes part of the episode."""
 
     def __init__(self, teacher: EndpointTeacher) -> None:
         self.teacher = teacher
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The teacher's actions; where it named none, a random one in a turn of the player "illegal"."""
+        """Return the teacher's actions. If it named none, return a random action in a turn of the player "illegal"."""
         questions = [
             Question(e.observation, None, None, (e.task.id, len(e.steps)), named_seed("walk", e.seed, len(e.steps)))
             for e in episodes
@@ -141,7 +141,7 @@ class WalkingPlayer:
 
 
 def walked(episode: Episode) -> Episode:
-    """A teacher's walk as a teaching episode: if it won, each step that it chose and reflected on is to be imitated."""
+    """Turn a teacher's walk into a teaching episode. If it won, steps that it chose and reflected on become targets."""
 
     def taught(step: Step) -> Step:
         chose = step.choice is not None and step.choice.player == NAME
@@ -152,10 +152,10 @@ def walked(episode: Episode) -> Episode:
 
 
 def questions_of(episode: Episode, missing: bool) -> dict[int, Question]:
-    """The labelled steps of an episode, by index, to be reflected on.
+    """Return the labelled steps of an episode, by index, as questions for reflections.
 
     Args:
-        missing: only those on which nobody has reflected yet.
+        missing: take only steps without a reflection.
     """
     found = {}
     for i, step in enumerate(episode.steps):
@@ -172,7 +172,7 @@ def explained(
     episodes: Sequence[Episode], teacher: EndpointTeacher, missing: bool,
     choose: Callable[[Episode, bool], dict[int, Question]] = questions_of,
 ) -> list[Episode]:  # fmt: skip
-    """The episodes with the endpoint's reflections; a step without a usable one is not learned from."""
+    """Return the episodes with the endpoint's reflections. A step without a usable one is not learned from."""
     asked = [(k, i, question) for k, one in enumerate(episodes) for i, question in choose(one, missing).items()]
     lessons = teacher.lessons([question for _, _, question in asked])
     steps = [list(episode.steps) for episode in episodes]
@@ -182,7 +182,7 @@ def explained(
 
 
 def with_lesson(step: Step, lesson: Lesson) -> Step:
-    """The step as it is learned from: with the lesson's reflection and target, or without a label."""
+    """Return the step with the lesson's reflection and target. If the lesson is not usable, the label is removed."""
     acting = tuple(turn for turn in step.turns if turn.choice is not None)
     if lesson.reflection is None or lesson.action is None:
         return replace(step, turns=acting, label=None)

@@ -1,4 +1,4 @@
-"""The belief state: what a player knows of a house, from nothing but the text that it was shown."""
+"""The belief state: a player's knowledge of a house, gathered only from the text that it was shown."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PUT = re.compile(r"You (?:move|put) the ([\w ]+) (?:to|in/on) the ([\w ]+)\.")
 TREATED = re.compile(r"You (heat|cool|clean) the ([\w ]+) using the ")
 LIT = re.compile(r"You turn on the ([\w ]+)\.")
 NUMBERS_SHOWN = 3
-"""So many places of a kind are named; the others follow when these were looked at."""
+"""Largest number of places of a kind that are listed. The others are listed once these were looked at."""
 AROUND = re.compile(r"Looking quickly around you, you see (.+?)\.")
 
 
 def kind_of(name: str) -> str:
-    """As "mug" of "mug 2"."""
+    """Return the kind in a name: "mug" for "mug 2"."""
     return name.rpartition(" ")[0]
 
 
 def number_of(name: str) -> int:
-    """As 2 of "mug 2"."""
+    """Return the number in a name: 2 for "mug 2"."""
     return int(name.rpartition(" ")[2])
 
 
 def names_in(text: str) -> list[str]:
-    """The things that a list names: "a mug 1, a pen 2, and a book 1"."""
+    """Return the things in a list such as "a mug 1, a pen 2, and a book 1"."""
     return [] if text == "nothing" else [part.removeprefix("and ").removeprefix("a ") for part in text.split(", ")]
 
 
@@ -46,9 +46,9 @@ class Beliefs:
         shut: receptacles that were found closed and not opened since.
         at: the receptacle gone to last.
         held, taken_from: what is in the hand, and where it was.
-        done: what was done to which thing: ("heat", "mug 2").
+        done: treatments so far, as (verb, thing): ("heat", "mug 2").
         lit: lamps that were switched on.
-        fresh: whether the last command told or changed anything.
+        fresh: True if the last command revealed or changed anything.
     """
 
     places: tuple[str, ...] = ()
@@ -63,20 +63,20 @@ class Beliefs:
 
     @classmethod
     def begin(cls, introduction: str) -> Beliefs:
-        """The belief state after the first text."""
+        """Return the belief state after the first text."""
         around = AROUND.search(introduction)
         names = names_in(around.group(1)) if around else []
         return cls(tuple(sorted(names, key=lambda name: (kind_of(name), number_of(name)))))
 
     def copy(self) -> Beliefs:
-        """A copy that later texts do not alter."""
+        """Return a copy that later texts do not alter."""
         other = copy.copy(self)
         other.seen, other.shut = dict(self.seen), set(self.shut)
         other.done, other.lit = set(self.done), set(self.lit)
         return other
 
     def add(self, command: str, said: str) -> None:
-        """Take in what a command led to."""
+        """Update the beliefs with a command and its reply."""
         self.fresh = False
         if command.startswith("go to ") and said.startswith("You arrive"):
             self.at = command.removeprefix("go to ")
@@ -110,17 +110,17 @@ class Beliefs:
         self.fresh = True
 
     def where(self, kind: str) -> list[tuple[str, str]]:
-        """(thing, place) of every thing of a kind that is known to lie somewhere, in order."""
+        """Return (thing, place) for every thing of a kind whose place is known, in order."""
         found = [(thing, place) for place in self.seen for thing in self.seen[place] if kind_of(thing) == kind]
         return sorted(found, key=lambda pair: (kind_of(pair[1]), number_of(pair[1]), number_of(pair[0])))
 
     def left(self) -> list[str]:
-        """The places that were not looked at yet."""
+        """Return the places that were not looked at yet."""
         return [place for place in self.places if place not in self.seen]
 
 
 def numbered(places: Sequence[str]) -> str:
-    """Places of one kind as "cabinet 1 2 3 ...": the kind, and the first numbers."""
+    """Format places of the same kind as "cabinet 1 2 3 ...": the kind, then the first numbers."""
     numbers = [str(number_of(place)) for place in places]
     more = " ..." if len(numbers) > NUMBERS_SHOWN else ""
     return f"{kind_of(places[0])} {' '.join(numbers[:NUMBERS_SHOWN])}{more}"
@@ -130,8 +130,8 @@ def numbered(places: Sequence[str]) -> str:
 def likely_places() -> dict[str, list[str]]:
     """Kind of thing → kinds of receptacles, the most promising first.
 
-    Promising is the share of receptacles of the kind that hold such a thing at the start of ALFWorld's training games,
-    divided by the commands that a look takes (two where there is a door). `benchmarks/alfworld_places.py` counts it.
+    The score is the share of receptacles of the kind that hold such a thing at the start of ALFWorld's training games,
+    divided by the commands that a look takes (two if there is a door). `benchmarks/alfworld_places.py` counts it.
     """
     found: dict[str, list[str]] = json.loads(
         files("reflectrl.wings.alfworld").joinpath("likely_places.json").read_text(encoding="utf-8")
@@ -140,12 +140,12 @@ def likely_places() -> dict[str, list[str]]:
 
 
 def by_promise(places: Iterable[str], kind: str, prior: bool = True) -> list[str]:
-    """Places in the order in which it is best to look there for a thing of a kind.
+    """Sort places by how promising they are for finding a thing of a kind.
 
-    Those of a kind of place stand together, by number; kinds of places that never held such a thing come last, by name.
+    Places of the same kind stand together, by number. Kinds of places that never held such a thing come last, by name.
 
     Args:
-        prior: whether it is known where such things are likely to be; if not, all stand by name.
+        prior: use the statistics of likely places. If False, all places are sorted by name.
     """
     order = likely_places().get(kind, []) if prior else []
     rank = {place_kind: number for number, place_kind in enumerate(order)}

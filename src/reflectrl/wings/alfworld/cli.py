@@ -1,4 +1,4 @@
-"""`data alfworld`: getting the games, or saying what is there."""
+"""`data alfworld`: get the games, or list what the store holds."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ ALFWORLD_URLS = tuple(
     ALFWORLD_RELEASES + file
     for file in ("0.2.2/json_2.1.1_json.zip", "0.2.2/json_2.1.1_pddl.zip", "0.4.0/json_2.1.2_tw-pddl.zip")
 )
-"""What `alfworld-download` fetches for the text games: tasks, households, and which games can be solved."""
+"""Archives that `alfworld-download` fetches for the text games: tasks, households, and the list of solvable games."""
 
 DOWNLOADS = "downloads"
 """Folder in the store for archives, until they are imported."""
 
 SHOWN = 10
-"""So many bad games are named; the others are counted."""
+"""Largest number of bad games that are named. The others are counted."""
 
 
 @dataclass(frozen=True)
 class ALFWorldData(Data):
-    """Get ALFWorld's games: download them, import official files, or generate some. Else say what is there."""
+    """Get ALFWorld's games: download them, import official files, or generate some. Without options, list the games."""
 
     download: bool = False
-    """Download the official files, and import them."""
+    """Download and import the official files."""
     from_: Annotated[
         tuple[tuple[Path, ...], ...], tyro.conf.arg(name="from", metavar="DIR ..."), tyro.conf.UseAppendAction
     ] = ()
     """Import official files: folders, or .zip and .tar.* archives."""
     generate: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Make N games for training, and a tenth of that for each other set. Results on them are no ALFWorld scores."""
+    """Generate N training games, and N/10 for each other set. Results on them are not ALFWorld scores."""
     store: Annotated[str, tyro.conf.arg(metavar="DIR")] = ""
-    """Where games are kept; $REFLECTRL_DATA/alfworld or ~/.cache/reflectrl/alfworld if not given."""
+    """Folder for the games. Default: $REFLECTRL_DATA/alfworld, or ~/.cache/reflectrl/alfworld."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of generated games."""
     replace: bool = False
-    """Remove the games that are there."""
+    """Remove the games that are in the store."""
     url: Annotated[tuple[str, ...], tyro.conf.arg(metavar="URL"), tyro.conf.UseAppendAction] = ()
     """Download from this address instead (a mirror); may be given several times."""
 
     ways: ClassVar[str] = "--download, --from DIR, --generate N"
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Get the games, then say what the store holds."""
+        """Get the games, then print what the store holds."""
         self._check(settings)
         store = data_folder("alfworld", self.store)
         try:
@@ -114,14 +114,14 @@ class ALFWorldData(Data):
 
 
 def _clear(store: Path) -> None:
-    """Remove the folders in which nothing is."""
+    """Remove the store's folders if they are empty."""
     for folder in (store / DOWNLOADS, store):
         with suppress(OSError):
             folder.rmdir()
 
 
 def _archive_name(url: str) -> str:
-    """A file's name for an address, another one for each; UserError if no archive can be there."""
+    """Return a distinct file name for each address. Raise UserError if the address is not an archive's."""
     from reflectrl.wings.alfworld.sources import ARCHIVES
 
     try:
@@ -134,7 +134,7 @@ def _archive_name(url: str) -> str:
 
 
 def _fetched(url: str, folder: Path) -> Path:
-    """An archive from a server; what turns out to be none is removed."""
+    """Download an archive and return its path. A download that turns out not to be an archive is removed."""
     from reflectrl.downloads.download import download
     from reflectrl.wings.alfworld.sources import open_sources
 
@@ -160,7 +160,7 @@ def _report(found: Imported) -> None:
 
 
 def _show(store: Path, named: str) -> None:
-    """A table: games per task type and split."""
+    """Print a table: games per task type and split."""
     from reflectrl.wings.alfworld.game import TYPES
     from reflectrl.wings.alfworld.library import SETS, open_shelf, splits_in
 

@@ -1,9 +1,9 @@
 """ALFWorld as a `TextEnv`: household tasks in text, played by a native engine.
 
-Rules (ALFWorld, and Reflect-RL's section on benchmarks): the player reads what commands lead to, picks one of the
-admissible commands, and wins when the household is as the task asks; up to 50 steps (15 on the paper's subset). The
-game's text is history: it only grows. A win pays 1. Milestones (found, taken, prepared, placed) pay `milestone` each,
-once; they shape learning and never decide success.
+Rules (ALFWorld, and Reflect-RL's section on benchmarks): the player reads the replies to its commands and picks one of
+the admissible commands. It wins when the household is as the task asks, within 50 steps (15 on the paper's subset). The
+game's text is the history: it only grows. A win gives reward 1. Milestones (found, taken, prepared, placed) give reward
+`milestone` each, once. They shape learning and never decide success.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SPLITS = {
 """Names of splits → the official sets."""
 
 SUBSETS = {"tomato-microwave": "pick_and_place_simple-Tomato-None-Microwave-*"}
-"""Names of subsets → patterns of task folders. This one is the subset of Reflect-RL."""
+"""Names of subsets → patterns of task folders. "tomato-microwave" is the subset of Reflect-RL."""
 
 SHORT, MEDIUM = 5, 6
-"""Longest plan, in commands, of the first two stages of the curriculum by length: about a third of the games each."""
+"""Longest plan, in commands, in the first two stages of the curriculum by length. Each adds a third of the games."""
 
 
 class AlfworldEnv(TextEnv):
@@ -44,36 +44,37 @@ class AlfworldEnv(TextEnv):
         games: folder of the games that `reflectrl data alfworld` made; "" is its default.
         subset: "" for all games, a name ("tomato-microwave") or a pattern of task folders ("pick_heat*-Mug-*").
         types: task types, by their full or short names ("heat"); none means all six.
-        curriculum: what the stages before the last are: games with short and medium plans ("length"), or the task
-            types one after another ("types").
-        dialect: the words of alfworld 0.4 ("current"), or those of 0.3 that published prompts use ("paper").
-        wording: the task in the reference's words ("template"), or in those that people wrote ("human").
-        expert: who teaches: one that looks for things ("search"), or one that knows where they are ("planner").
-        status: show below the history, at every step, the task, what is in the hand, what is where one stands, where
-            things are that the task names, and which places were not looked at yet: nothing but what the text has
-            said, put where small models find it.
-        guide: the status guides: for each kind of thing in the task it says where one is (what is here first), or else
-            that none was seen and where to look next; with `prior`, the most promising places first.
-        prior: knowledge from outside the game is used: in which kinds of places ALFWorld's training games keep each
-            kind of thing. The searching expert always has it then, and the players are told it if `guide` is on.
-            Without it, places are looked at by name.
-        recall: so many of the last commands, with what they led to, are shown above the status instead of the whole
-            text, which the status sums up: far shorter prompts. 0 shows the whole text.
+        curriculum: stages before the last one: games with short and medium plans ("length"), or the task types one
+            after another ("types").
+        dialect: wording of alfworld 0.4 ("current"), or of 0.3, which published prompts use ("paper").
+        wording: the task as the reference words it ("template"), or as people wrote it ("human").
+        expert: the teacher: "search" looks for things, "planner" knows where they are.
+        status: show a summary below the history at every step: the task, what is in the hand, what is at the current
+            place, where the things named in the task are, and which places were not looked at yet. It repeats only what
+            the text has said, in a place where small models find it.
+        guide: the status guides the player. For each kind of thing in the task it says where one is (within reach
+            first). If none was seen, it says so and where to look next; with `prior`, the most promising places come
+            first.
+        prior: use knowledge from outside the game: the kinds of places in which ALFWorld's training games keep each
+            kind of thing. The searching expert then always has it, and players read it if `guide` is on. Without it,
+            places are looked at by name.
+        recall: number of last commands, with their replies, shown above the status instead of the whole text, which the
+            status sums up. Prompts become far shorter. 0 shows the whole text.
         milestone: reward for each of found, taken, prepared and placed, at its first time; 0 turns them off. They are
             the environment's subgoals either way, for `rl.milestone_coef`.
-        step_cost: reward taken off at every step.
-        variants: how many more times each training game is played with its things and numbers dealt out anew.
+        step_cost: reward subtracted at every step.
+        variants: number of extra variants of each training game, with its things and numbers shuffled.
         validation: the official set that validation tasks come from; "train" plays its games in two more variants.
-        limit: at most so many games per split, spread evenly; 0 takes all.
+        limit: largest number of games per split, spread evenly; 0 takes all.
         engine: "native", or "textworld" for the reference engine (slow; needs the extra, and `source`).
         source: folder of the official layout, for the reference engine.
         horizon: greatest number of steps.
 
     Attributes:
-        house: the household as it is.
-        beliefs: what the text has told of it so far.
+        house: current state of the household.
+        beliefs: knowledge of the household from the text so far.
         last: the last command; "" at the start.
-        advice: what the searching expert says here, once it was asked.
+        advice: the searching expert's advice for this step; None until it is asked.
 
     Raises:
         UserError: an argument is unknown or out of range, or there are no such games.
@@ -166,7 +167,7 @@ class AlfworldEnv(TextEnv):
         return open_shelf(self.games, official)
 
     def group(self, task: Task) -> str | None:
-        """The task type, by which results are reported too."""
+        """Return the task type, by which results are reported too."""
         return SHORT_NAMES[task.payload["type"]]
 
     # ---- the world -------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ class AlfworldEnv(TextEnv):
 
 
 def _full_names(types: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of task types, which may be given in short; UserError names one that does not exist."""
+    """Expand short names of task types. Raise UserError for an unknown name."""
     full = {short: name for name, short in SHORT_NAMES.items()} | {name: name for name in TYPES}
     for one in types:
         require_known("alfworld", "task type", one, list(full))
@@ -239,7 +240,7 @@ def _full_names(types: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _require_status(status: bool, recall: int, guide: bool) -> None:
-    """Refuse settings that need the status where it is off."""
+    """Raise UserError if the status is off but another setting needs it."""
     if recall and not status:
         raise UserError("alfworld: with recall above 0, status must be on: it says what the missing text said")
     if guide and not status:

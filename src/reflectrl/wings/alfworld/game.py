@@ -1,7 +1,7 @@
-"""A household and its task: what playing needs to know, whatever files it came from.
+"""A household and its task: all that the game needs, independent of the files it came from.
 
-Names, numbers and orders are those of the reference engine (alfworld 0.4, TextWorld 1.7): things are sorted by their
-PDDL names, and of each kind the first has the highest number.
+Names, numbers and orders match the reference engine (alfworld 0.4, TextWorld 1.7): things are sorted by their PDDL
+names, and the first of each kind has the highest number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPES = (
 """The six task types of the official sets."""
 
 SHORT_NAMES = dict(zip(TYPES, ("place", "light", "clean", "heat", "cool", "two"), strict=True))
-"""Short names of the task types: stages, and the rows by which results are reported."""
+"""Short names of the task types, used for stages and for the rows of reports."""
 
 WORDINGS = {
     "pick_and_place_simple": ("put a {obj} in {recep}.", "put some {obj} on {recep}."),
@@ -36,11 +36,11 @@ WORDINGS = {
     "pick_cool_then_place_in_recep": ("put a cool {obj} in {recep}.", "cool some {obj} and put it in {recep}."),
     "pick_two_obj_and_place": ("put two {obj} in {recep}.", "find two {obj} and put them in {recep}."),
 }
-"""How the reference words a task: one of two templates, drawn anew whenever its game files are made."""
+"""The reference's two wordings of each task type. It draws one at random whenever it makes its game files."""
 
 
 class Treatment(NamedTuple):
-    """How a thing is brought into a state: by a verb, at a kind of receptacle, if it has an ability."""
+    """A treatment of a thing: a verb, the kind of receptacle that does it, and the ability that the thing needs."""
 
     verb: str
     tool: str
@@ -52,20 +52,20 @@ TREATMENTS = {
     "hot": Treatment("heat", "microwave", "heatable"),
     "cool": Treatment("cool", "fridge", "coolable"),
 }
-"""State → how a thing is brought into it."""
+"""State → the treatment that leads to it."""
 
 STATES = ("clean", "hot", "cool", "sliced", "toggled")
 ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable", "isreceptacleobject")
 
 
 class GameError(ValueError):
-    """A game's files do not make a game; the message says why."""
+    """The files do not form a valid game. The message says why."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What wins: `count` objects of a kind, `state` ("" for any), in one receptacle of a kind; or, with `lamp`, one
-    held beside a lamp of that kind that was switched on. Kinds are in lower case.
+    """The winning condition: `count` objects of a kind, in `state` ("" for any), in the same receptacle of a kind. With
+    `lamp`: an object of the kind in the hand, beside a lamp of that kind that was switched on. Kinds are in lower case.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Thing:
-    """An object: its name as players read it, its kind ("mug"), what can be done with it, and its first state."""
+    """An object: its name as players read it, its kind ("mug"), its abilities, and its initial states."""
 
     name: str
     kind: str
@@ -103,14 +103,15 @@ class Game:
 
     Attributes:
         id: "TASK/TRIAL", the two last folders of the official layout.
-        things, receptacles: in the order of the reference (that of their PDDL names).
+        things, receptacles: in the order of the reference (by PDDL name).
         start: location where the player begins.
         places: names of the locations ("loc 7"), by number; only the paper's dialect shows them.
         inside: (thing, receptacle) pairs of indices.
         nested: (thing, the thing that it lies in).
         at: (thing, location).
-        wordings: ways to put the task in words that people wrote (the official annotations).
-        wording: the reference's words if the game has them fixed; else "".
+        wordings: the task as people worded it (the official annotations).
+        wording: the reference's wording if the game's files fix it; else "".
+        plan_length: length of a shortest plan, in commands; 0 if unknown.
     """
 
     id: str
@@ -129,7 +130,7 @@ class Game:
 
     @property
     def description(self) -> str:
-        """The task in the reference's words; which of its two templates is decided by the game's id."""
+        """The task in the reference's words. The game's id selects one of the two templates."""
         if self.wording:
             return self.wording
         template = WORDINGS[self.type][named_seed("alfworld-wording", self.id) % 2]
@@ -146,7 +147,7 @@ class Game:
 
     @cached_property
     def travels(self) -> dict[int, dict[str, tuple[str, int]]]:
-        """Location → the commands that lead away from it, for every location there is."""
+        """Location → the commands that lead away from it, for every location."""
         every = {f"go to {r.name}": ("go", index) for index, r in enumerate(self.receptacles)}
         return {
             place: {text: do for text, do in every.items() if self.receptacles[do[1]].location != place}
@@ -155,7 +156,7 @@ class Game:
 
 
 def to_json(game: Game) -> str:
-    """The game as one line of JSON, about 6 kB."""
+    """Serialise a game as one line of JSON, about 6 kB."""
     goal = game.goal
     kinds = sorted({kind for receptacle in game.receptacles for kind in receptacle.holds})
     content = {
@@ -179,10 +180,10 @@ def to_json(game: Game) -> str:
 
 
 def from_json(line: str) -> Game:
-    """A game from its cached form.
+    """Return a game from its cached form.
 
     Raises:
-        GameError: the line is not one that `to_json` wrote.
+        GameError: `to_json` did not write this line.
     """
     try:
         return _restored(json.loads(line))

@@ -1,6 +1,6 @@
 """Generated games in the official form: rooms, receptacles, objects and a task from a seed, for machines without data.
 
-They follow the proportions of the official sets but are none of them, and results on them are no ALFWorld scores.
+They follow the proportions of the official sets but are not part of them. Results on them are not ALFWorld scores.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Written = tuple[str, str, dict[str, Any]]
 """A game's id ("TASK/TRIAL"), the text of `initial_state.pddl`, and the content of `traj_data.json`."""
 
 SHARES = (0.22, 0.09, 0.18, 0.13, 0.15, 0.23)
-"""How often each of `TYPES` is drawn, as in the official sets."""
+"""Probability of each of `TYPES`, as in the official sets."""
 
 AMOUNTS = (0.35, 0.35, 0.2, 0.1)
-"""How often a room has one, two, three or four of a kind."""
+"""Probabilities that a room has one, two, three or four things of a kind."""
 
 PREPARED = {
     "pick_clean_then_place_in_recep": ("clean", "cleanable", "SinkBasin"),
     "pick_heat_then_place_in_recep": ("hot", "heatable", "Microwave"),
     "pick_cool_then_place_in_recep": ("cool", "coolable", "Fridge"),
 }
-"""Task type → the state that its object must be in, the ability needed for it, and the receptacle that does it."""
+"""Task type → the state that its object must be in, the ability needed for it, and the receptacle that treats it."""
 
 PARAPHRASES = {
     "pick_and_place_simple": ("Move one {obj} to the {recep}.", "Get one {obj} and set it down at the {recep}."),
@@ -63,11 +63,13 @@ WORD_BREAK = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def generate_game(seed: int, task_type: str | None = None) -> Written:
-    """A game that can be won in 3 to 14 commands and is not won already, the same for a seed in every process.
+    """Return a game that can be won in 3 to 14 commands and is not won at the start.
+
+    A seed gives the same game in every process.
 
     Args:
         seed: a number not below 0.
-        task_type: one of `game.TYPES`; None draws one, as often as the official sets have it.
+        task_type: one of `game.TYPES`; None draws a type, with the probabilities of the official sets.
 
     Raises:
         ValueError: there is no such task type.
@@ -81,7 +83,7 @@ def generate_game(seed: int, task_type: str | None = None) -> Written:
 
 
 def _draft(seed: int, task_type: str, attempt: int) -> Written | None:
-    """A game that may be won already; None if the room that was drawn lacks something that the task needs."""
+    """Draw a game, which may be won already. Return None if the drawn room lacks something that the task needs."""
     rng = np.random.default_rng(named_seed("alfworld-game", seed, task_type, attempt))
     shares = rooms.ROOMS_OF_TYPE[task_type]
     room = str(rng.choice(list(shares), p=list(shares.values())))
@@ -96,7 +98,7 @@ def _draft(seed: int, task_type: str, attempt: int) -> Written | None:
 
 
 def _draw_goal(rng: np.random.Generator, task_type: str, room: str, layout: Layout) -> Goal | None:
-    """A goal for which the room may have what it takes; None if it lacks something."""
+    """Draw a goal that the room may satisfy. Return None if the room lacks something that the task needs."""
     state, ability, tool = PREPARED.get(task_type, ("", "", ""))
     kinds = [
         kind for kind in (*rooms.ROOMS[room].always.split(), *rooms.ROOMS[room].sometimes)
@@ -116,7 +118,7 @@ def _draw_goal(rng: np.random.Generator, task_type: str, room: str, layout: Layo
 
 
 def _furnish(rng: np.random.Generator, room: str, layout: Layout, goal: Goal) -> Household | None:
-    """The room with its things; None if there is nowhere for what the goal wants."""
+    """Return the room with its things; None if no receptacle can hold the object of the goal."""
     household = Household(layout.receptacles, layout.spots, str(rng.choice(layout.free)))
     names = Names(rng)
     for kind in drawn_kinds(rng, rooms.ROOMS[room].fixtures):
@@ -142,7 +144,7 @@ def _furnish(rng: np.random.Generator, room: str, layout: Layout, goal: Goal) ->
 
 
 def _drawn_amounts(rng: np.random.Generator, room: str, goal: Goal) -> Mapping[str, int]:
-    """Kind → how many of it there are; of what the goal needs, enough."""
+    """Draw the number of things per kind, and at least as many as the goal needs."""
     chances = dict.fromkeys(rooms.ROOMS[room].always.split(), 1.0) | rooms.ROOMS[room].sometimes
     needed = {goal.kind: goal.count, goal.lamp: 1}
     amounts = {}
@@ -154,7 +156,7 @@ def _drawn_amounts(rng: np.random.Generator, room: str, goal: Goal) -> Mapping[s
 
 
 def _stand(rng: np.random.Generator, household: Household, name: str, kind: str, layout: Layout) -> None:
-    """Add a thing that is not put anywhere: it stands on its own, or on what such things are found on."""
+    """Add a thing that cannot be put anywhere. It stands on its own, or on a receptacle where such things are found."""
     on = layout.of(rooms.STANDS.get(kind, ()))
     household.things[name] = kind
     if on:
@@ -164,9 +166,10 @@ def _stand(rng: np.random.Generator, household: Household, name: str, kind: str,
 
 
 def _put(rng: np.random.Generator, household: Household, name: str, kind: str, layout: Layout, goal: Goal) -> bool:
-    """Add a thing in or on a receptacle that takes it; False if there is none."""
+    """Add a thing in or on a receptacle that can hold it. Return False if there is none."""
     holders = [one for one in dict.fromkeys(f.kind for f in layout.receptacles) if kind in rooms.HOLDS.get(one, ())]
     if kind == goal.kind and not goal.state and not goal.lamp:
+        # Otherwise the object could lie at its target from the start, and the game would be won.
         holders = [holder for holder in holders if holder != goal.receptacle]
     if not holders:
         return False

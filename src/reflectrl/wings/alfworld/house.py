@@ -1,7 +1,7 @@
-"""The household itself: commands, what they do, and what is said about it.
+"""The household itself: commands, their effects, and the replies to them.
 
 A native engine for ALFWorld's text games. It gives the same observations, admissible commands (in the same order) and
-outcomes as the reference engine, TextWorld with ALFWorld's grammar, quirks included; `tests/wings/alfworld` and
+outcomes as the reference engine, TextWorld with ALFWorld's grammar, quirks included. `tests/wings/alfworld` and
 `benchmarks/alfworld_sweep.py` compare the two.
 """
 
@@ -13,8 +13,9 @@ from typing import Any, Literal
 from reflectrl.wings.alfworld.game import TREATMENTS, Game
 
 Dialect = Literal["current", "paper"]
-"""The words of alfworld 0.4 ("move X to Y", "You arrive at desk 1.", help), or those of alfworld 0.3 that published
-prompts use ("put X in/on Y", "You arrive at loc 7.", no help)."""
+"""Wording of commands and replies: "current" is alfworld 0.4 ("move X to Y", "You arrive at desk 1.", help). "paper" is
+alfworld 0.3, which published prompts use ("put X in/on Y", "You arrive at loc 7.", no help).
+"""
 
 HELP = """Available commands:
   look:                             look around your current location
@@ -37,11 +38,11 @@ _STATES = {treatment.verb: state for state, treatment in TREATMENTS.items()}
 _UNDONE = {"hot": "cool", "cool": "hot", "clean": ""}
 
 Command = tuple[Any, ...]
-"""A verb and indices of things and receptacles: ("take", thing, receptacle)."""
+"""A verb, then indices of things or receptacles: ("take", thing, receptacle)."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """As in "a mug 1, a pen 2, and a book 1", or "nothing" if there is nothing."""
+    """Format names as "a mug 1, a pen 2, and a book 1", or "nothing" if there are none."""
     items = [f"a {name}" for name in names]
     if len(items) < 2:
         return items[0] if items else "nothing"
@@ -49,15 +50,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 class House:
-    """A game being played.
+    """A game in progress.
 
     Attributes:
         location: where the player is (an index of `game.places`).
         held: index of the thing in the player's hand, or None.
         opened: receptacles that stand open.
         contents: for each receptacle the things in or on it.
-        at: (thing, location) pairs, as the game's.
-        removed: (thing, receptacle) pairs of what was taken from where and not put back; `look` shows some of them.
+        at: current (thing, location) pairs, initially the game's.
+        removed: (thing, receptacle) pairs: the thing was taken from there and not put back. `look` shows some of them.
         states: thing → its states ("clean", "hot", "cool", "sliced", "toggled").
     """
 
@@ -77,7 +78,7 @@ class House:
     # ---- what can be done ------------------------------------------------------------------------------------------
 
     def commands(self) -> dict[str, Command]:
-        """The admissible commands in order (that of their texts), and what they mean."""
+        """The admissible commands and their meanings, sorted by their texts."""
         if self._commands is None:
             found: dict[str, Command] = {**self.game.travels[self.location]}
             found |= {"look": ("look",), "inventory": ("inventory",)}
@@ -91,7 +92,7 @@ class House:
         return self._commands
 
     def admissible(self) -> tuple[str, ...]:
-        """The texts of the admissible commands, in order."""
+        """Return the texts of the admissible commands, in order."""
         return tuple(self.commands())
 
     def _add_receptacle(self, found: dict[str, Command], index: int) -> None:
@@ -129,13 +130,13 @@ class House:
                     found[f"slice {self.game.things[other].name} with {thing.name}"] = ("slice", other)
 
     def is_accessible(self, receptacle: int) -> bool:
-        """Whether one can reach into it: it has no door, or the door is open."""
+        """Return whether the player can reach into a receptacle: it has no door, or the door is open."""
         return not self.game.receptacles[receptacle].openable or receptacle in self.opened
 
     # ---- doing it --------------------------------------------------------------------------------------------------
 
     def do(self, command: str) -> str:
-        """Carry out a command; one that is not admissible changes nothing. Returns what is said."""
+        """Carry out a command and return the reply. A command that is not admissible changes nothing."""
         meaning = self.commands().get(command.strip())
         if meaning is None:
             return "Nothing happens."
@@ -196,7 +197,7 @@ class House:
     # ---- what is said ----------------------------------------------------------------------------------------------
 
     def introduction(self, wording: str) -> str:
-        """What a player reads first; `wording` is the task in words."""
+        """Return the text that a player reads first. `wording` is the task in words."""
         names = [receptacle.name for receptacle in self.game.receptacles]
         overview = f"You are in the middle of a room. Looking quickly around you, you see {listed(names)}."
         if self.game.here.get(self.location):
@@ -204,7 +205,7 @@ class House:
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{overview}\n\nYour task is to: {wording}"
 
     def look(self) -> str:
-        """What is around. Things "next to" a receptacle are those that were taken from it and put down beside it."""
+        """Describe the surroundings. Only things taken from a receptacle and put down beside it are listed."""
         here = self.game.here.get(self.location, ())
         if not here:
             return "You are in the middle of a room. Looking quickly around you, you see nothing."
@@ -220,7 +221,7 @@ class House:
         return f"You are carrying: a {self.game.things[self.held].name}."
 
     def describe_receptacle(self, index: int) -> str:
-        """What is seen in or on a receptacle."""
+        """Describe what is seen in or on a receptacle."""
         receptacle = self.game.receptacles[index]
         if receptacle.openable and index not in self.opened:
             return f"The {receptacle.name} is closed."
@@ -230,7 +231,7 @@ class House:
         return f"On the {receptacle.name}, you see {seen}."
 
     def describe_thing(self, index: int) -> str:
-        """What an object looks like."""
+        """Describe an object."""
         thing, states = self.game.things[index], self.states[index]
         name = thing.name
         if "isreceptacleobject" in thing.abilities:
@@ -253,7 +254,7 @@ class House:
     # ---- how it ends -----------------------------------------------------------------------------------------------
 
     def is_won(self) -> bool:
-        """Whether the goal is reached."""
+        """Return whether the goal is reached."""
         goal, game = self.game.goal, self.game
         if goal.lamp:
             things = (thing for index in game.here.get(self.location, ()) for thing in self.contents[index])
@@ -267,19 +268,19 @@ class House:
         )
 
     def is_prepared(self, thing: int) -> bool:
-        """Whether a thing is in the state that the goal asks for (and able to be brought into it)."""
+        """Return whether a thing is in the state that the goal asks for (and has the ability to be brought into it)."""
         state = self.game.goal.state
         able = self.game.things[thing].abilities
         return not state or (state in self.states[thing] and TREATMENTS[state].ability in able)
 
     def get_state(self) -> tuple[Any, ...]:
-        """Everything that commands change, as a value that later commands do not alter."""
+        """Return everything that commands change, as a value that later commands do not alter."""
         contents = tuple(frozenset(inside) for inside in self.contents)
         sets = frozenset(self.opened), frozenset(self.at), frozenset(self.removed)
         return (self.location, self.held, contents, *sets, tuple(self.states))
 
     def set_state(self, state: tuple[Any, ...]) -> None:
-        """Go back to a value of `get_state`."""
+        """Restore a value of `get_state`."""
         self.location, self.held, contents, opened, at, removed, states = state
         self.contents = [set(inside) for inside in contents]
         self.opened, self.at, self.removed = set(opened), set(at), set(removed)

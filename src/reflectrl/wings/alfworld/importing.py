@@ -24,22 +24,22 @@ Tick = Callable[[int, int, str], None]
 """Called with (done, total, what) as the work goes on."""
 
 UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, BadZipFile, zlib.error)
-"""What a damaged, encrypted or senseless file raises: then its own game is bad, and the others are not."""
+"""Errors raised by a damaged, encrypted or malformed file. They make its game bad and leave the others alone."""
 
 _WORDING = re.compile(r'Your task is to: ([^"\n]+)"')
 
 
 class _SkippedError(Exception):
-    """A game that the official sets leave out; the message is the reason."""
+    """A game that the official sets leave out. The message is the reason."""
 
 
 @dataclass
 class Imported:
-    """What an import found.
+    """Result of an import.
 
     Attributes:
         games: split → game id → the game's line.
-        skipped: why games were left out that the official sets do not have either → how many.
+        skipped: reason → number of games left out, which the official sets leave out too.
         bad: (split and id, what is wrong) of games that cannot be played.
     """
 
@@ -51,16 +51,16 @@ class Imported:
 def import_games(
     sources: Sequence[Path], store: Path, tick: Tick = lambda done, total, what: None, replace: bool = False
 ) -> Imported:
-    """Compile the games of the official files into a store. Games of the same id are written over, others stay.
+    """Compile the games of the official files into a store. Games of the same id are overwritten, others stay.
 
     Args:
         sources: folders and archives in the official layout; a game's files may be spread over several.
         store: folder of the store, made if need be.
-        replace: whether everything that was in the store goes.
+        replace: remove everything that was in the store.
 
     Raises:
-        UserError: the sources cannot be read, the store cannot be written or holds generated games, or there is not
-            one playable game. Then the store is left as it was.
+        UserError: the sources cannot be read, the store cannot be written or holds generated games, or there is not one
+            playable game. The store is then left unchanged.
     """
     require_fillable(store, generated=False, replace=replace)
     with open_sources(sources) as (files, skipped):
@@ -111,7 +111,7 @@ def _object(name: str, content: bytes) -> dict[str, object]:
 
 
 def with_plan(game: Game) -> Game:
-    """The game with the length of its shortest plan.
+    """Return the game with the length of its shortest plan.
 
     Raises:
         GameError: it cannot be won.
@@ -124,7 +124,7 @@ def generate_games(
 ) -> Imported:
     """Fill a store with generated games: `count` for training, a tenth of it for each other set.
 
-    Generated games that were there before go. The same count and seed make the same games.
+    Generated games that were there before are removed. The same count and seed make the same games.
 
     Raises:
         UserError: the store cannot be written, or holds real games.

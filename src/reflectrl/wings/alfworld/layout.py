@@ -1,4 +1,4 @@
-"""Where the receptacles of generated scenes stand, and names for everything in the official form."""
+"""Layout of generated scenes: the places of receptacles, and names for everything in the official form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reflectrl.wings.alfworld.writing import Fixture
 
 
 class Layout(NamedTuple):
-    """What a scene always has: its receptacles, and places without any."""
+    """The fixed parts of a scene: its receptacles, and places without any."""
 
     receptacles: tuple[Fixture, ...]
     free: tuple[str, ...]
@@ -26,13 +26,13 @@ class Layout(NamedTuple):
         return list(dict.fromkeys([*(fixture.location for fixture in self.receptacles), *self.free]))
 
     def of(self, kinds: Sequence[str]) -> list[Fixture]:
-        """The receptacles of some kinds."""
+        """Return the receptacles of some kinds."""
         return [one for one in self.receptacles if one.kind in kinds]
 
 
 @lru_cache(maxsize=256)
 def layout_of(room: str, scene: int) -> Layout:
-    """The receptacles of a scene, which are the same in all its games."""
+    """Return the layout of a scene, which is the same in all its games."""
     rng = np.random.default_rng(named_seed("alfworld-scene", scene))
     spots = _spots(rng)
     names = Names(rng)
@@ -45,21 +45,21 @@ def layout_of(room: str, scene: int) -> Layout:
 
 
 def drawn_kinds(rng: np.random.Generator, chances: rooms.Chances) -> Iterator[str]:
-    """Every kind as often as a room happens to have it."""
+    """Draw which kinds a room has, and yield each as often as the room has it."""
     for kind, (chance, fewest, most) in chances.items():
         if rng.random() < chance:
             yield from [kind] * int(rng.integers(fewest, most + 1))
 
 
 def _beside(rng: np.random.Generator, kind: str, fixtures: Sequence[Fixture]) -> str:
-    """The place of another receptacle that a new one of this kind shares, or ""."""
+    """Return the location of another receptacle that a new one of this kind shares, or ""."""
     other, chance = rooms.BESIDE.get(kind, ("", 0))
     found = [fixture.location for fixture in fixtures if fixture.kind == other]
     return found[-1] if found and rng.random() < chance and found.count(found[-1]) < 3 else ""
 
 
 def _spots(rng: np.random.Generator) -> Iterator[str]:
-    """Names of locations: two coordinates, a direction and an angle of view, no two alike."""
+    """Yield distinct names of locations: two coordinates, a direction and an angle of view."""
     cells = list(product(range(-12, 13), range(-12, 13)))
     for cell in rng.permutation(len(cells)):
         numbers = (*cells[cell], int(rng.integers(4)), int(rng.choice([-30, -15, 0, 15, 30, 45, 60])))
@@ -67,13 +67,13 @@ def _spots(rng: np.random.Generator) -> Iterator[str]:
 
 
 class Names:
-    """PDDL names: a kind and three coordinates, no two alike."""
+    """Distinct PDDL names: a kind and three coordinates."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.used = rng, set[str]()
 
     def of(self, kind: str) -> str:
-        """A new name for something of that kind."""
+        """Return a new name for something of that kind."""
         body = kind.removesuffix("Basin")
         place = ""
         while not place or place in self.used:

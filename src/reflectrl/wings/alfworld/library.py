@@ -1,4 +1,4 @@
-"""Where games are kept: a *store* is a folder with one file per split, one game per line, sorted by game id."""
+"""Storage of games: a *store* is a folder with one file per split, one game per line, sorted by game id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETS = ("train", "valid_seen", "valid_unseen", "valid_train")
 """The official sets of games."""
 
 KEPT = 256
-"""So many games of a shelf stay decoded; decoding one takes less than a millisecond."""
+"""Number of games of a shelf that stay decoded. Decoding a game takes less than a millisecond."""
 
 _SUFFIX = ".games.jsonl"
 _FRESH = ".writing"
@@ -28,7 +28,7 @@ _LINE = re.compile(r'\{"id":("(?:[^"\\]|\\.)*"),"type":"(\w+)",.*,"plan_length":
 
 
 class Entry(NamedTuple):
-    """What is known of a game before it is decoded; `plan_length` is that of the shortest plan, in commands."""
+    """A game's summary, known before it is decoded. `plan_length` is the length of its shortest plan, in commands."""
 
     id: str
     type: str
@@ -36,11 +36,11 @@ class Entry(NamedTuple):
 
 
 class Shelf:
-    """The games of one split, as lines of text; a game is decoded when it is asked for.
+    """The games of a split, as lines of text. A game is decoded when it is asked for.
 
     Attributes:
         entries: all games, sorted by id.
-        generated: whether the games were generated, so that results on them are no ALFWorld scores.
+        generated: True if the games were generated, so that results on them are not ALFWorld scores.
 
     Raises:
         UserError: a line is not a game; the message names file and line.
@@ -60,7 +60,7 @@ class Shelf:
         self.game = lru_cache(maxsize=KEPT)(self._game)
 
     def _game(self, game_id: str) -> Game:
-        """The game of that id."""
+        """Return the game with that id."""
         if game_id not in self._numbers:
             raise UserError(f"{self.path} has no game {game_id!r}")
         number = self._numbers[game_id]
@@ -80,18 +80,18 @@ class Shelf:
 
 
 def splits_in(store: Path) -> list[str]:
-    """The splits that a store holds."""
+    """Return the splits that a store holds."""
     found = {path.name.removesuffix(_SUFFIX) for path in store.glob(f"*{_SUFFIX}")}
     return [split for split in SETS if split in found]
 
 
 def is_generated(store: Path) -> bool:
-    """Whether the store's games were generated."""
+    """Return whether the store's games were generated."""
     return (store / _MARKER).exists()
 
 
 def open_shelf(store: str | Path, split: str) -> Shelf:
-    """The games of a split; one that is open is shared, and read again when its file has changed.
+    """Open the games of a split. An open shelf is shared, and read again when its file has changed.
 
     Args:
         store: folder of the games; "" is the default one.
@@ -134,7 +134,7 @@ def require_fillable(store: Path, generated: bool, replace: bool) -> None:
     """Refuse, before any work, a store that cannot be written, or that would mix real and generated games.
 
     Raises:
-        UserError: says which.
+        UserError: the store is refused; the message says why.
     """
     require_writable(store, f"games cannot be written to {store}")
     if splits_in(store) and is_generated(store) != generated and not replace:
@@ -146,12 +146,12 @@ def require_fillable(store: Path, generated: bool, replace: bool) -> None:
 
 
 def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "", replace: bool = False) -> None:
-    """Write games into a store; what is there is left whole until everything new is on the disk.
+    """Write games into a store. Existing files stay untouched until everything new is on the disk.
 
     Args:
-        games: split → game id → the game's line. Games that are there and not among them stay, unless `replace`.
-        generated: how the games were generated, for the marker; "" for real ones.
-        replace: whether everything that was in the store goes.
+        games: split → game id → the game's line. Other games in the store stay, unless `replace`.
+        generated: how the games were generated, for the marker; "" for real games.
+        replace: remove everything that was in the store.
 
     Raises:
         UserError: they cannot be written (the disk is full, say).
@@ -176,7 +176,7 @@ def fill(store: Path, games: Mapping[str, Mapping[str, str]], generated: str = "
 
 
 def _write_aside(path: Path, lines: Mapping[str, str], replace: bool) -> Path:
-    """Write the games, and those that `path` has, beside it; returns where."""
+    """Write the given games, and the ones that `path` holds, to a file beside it. Return the new file's path."""
     kept = Shelf(path).lines() if path.exists() and not replace else {}
     every = {**kept, **lines}
     fresh = path.with_name(path.name + _FRESH)

@@ -1,4 +1,4 @@
-"""Reading a PDDL problem as ALFWorld writes it: facts and a goal made of conjunctions and existential quantifiers."""
+"""Parser of PDDL problems as ALFWorld writes them: facts, and a goal of conjunctions and existential quantifiers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN = re.compile(r"[()]|[^\s();]+|;[^\n]*")
 
 
 class PddlError(ValueError):
-    """The text is not a PDDL problem; the message says what is wrong."""
+    """The text is not a PDDL problem. The message says what is wrong."""
 
 
 class Problem(NamedTuple):
@@ -39,7 +39,7 @@ def parse_problem(text: str) -> Problem:
 
 
 def _brackets(text: str) -> list[Expression]:
-    """The nested list that the whole text is."""
+    """Parse the text as one nested list."""
     stack: list[list[Expression]] = [[]]
     for token in TOKEN.findall(text.lower()):
         if token == "(":
@@ -63,7 +63,7 @@ def _head(part: Expression) -> str:
 
 
 def _fact(part: Expression) -> Fact:
-    """A fact; assignments such as (= (distance a b) 3) are kept as ("=",)."""
+    """Return a fact. Assignments such as (= (distance a b) 3) become ("=",)."""
     if _head(part) == "=":
         return ("=",)
     if not isinstance(part, list) or not part or not all(isinstance(word, str) for word in part):

@@ -1,8 +1,8 @@
-"""The privileged expert: a shortest way to win from any state of a house, knowing where everything is.
+"""The privileged expert: it knows where everything is and finds a shortest way to win from any state of a house.
 
-A plan is a row of deeds (take, treat, put down, switch on), each of which may need a walk and a door opened first; A*
-over such rows is exact because nothing else can help: doors need not be closed, nothing but the goal's objects need
-be taken, and only what was in the hand at the start need be put anywhere but in its goal.
+A plan is a sequence of deeds (take, treat, put down, switch on). Each may first need a walk and an opened door. A* over
+such sequences is exact because nothing else can help: doors need not be closed, only the goal's objects need be taken,
+and only what was in the hand at the start may have to be put anywhere but in its goal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from reflectrl.wings.alfworld.game import TREATMENTS, GameError
 from reflectrl.wings.alfworld.house import House
 
 Deed = tuple[str, int, int]
-"""A verb, a thing and a receptacle: ("put", thing, receptacle). Verb "visit" is to be there and no more."""
+"""A verb, a thing and a receptacle: ("put", thing, receptacle). "visit" only moves to the receptacle."""
 
 ALIKE = 4  # no plan has more than four stops, so of places that are alike four are as good as all
 
 
 class _State(NamedTuple):
-    """What deeds change: where the player is, what is held, doors opened by the plan, where things are, and which
-    things are done with (prepared objects and lit lamps).
+    """A state of the search: all that deeds change.
+
+    Attributes:
+        location: where the player is.
+        held: what is in the hand.
+        opened: doors that the plan has opened.
+        lying: (thing, receptacle) pairs.
+        done: things that need no more work (prepared objects and lit lamps).
     """
 
     location: int
@@ -34,9 +40,9 @@ class _State(NamedTuple):
 
 
 def plan(house: House) -> list[str]:
-    """A shortest list of commands that wins, in the words of the house's dialect; empty if the game is won.
+    """Return a shortest list of commands that wins, in the words of the house's dialect; empty if the game is won.
 
-    The house is not changed. Of several shortest plans the same one is found every time.
+    The house is not changed. If several plans are shortest, the same one is returned every time.
 
     Raises:
         GameError: the game cannot be won from here.
@@ -45,7 +51,7 @@ def plan(house: House) -> list[str]:
 
 
 def best_command(house: House) -> str:
-    """The first command of the plan.
+    """Return the first command of the plan.
 
     Raises:
         GameError: the game cannot be won from here, or is won already.
@@ -57,7 +63,7 @@ def best_command(house: House) -> str:
 
 
 def _spelled(house: House, deeds: list[Deed]) -> list[str]:
-    """The commands that deeds are, with the walks and doors that they need."""
+    """Translate deeds into commands, with the walks and doors that they need."""
     game, location, opened = house.game, house.location, set(house.opened)
     put = "move {} to {}" if house.dialect == "current" else "put {} in/on {}"
     commands = []
@@ -77,8 +83,8 @@ def _spelled(house: House, deeds: list[Deed]) -> list[str]:
 class _Search:
     """A search from the present state of a house.
 
-    Official files have things in two receptacles at once; taking such a thing from one leaves it in the other. These
-    are `doubled`, and like no other thing.
+    Official files have things in two receptacles at once: taken from one, such a thing still lies in the other. These
+    things are `doubled`, and each is treated as unlike any other.
     """
 
     def __init__(self, house: House) -> None:
@@ -100,7 +106,7 @@ class _Search:
     # ---- what matters ----------------------------------------------------------------------------------------------
 
     def _set_roles(self) -> None:
-        """Which receptacles are worth going to, and what for."""
+        """Find the receptacles worth going to, and what each is good for."""
         things, held, goal = self.house.game.things, self.first_held, self.goal
         self.verb, tool, self.ability = TREATMENTS.get(goal.state, ("", "", ""))
         roles = [
@@ -121,7 +127,7 @@ class _Search:
         self.sources = sorted((thing, index) for thing, index in self.start.lying if thing in able and index in kept)
 
     def _kept(self, roles: Sequence[tuple[bool, ...]]) -> list[int]:
-        """The receptacles without those at places that only repeat what other places offer."""
+        """Return the receptacles, without those at places that only repeat what other places offer."""
         contents: dict[int, list[tuple[int, ...]]] = {}
         for thing, index in self.start.lying:
             abilities = self.house.game.things[thing].abilities
@@ -147,7 +153,7 @@ class _Search:
         return not self.house.is_accessible(receptacle)
 
     def _set_bounds(self) -> None:
-        """Places of each kind of deed, and the walks that lie between them at least."""
+        """Collect the places for each kind of deed, and the least number of walks between them."""
 
         def places(indices: list[int]) -> frozenset[int]:
             return frozenset(self.receptacles[index].location for index in indices)
@@ -161,10 +167,11 @@ class _Search:
     # ---- searching -------------------------------------------------------------------------------------------------
 
     def deeds(self) -> list[Deed]:
-        """The deeds of a shortest plan."""
+        """Return the deeds of a shortest plan, found by A*."""
         best = {self.start: 0}
         came: dict[_State, tuple[_State, Deed]] = {}
         queue: list[tuple[int, int, int, _State]] = [(self._bound(self.start), 0, 0, self.start)]
+        # Ties go to the state that was pushed first, so the same plan is found every time.
         pushed = 0
         while queue:
             _, _, negative, state = heappop(queue)
@@ -186,7 +193,7 @@ class _Search:
         raise GameError(f"{self.house.game.id} cannot be won from here")
 
     def _steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
-        """Deeds that may help, what they cost in commands, and the states that they lead to."""
+        """Yield deeds that may help, each with its cost in commands and the state that it leads to."""
         for thing, index in sorted(state.lying) if self.goal.lamp else ():
             if thing in state.done and thing in self.lamps:
                 yield self._step(state, ("visit", thing, index))
@@ -207,7 +214,7 @@ class _Search:
             yield self._step(state, ("put", held, index), held=None, lying=lying)
 
     def _take_steps(self, state: _State) -> Iterator[tuple[Deed, int, _State]]:
-        """Takes, of things where they lay at first: to take up what the plan itself put down cannot help."""
+        """Yield takes of things from where they lay at first. Taking up again what the plan put down cannot help."""
         tried = set()
         for pair in self.sources:
             thing, index = pair
@@ -229,7 +236,7 @@ class _Search:
     # ---- how far it is at least ------------------------------------------------------------------------------------
 
     def _bound(self, state: _State) -> int:
-        """No more commands than a win takes, and 0 only when it is won."""
+        """Return a lower bound on the commands that a win takes. It is 0 only when the game is won."""
         if not self.goal.lamp:
             return self._place_bound(state)
         here = {thing for thing, index in state.lying if self.receptacles[index].location == state.location}
@@ -245,6 +252,7 @@ class _Search:
         here, held = state.location, state.held
         if self.doubled:
             return 1 if held in self.wanted else 2 + (held is not None)
+        # Every missing object needs a take and a put; an object in the hand needs only its put.
         if held in self.wanted:
             if held in state.done:
                 return 2 * missing - 1 + (here not in self.at_target)

@@ -1,4 +1,4 @@
-"""Compiling ALFWorld's files, `initial_state.pddl` and `traj_data.json`, to a game."""
+"""Compiler of ALFWorld's files, `initial_state.pddl` and `traj_data.json`, to a game."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KNOWN = {
 
 
 def compile_game(game_id: str, problem: str, trajectory: Mapping[str, Any], wording: str = "") -> Game:
-    """A game from the text of `initial_state.pddl` and the content of `traj_data.json`.
+    """Compile a game from the text of `initial_state.pddl` and the content of `traj_data.json`.
 
     Raises:
         PddlError, GameError: the problem cannot be read, is of another task type, or lacks what its goal asks for.
@@ -43,7 +43,7 @@ def compile_game(game_id: str, problem: str, trajectory: Mapping[str, Any], word
 
 
 def _goal(task_type: str, literals: frozenset[Fact]) -> Goal:
-    """The goal that the literals say; they must be those of the task type and no others."""
+    """Return the goal in the literals. Raise GameError if they do not match the task type."""
     kinds = {fact[1]: fact[2].removesuffix("type") for fact in literals if fact[0] in ("objecttype", "receptacletype")}
     variables = {fact[0]: fact[1:] for fact in literals}
     states = [state for predicate, state in _STATE_OF.items() if predicate in variables and state != "toggled"]

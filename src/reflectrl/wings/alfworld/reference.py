@@ -1,6 +1,6 @@
 """The reference engine, TextWorld with ALFWorld's grammar, behind the interface of `House`. Needs the extra `alfworld`.
 
-Slow (seconds per game, tens of milliseconds per step), there for anyone who doubts the native engine.
+It is slow (seconds per game, tens of milliseconds per step). Use it to check the native engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reflectrl.wings.alfworld.game import Game
 
 @lru_cache(maxsize=1)
 def _engine() -> Any:
-    """One environment for all games of the process: every further one would leak some megabytes."""
+    """Return one environment for all games of the process. Every further environment would leak some megabytes."""
     try:
         import textworld
         from textworld.envs import PddlEnv
@@ -30,7 +30,7 @@ def _engine() -> Any:
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[str, str]:
-    """ALFWorld's PDDL domain and grammar, from its package, without importing it (that would create folders)."""
+    """Return ALFWorld's PDDL domain and grammar from its package, without importing it (that would create folders)."""
     from importlib.util import find_spec
 
     spec = find_spec("alfworld")
@@ -41,7 +41,7 @@ def _rules() -> tuple[str, str]:
 
 
 class ReferenceHouse:
-    """A game in the reference engine. Only one at a time: starting another takes the engine away.
+    """A game in the reference engine. Only one can be active: starting another takes the engine away.
 
     Args:
         problem: text of `initial_state.pddl`.
@@ -55,7 +55,7 @@ class ReferenceHouse:
 
     @classmethod
     def from_folder(cls, source: str, game: Game) -> ReferenceHouse:
-        """The game of that id in a folder of the official layout.
+        """Load the game with that id from a folder of the official layout.
 
         Raises:
             UserError: there is none.
@@ -81,30 +81,30 @@ class ReferenceHouse:
             sys.argv = arguments
 
     def introduction(self, wording: str) -> str:
-        """What a player reads first; `wording` is the task in words. The game begins anew."""
+        """Restart the game and return the text that a player reads first. `wording` is the task in words."""
         self._begin(wording)
         return str(self._state.feedback)
 
     def admissible(self) -> tuple[str, ...]:
-        """The admissible commands, in order."""
+        """Return the admissible commands, in order."""
         return tuple(self._state["admissible_commands"])
 
     def do(self, command: str) -> str:
-        """Carry out a command; returns what is said."""
+        """Carry out a command and return the reply."""
         self._walked.append(command)
         self._state, _, _ = self._env.step(command)
         return str(self._state.feedback)
 
     def is_won(self) -> bool:
-        """Whether the goal is reached."""
+        """Return whether the goal is reached."""
         return bool(self._state["won"])
 
     def get_state(self) -> tuple[str, ...]:
-        """The commands that led here."""
+        """Return the commands that led here."""
         return tuple(self._walked)
 
     def set_state(self, state: tuple[str, ...]) -> None:
-        """Go back by starting anew and walking the same way."""
+        """Restore a state: restart the game and repeat its commands."""
         self._begin(self.game.description)
         for command in state:
             self.do(command)

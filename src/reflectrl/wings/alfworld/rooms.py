@@ -1,6 +1,6 @@
-"""What four kinds of rooms are furnished with, for generated games: the proportions of the official sets, by hand.
+"""Furniture of four kinds of rooms, for generated games. The proportions of the official sets, set by hand.
 
-Kinds are spelled as in ALFWorld's files. What a kind of receptacle can hold is ALFRED's own table.
+Kinds are spelled as in ALFWorld's files. The table of what each kind of receptacle can hold is ALFRED's own.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 Chances = dict[str, tuple[float, int, int]]
-"""Kind → how often a room has it, and the fewest and the most of it then."""
+"""Kind → the probability that a room has it, and the smallest and largest number if so."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """A kind of room: its scenes' numbers, receptacles, what it always and sometimes has, and fixtures."""
+    """A kind of room: its scenes' numbers, receptacles, the things it always and sometimes has, and fixtures."""
 
     scenes: range
     receptacles: Chances
@@ -170,14 +170,14 @@ STANDS: Final = {
     "TeddyBear": ["Bed"],
     "Television": ["TVStand", "Dresser"],
 }
-"""Where things are found that cannot be put anywhere."""
+"""Kind that cannot be put anywhere → the receptacles on which it is found."""
 
 LIKELY: Final = {
     "Bed": 6, "CounterTop": 4, "CoffeeTable": 4, "Desk": 4, "DiningTable": 3, "Dresser": 2, "Drawer": 3, "Fridge": 3,
     "HandTowelHolder": 50, "Sofa": 4, "StoveBurner": 8, "Toilet": 3, "TowelHolder": 50, "Cabinet": 3, "Shelf": 2,
     "SideTable": 2, "ArmChair": 1.5, "SinkBasin": 1.5, "BathtubBasin": 2,
 }  # fmt: skip
-"""How likely things are in a receptacle of a kind; 1 where none is given."""
+"""Relative probability that a thing lies in a kind of receptacle. The default is 1."""
 
 NOT_A_GOAL: Final = {"SinkBasin", "BathtubBasin", "HandTowelHolder", "TowelHolder", "LaundryHamper"}
 NOT_FOR_TWO: Final = {"StoveBurner", "ToiletPaperHanger", "CoffeeMachine"}
@@ -185,14 +185,14 @@ ON_THE_FLOOR: Final = {"BaseballBat", "BasketBall", "Boots", "Plunger", "ScrubBr
 SINGLE: Final = ON_THE_FLOOR | {"Box", "DeskLamp", "HandTowel", "PaperTowelRoll", "TeddyBear", "Towel", "WateringCan"}
 
 DOORS: Final = {"Microwave": 1.0, "Fridge": 1.0, "Drawer": 0.84, "Cabinet": 0.82, "Safe": 0.83}
-"""How often a receptacle of a kind opens and closes; what does not open cannot be shut."""
+"""Probability that a receptacle of a kind has a door. Without a door it is always open."""
 
 BESIDE: Final = {
     "StoveBurner": ("StoveBurner", 0.5), "Drawer": ("Drawer", 0.25), "Cabinet": ("Cabinet", 0.15),
     "Shelf": ("Shelf", 0.12), "Toaster": ("CounterTop", 0.3), "CoffeeMachine": ("CounterTop", 0.22),
     "GarbageCan": ("Cabinet", 0.05), "TVStand": ("Shelf", 0.3), "Dresser": ("Drawer", 0.3),
 }  # fmt: skip
-"""Receptacles that share a place: kind → the kind that it may stand beside, and how often it does."""
+"""Receptacles that share a place: kind → the kind that it may stand beside, and the probability that it does."""
 
 FOOD: Final = {"Apple", "Egg", "Potato", "Tomato"}
 CUTLERY: Final = {"ButterKnife", "Fork", "Knife", "Ladle", "Spatula", "Spoon"}

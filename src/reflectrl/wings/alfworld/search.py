@@ -1,6 +1,6 @@
 """The searching expert: it knows only what has been seen, looks in likely places first, and never looks twice.
 
-`advise` gives the next command together with the reasons for it, from which the analyst makes its sentence.
+`advise` returns the next command together with the reasons for it, from which the analyst makes its sentence.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from reflectrl.wings.alfworld.game import TREATMENTS, Goal
 
 
 class Advice(NamedTuple):
-    """A command, and why it is the best one, in a few words."""
+    """A command, and the reason for it in a few words."""
 
     command: str
     because: str
 
 
 def advise(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool = True) -> Advice:
-    """The next command.
+    """Return the next command and the reason for it.
 
     Args:
         legal: the commands that are possible now.
-        prior: whether it is known where things are likely to be; if not, places are looked at by name.
+        prior: look in likely places first. If False, places are looked at by name.
     """
     if beliefs.held and kind_of(beliefs.held) != goal.kind:
         return _put_away(beliefs, legal)
@@ -36,18 +36,18 @@ def advise(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool = T
 
 
 def target(beliefs: Beliefs, goal: Goal) -> str:
-    """The receptacle that things are brought to: where one was put already, else the one at hand, else the first."""
+    """Return the receptacle to bring things to: where one was put already, else the one at hand, else the first."""
     places = [place for place in beliefs.places if kind_of(place) == goal.receptacle]
     return max(places, key=lambda p: (delivered(beliefs, goal, p), p == beliefs.at, -number_of(p)))
 
 
 def delivered(beliefs: Beliefs, goal: Goal, place: str) -> int:
-    """How many things that the goal asks for are known to be at a place, in the state that it asks for."""
+    """Count the things at a place that are known to fulfil the goal: of its kind, and in the state it asks for."""
     return sum(kind_of(t) == goal.kind and is_prepared(beliefs, goal, t) for t in beliefs.seen.get(place, ()))
 
 
 def is_prepared(beliefs: Beliefs, goal: Goal, thing: str) -> bool:
-    """Whether a thing is known to be in the state that the goal asks for."""
+    """Return whether a thing is known to be in the state that the goal asks for."""
     return not goal.state or (TREATMENTS[goal.state].verb, thing) in beliefs.done
 
 
@@ -108,7 +108,7 @@ def _fetch(beliefs: Beliefs, goal: Goal, legal: Collection[str], prior: bool) ->
 
 
 def _go(beliefs: Beliefs, place: str, legal: Collection[str], because: str, door: bool = True) -> Advice:
-    """To a place, and through its door; one that stands where the player is already is only looked at."""
+    """Go to a place, and through its door. If the player is there already, only look at the place."""
     commands = (f"open {place}" if door else "", f"go to {place}", f"examine {place}")
     return Advice(next(command for command in commands if command in legal), because)
 
@@ -125,10 +125,10 @@ def _search(beliefs: Beliefs, kind: str, legal: Collection[str], because: str, p
 
 
 def reached(beliefs: Beliefs, goal: Goal) -> frozenset[str]:
-    """The milestones that stand reached.
+    """Return the milestones reached so far.
 
     They are: "found" (a thing of the goal's kind was seen), "taken" (it is in the hand), "prepared" (it is in the state
-    asked for, or a lamp is lit where one is needed), "placed" (it lies where it belongs).
+    asked for, or a lamp is lit if the goal needs one), "placed" (it lies where it belongs).
     """
     found = set()
     holding = kind_of(beliefs.held) == goal.kind

@@ -1,7 +1,7 @@
-"""The official files of ALFWorld, wherever they lie: folders, tar archives and zip archives, or several of these
-together (ALFWorld publishes the two halves of a game in two archives).
+"""Reader of ALFWorld's official files: folders, tar archives and zip archives, or several of these together (ALFWorld
+publishes the two halves of a game in two archives).
 
-Archives are read in memory, member by member: nothing is extracted, and links in them are not followed.
+Archives are read in memory, member by member. Nothing is extracted, and links in them are not followed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LAYOUT = f"SPLIT/TASK/TRIAL/{PROBLEM} and {TRAJECTORY} beside it, SPLIT being on
 
 ARCHIVES = (".tar.xz", ".tar.gz", ".tgz", ".zip")
 MOST_BYTES = 32 << 20
-"""No file of a game is larger; one that claims to be is no game's."""
+"""Largest size of a game's file, in bytes. A larger file is refused."""
 
 Read = Callable[[], bytes]
 
 
 class Place(NamedTuple):
-    """Where a game lies in the official layout."""
+    """Location of a game in the official layout."""
 
     split: str
     task: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """The files found: place → file name → what reads it. And how many places were left out, by reason."""
+    """The files found: place → file name → a function that reads it. And the number of skipped places, by reason."""
 
     files: dict[Place, dict[str, Read]]
     skipped: Counter[str]
@@ -54,11 +54,11 @@ class Sources(NamedTuple):
 
 @contextmanager
 def open_sources(paths: Sequence[Path]) -> Iterator[Sources]:
-    """Find the files of games; they can be read as long as the context is open.
+    """Find the files of games. They can be read as long as the context is open.
 
     Args:
-        paths: folders (any folder of the layout, or one above it) and archives, or folders of archives. Where two
-            have the same file, the later one counts.
+        paths: folders (any folder of the layout, or one above it) and archives, or folders of archives. If two have the
+            same file, the later one counts.
 
     Raises:
         UserError: there is no such folder, it is in another layout, or an archive is damaged.
@@ -97,7 +97,7 @@ def _placed(path: Path, stack: ExitStack) -> Iterator[tuple[Place, str, Read]]:
 
 
 def _place(parts: Sequence[str]) -> tuple[Place, str] | None:
-    """The place and the file name that a path ends in, if it is one of the layout."""
+    """Return the place and the file name at the end of a path; None if the path does not fit the layout."""
     if len(parts) < 4 or parts[-1] not in (PROBLEM, TRAJECTORY, REFERENCE) or ".." in parts[-4:]:
         return None
     return Place(*parts[-4:-1]), parts[-1]
@@ -132,7 +132,7 @@ def _in_zip(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
 
 def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
-    """Members of a tar, which can only be read in a row: their bytes are kept, compressed."""
+    """Yield the members of a tar. A tar can only be read in sequence, so their bytes are kept, compressed."""
     with tarfile.open(path, "r:*") as archive:
         for member in archive:
             if member.isreg() and _is_wanted(path, member.name, member.size):
@@ -142,7 +142,7 @@ def _in_tar(path: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
 
 def _is_wanted(archive: Path, name: str, size: int) -> bool:
-    """Whether a member is a file of a game; UserError if it is, but too large for one."""
+    """Return whether a member is a file of a game. Raise UserError if it is but is too large."""
     wanted = _place(PurePosixPath(name).parts) is not None
     if wanted and size > MOST_BYTES:
         raise UserError(f"{archive}: {name} has {size} bytes, which no game's file has")

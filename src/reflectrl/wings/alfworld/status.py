@@ -1,4 +1,4 @@
-"""The status: what matters of the text so far, in a few short lines that stand where small models find them."""
+"""The status: a summary of the text so far, in a few short lines that stand where small models find them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from reflectrl.wings.alfworld.game import Goal
 from reflectrl.wings.alfworld.search import delivered, target
 
 KINDS_SHOWN = 4
-"""So many kinds of places are named for a thing that is looked for; the others follow when these were looked at."""
+"""Largest number of kinds of places listed for a missing thing. The others are listed once these were looked at."""
 _WORD = re.compile("[a-z]+")
 
 
 def plain_status(beliefs: Beliefs, wording: str) -> str:
-    """What matters of the text so far, in lines that are short however long the text is.
+    """Summarise the text so far, in a few short lines whatever its length.
 
-    The task; what is in the hand and was done to it; what is where one stands; where things are that the task
-    names; by kind, the numbers of the places that were not looked at yet; and whether the last command was wasted.
+    They are: the task; what is in the hand and was done to it; what is at the current place; the places of things that
+    the task names; the places not looked at yet, as numbers by kind; and whether the last command was wasted.
 
     Args:
         wording: the task in words.
@@ -31,17 +31,17 @@ def plain_status(beliefs: Beliefs, wording: str) -> str:
 
 
 def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior: bool = True) -> str:
-    """The same, as a guide: for each kind of thing that the task names and that is not in the hand, where to find one.
+    """Return a status that guides: for each kind of thing in the task that is not in the hand, where to find one.
 
-    Where one was seen (what is within reach first), or else the places that were not looked at yet, the most promising
-    first: so it also says what was *not* seen. Of two things that are to be brought somewhere, those that are there
-    stand apart. It also says which other places are within reach, since nobody can *go* to those.
-    A task whose words name no kind of thing (people's words, say) has the plain status.
+    It lists where things of the kind were seen (within reach first). If none was seen, it lists the places that were
+    not looked at yet, the most promising first, so it also says what was *not* seen. For a task that brings two things
+    somewhere, the ones already there are listed apart. It also names the other places within reach, because "go to" is
+    not admissible for them. A task whose words name no kind of thing (people's words, say) has the plain status.
 
     Args:
         wording: the task in words.
         legal: the commands that are possible now.
-        prior: whether it is known which places are promising (see `likely_places`); else they stand by name.
+        prior: sort places by promise (see `likely_places`). If False, they are sorted by name.
     """
     words = _words(wording)
     kinds = [word for word in words if word in likely_places()]
@@ -67,20 +67,20 @@ def guiding_status(beliefs: Beliefs, wording: str, legal: Collection[str], prior
 
 
 def _reach(place: str, legal: Collection[str]) -> str:
-    """Whether a place is within reach, and shut; "" if one has to go there."""
+    """Return "here" for a place within reach, "here, shut" if it is also closed, and "" if the player must go there."""
     if f"examine {place}" not in legal:
         return ""
     return "here, shut" if f"open {place}" in legal else "here"
 
 
 def _located(things: Iterable[tuple[str, str]], legal: Collection[str]) -> str:
-    """Things and their places, those within reach first."""
+    """Format things and their places, within reach first."""
     texts = [(reach := _reach(place, legal), f"{thing} at {place}{reach and f' ({reach})'}") for thing, place in things]
     return ", ".join(text for _, text in sorted(texts, key=lambda pair: not pair[0]))
 
 
 def _words(wording: str) -> Sequence[str]:
-    """The words of a task, each once, in order."""
+    """Return the words of a task, each once, in order."""
     return list(dict.fromkeys(_WORD.findall(wording.lower())))
 
 
@@ -97,7 +97,7 @@ def _lines(beliefs: Beliefs, wording: str, holding: str, others: dict[str, str])
 
 
 def _settled(beliefs: Beliefs, kind: str, words: Sequence[str]) -> list[tuple[str, str]]:
-    """(thing, place) of what lies where two of a kind are to be brought, if the task is to bring two somewhere."""
+    """Return (thing, place) pairs that already lie at the target, if the task is to bring two things somewhere."""
     places = [word for word in words if any(kind_of(place) == word for place in beliefs.places)]
     if "two" not in words or not places:
         return []
@@ -107,7 +107,7 @@ def _settled(beliefs: Beliefs, kind: str, words: Sequence[str]) -> list[tuple[st
 
 
 def _by_kind(places: Iterable[str]) -> list[str]:
-    """Places as "cabinet 1 2 3 ..." (see `numbered`), a text per kind, in the order of their first ones."""
+    """Format places as "cabinet 1 2 3 ..." (see `numbered`), a text per kind, in the order of their first ones."""
     kinds: dict[str, list[str]] = {}
     for place in places:
         kinds.setdefault(kind_of(place), []).append(place)

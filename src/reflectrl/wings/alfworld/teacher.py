@@ -1,4 +1,4 @@
-"""The teacher of households: the next command, and what a good reflector would say, from nothing but the text shown."""
+"""The teacher of households: the next command, and a good reflector's sentence, from nothing but the text shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AlfworldTeacher(Teacher):
-    """Looks for things, or knows where they are (`AlfworldEnv(expert="planner")`); the oracle always knows."""
+    """Look for things, or know where they are (`AlfworldEnv(expert="planner")`). The oracle always knows."""
 
     def expert_action(self, env: AlfworldEnv) -> int:
         return env.legal_actions().index(_command(env))
@@ -34,28 +34,28 @@ def _command(env: AlfworldEnv) -> str:
 
 
 def _planned(env: AlfworldEnv) -> str:
-    """The next command of a shortest plan by one who knows where everything is."""
+    """Return the next command of a shortest plan, found with knowledge of where everything is."""
     if not isinstance(env.house, House):
         raise UserError("alfworld: the planner needs engine 'native'")
     try:
         return best_command(env.house)
-    except GameError:  # what was picked up fits nowhere: nobody can win any more
+    except GameError:  # the thing in the hand fits nowhere, so the game cannot be won any more
         return _advised(env).command
 
 
 def _advised(env: AlfworldEnv) -> Advice:
-    """What the searching expert advises here; worked out once per step."""
+    """Return the searching expert's advice for this step. It is computed once per step."""
     if env.advice is None:
         env.advice = advise(env.beliefs, env.house.game.goal, set(env.legal_actions()), env.prior)
     return env.advice
 
 
 def analyse(beliefs: Beliefs, advice: Advice, command: str, last: str) -> str:
-    """One line: whether the last command was any use, what is known that matters now, what to do next.
+    """Write one line: whether the last command was of use, what is known that matters now, and what to do next.
 
     Args:
-        advice: what one who searches would do, and why.
-        command: what is done next; where it is something else, the reasons are not named.
+        advice: the searching expert's command and its reason.
+        command: the next command. If it differs from the advice, the list after "Left:" is dropped.
         last: the last command; "" at the start.
     """
     wasted = f"The last command, {last}, brought nothing. " if last and not beliefs.fresh else ""

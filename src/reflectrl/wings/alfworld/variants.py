@@ -1,4 +1,4 @@
-"""Training games dealt out anew: the same household, with other numbers and other places for its things."""
+"""Variants of training games: the same household, with shuffled numbers and other places for its things."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from reflectrl.wings.alfworld.game import Game, Receptacle, Thing
 from reflectrl.wings.alfworld.house import House
 
 MOVED = 0.5
-"""Share of the things that get another place."""
+"""Probability that a thing gets another place."""
 
 Named = TypeVar("Named", Thing, Receptacle)
 
 
 @lru_cache(maxsize=4096)
 def redrawn(game: Game, variant: int) -> Game:
-    """A variant of a game: numbers within a kind are shuffled (ALFWorld's domain randomisation), and half of the things
-    lie in or on another receptacle that takes them. It is never won from the start.
+    """Return a variant of a game that is not won at the start.
+
+    Numbers within a kind are shuffled (ALFWorld's domain randomisation), and half of the things lie in or on another
+    receptacle that can hold them.
     """
     for attempt in range(100):
         rng = np.random.default_rng(named_seed("alfworld-variant", game.id, variant, attempt))

@@ -1,4 +1,4 @@
-"""Writing a household and its task in ALFWorld's official form, the text of `initial_state.pddl`."""
+"""Writer of a household and its task in ALFWorld's official form, the text of `initial_state.pddl`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fixture:
 
 @dataclass
 class Household:
-    """What a problem says. Names are PDDL's, kinds are spelled as in the official files.
+    """Content of a problem. Names are PDDL's, kinds are spelled as in the official files.
 
     Attributes:
         things: name → kind.
@@ -44,7 +44,7 @@ class Household:
 
 
 def problem_text(trial: str, household: Household, goal: Goal) -> str:
-    """The problem, in sections as ALFWorld's own."""
+    """Return the problem, in the sections of ALFWorld's own files."""
     return (
         f"\n(define (problem plan_{trial})\n(:domain alfred)\n(:objects\nagent1 - agent\n"
         f"{_lines(_declarations(household))}\n        )\n\n\n(:init\n\n\n"

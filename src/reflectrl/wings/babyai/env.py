@@ -1,10 +1,10 @@
 """BabyAI in words: the levels of `minigrid` (Chevalier-Boisvert et al. 2019) as a `TextEnv`.
 
-The text is that of BabyAI-Text (Carta et al. 2023): the goal, what the agent sees in its partial view, what it carries.
-One departure, which `memory` turns off: what has gone out of view is named as well, as the agent would remember it, and
-where the goal speaks of "behind you", things say where they were when that was said. A small model that reads one
-observation at a time could otherwise not know what it has just turned its back to; a history of past observations
-says the same in ten times as many tokens.
+The text follows BabyAI-Text (Carta et al. 2023): the goal, what the agent sees in its partial view, what it carries.
+There is one departure, which `memory` turns off. Things that have gone out of view are named as well, as the agent
+would remember them. If the goal speaks of "behind you" and the like, things also say where they were at the start.
+Otherwise a small model that reads one observation at a time could not know what it has just turned its back to. A
+history of past observations would say the same in ten times as many tokens.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from reflectrl.wings.babyai.world import level_id, reset
 
 
 class BabyAIEnv(GymTextEnv):
-    """Follow an instruction in a grid world of rooms and objects, of which one sees a part.
+    """Follow an instruction in a grid world of rooms and objects, with a partial view.
 
     Tasks are seeds: a seed decides rooms, objects, start and goal. The expert is the package's own bot.
 
     Args:
         level: a level of BabyAI by its name in `minigrid` ("GoToLocal", "PickupLoc", "GoToLocalS6N2", "BossLevel" ...).
         horizon: steps per episode; 0 takes the level's own limit, which may differ between missions.
-        reward: "sparse" pays 1 for success; "timed" is the package's, 1 - 0.9 * steps / limit, for success too.
+        reward: "sparse" gives 1 for success; "timed" is the package's reward, 1 - 0.9 * steps / limit on success.
         memory: name what was seen before and is out of view.
-        guide: tell only where lies what the goal speaks of, and what is beside the agent. Rules and actions stay as
-            they are, but nobody has to find the words of the goal in a list: an easier task than BabyAI-Text.
-        recent: so many of the latest actions are shown.
+        guide: tell only where the things in the goal lie, and what is beside the agent. Rules and actions stay the
+            same, but the player need not find the words of the goal in a list: an easier task than BabyAI-Text.
+        recent: number of latest actions that are shown.
         train, validation, test: seeds per split.
 
     Raises:
@@ -103,11 +103,11 @@ class BabyAIEnv(GymTextEnv):
         return "".join(f"{line}\n" for line in lines if line)
 
     def describe(self, observation: Any, info: Any) -> str:
-        """The state; there is no other text."""
+        """Return the state. There is no other text."""
         return self.state()
 
     def legal_actions(self) -> Sequence[str]:
-        """All six, always, as in the literature; those that cannot do anything do nothing."""
+        """Return all six actions, always, as in the literature. An action that is not possible does nothing."""
         return ACTIONS
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The teacher of BabyAI: the package's own bot, and an analyst who speaks of what the text shows."""
+"""The teacher of BabyAI: the package's own bot, and an analyst who mentions only what the text shows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class BabyAITeacher(Teacher):
-    """Acts as minigrid's `BabyAIBot`, which knows only what the agent has seen, and says where the goal is."""
+    """Act like minigrid's `BabyAIBot`, which knows only what the agent has seen, and say where the goal is."""
 
     def expert_action(self, env: BabyAIEnv) -> int:
-        """The bot's advice; the first action where it gives up, since the mission cannot be won any more."""
+        """Return the bot's advice; the first action if the bot gives up, since the mission can no longer be won."""
         advice = env.guide.advice(env.task.payload["seed"], env.taken)
         return advice if advice is not None and advice < len(ACTIONS) else 0
 
     def analyse(self, env: BabyAIEnv) -> str:
-        """One line: where each thing of the goal is, what is carried, what stands ahead, what to do next."""
+        """Write one line: where each thing of the goal is, what is carried, what stands ahead, what to do next."""
         known = [thing for thing in env.view.things() if thing.seen or env.memory]
         parts = []
         for one in wanted(env.world.mission):
@@ -35,10 +35,10 @@ class BabyAITeacher(Teacher):
 
 
 class Guide:
-    """The bot beside an episode. It follows in a world of its own, so that play without a teacher pays nothing for it.
+    """The bot beside an episode. It follows in its own copy of the world, so play without a teacher has no extra cost.
 
     Args:
-        world: a `MiniGridEnv` that nothing else plays in.
+        world: a `MiniGridEnv` that is used for nothing else.
     """
 
     def __init__(self, world: Any) -> None:
@@ -47,7 +47,7 @@ class Guide:
         self._taken: list[int] = []
 
     def advice(self, seed: int, taken: Sequence[int]) -> int | None:
-        """What the bot would do after these actions in the world of a seed; None if it gives up."""
+        """Return the bot's next action after these actions in the world of a seed; None if it gives up."""
         if seed != self._seed or self._taken != list(taken[: len(self._taken)]):
             self._restart(seed)
         for action in taken[len(self._taken) :]:
@@ -68,7 +68,7 @@ class Guide:
         self._bot = BabyAIBot(self.world)
 
     def _ask(self, action: int | None) -> int | None:
-        """The bot's advice after an action. One that is at a loss (a box was opened, say) is replaced by a new one."""
+        """Return the bot's advice after an action. A bot that fails (a box was opened, say) is replaced."""
         for taken in (action, None):
             try:
                 return int(self._bot.replan(taken))

@@ -1,8 +1,8 @@
-"""What an agent of minigrid sees and remembers, in sentences relative to where it stands and looks.
+"""Sentences about what an agent of minigrid sees and remembers, relative to its position and heading.
 
 The sentences follow BabyAI-Text (Carta et al. 2023, "Grounding Large Language Models in Interactive Environments with
 Online Reinforcement Learning"): objects and walls of the partial view, counted in steps. A *place* is (ahead, aside):
-steps forward, and steps to the right; behind and left are negative.
+steps forward, and steps to the right. Steps back and to the left are negative.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 Place = tuple[int, int]
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
-"""In minigrid's order, without its seventh, "done", which no level needs."""
+"""Actions in minigrid's order, without its seventh, "done", which no level needs."""
 
 SIDES = ("in front of you", "behind you", "on your left", "on your right")
 DOOR = {"open": "an open", "closed": "a closed", "locked": "a locked"}
@@ -22,7 +22,7 @@ NEXT = {(1, 0): "Ahead", (0, -1): "Left", (0, 1): "Right"}
 WANTED = re.compile(
     r"\b(?:a|the) (?:(red|green|blue|purple|yellow|grey) )?(ball|box|key|door|object)(?: (" + "|".join(SIDES) + "))?"
 )
-"""A description in a mission: colour, kind and side at the start; only the kind is always there."""
+"""A description in a mission: colour, kind and side at the start. Only the kind is always present."""
 
 
 class Thing(NamedTuple):
@@ -30,7 +30,7 @@ class Thing(NamedTuple):
 
     Attributes:
         sides: where it was when the episode began, as a mission would say it; () outside of the first room.
-        seen: in view now; otherwise remembered.
+        seen: True if it is in view now; False if it is remembered.
     """
 
     colour: str
@@ -46,7 +46,7 @@ class Thing(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a mission speaks of; "" is anything."""
+    """A thing that a mission names. "" matches any colour or side."""
 
     colour: str
     kind: str
@@ -57,18 +57,18 @@ class Wanted(NamedTuple):
         return " ".join(filter(None, self))
 
     def fits(self, thing: Thing) -> bool:
-        """Whether the words of the mission describe a thing."""
+        """Return whether the mission's words describe a thing."""
         kind = self.kind in (thing.kind, "object")
         return kind and self.colour in ("", thing.colour) and (not self.side or self.side in thing.sides)
 
 
 def wanted(mission: str) -> list[Wanted]:
-    """What a mission speaks of, in order."""
+    """Return the things that a mission names, in order."""
     return [Wanted(*(part or "" for part in found.groups())) for found in WANTED.finditer(mission)]
 
 
 def steps(place: Place) -> str:
-    """A place in words: "2 steps forward and 1 step left"."""
+    """Put a place in words: "2 steps forward and 1 step left"."""
     ahead, aside = place
     parts = [(ahead, "forward" if ahead > 0 else "back"), (aside, "right" if aside > 0 else "left")]
     return " and ".join(f"{abs(n)} step{'s' * (abs(n) > 1)} {way}" for n, way in parts if n) or "here"
@@ -78,7 +78,7 @@ class View:
     """The agent's view of a world, and its memory of what it has seen since the episode began.
 
     Args:
-        world: a `MiniGridEnv`; an episode begins.
+        world: a `MiniGridEnv` at the start of an episode.
     """
 
     def __init__(self, world: Any) -> None:
@@ -91,7 +91,7 @@ class View:
         self.look()
 
     def look(self) -> None:
-        """Take in what is visible now."""
+        """Record what is visible now."""
         grid, visible = self.world.gen_obs_grid()
         middle, last = grid.width // 2, grid.height - 1
         self._visible: set[tuple[int, int]] = set()
@@ -109,31 +109,32 @@ class View:
         self.walls = [min(ray, key=_distance) for ray in (ahead, left, right) if ray]
 
     def things(self) -> list[Thing]:
-        """What is known to lie or stand somewhere, nearest first."""
+        """Return the things whose places are known, nearest first."""
         found = [self._thing(position, cell) for position, cell in self._known.items()]
         return sorted(found, key=lambda thing: (_distance(thing.place), thing.place, thing.name))
 
     def carried(self) -> str | None:
-        """What the agent carries: "a red key"."""
+        """Return what the agent carries ("a red key"); None if nothing."""
         held = self.world.carrying
         return None if held is None else f"a {held.color} {held.type}"
 
     def ahead(self) -> str | None:
-        """What stands in the way of a step forward, if anything does."""
+        """Return what blocks a step forward; None if nothing is known to."""
         return self.beside((1, 0))
 
     def beside(self, place: Place) -> str | None:
-        """What fills a cell beside the agent, as far as it is known and nobody could step there."""
+        """Return what blocks a cell beside the agent; None if nothing is known to."""
         if place in self.walls:
             return "a wall"
         near = (thing for thing in self.things() if thing.place == place and thing.article != DOOR["open"])
         return next((thing.name for thing in near), None)
 
     def sentences(self, memory: bool) -> Iterator[str]:
-        """What the agent reads: walls, what it sees, what it remembers, and what it carries.
+        """Yield the sentences that the agent reads: walls, things it sees, things it remembers, and what it carries.
 
         Args:
-            memory: name what is out of view as well, and where things were at the start where the mission asks.
+            memory: also name things out of view. If the mission mentions a side, also say where things were at the
+                start.
         """
         yield from (f"You see a wall {steps(place)}." for place in self.walls)
         sided = memory and any(one.side for one in wanted(self.world.mission))
@@ -146,7 +147,7 @@ class View:
             yield f"You carry {held}."
 
     def guided(self, memory: bool) -> Iterator[str]:
-        """The same where somebody else looks things up: what the goal speaks of, and what is right beside the agent."""
+        """Yield a shorter text: places of the things in the goal, cells beside the agent, and what it carries."""
         known = [thing for thing in self.things() if thing.seen or memory]
         for one in wanted(self.world.mission):
             found = next((thing for thing in known if one.fits(thing)), None)
@@ -157,7 +158,7 @@ class View:
             yield f"You carry {held}."
 
     def _position(self, place: Place) -> tuple[int, int]:
-        """A place in coordinates of the world."""
+        """Convert a place to coordinates of the world."""
         at = self.world.agent_pos + place[0] * self.world.dir_vec + place[1] * self.world.right_vec
         return int(at[0]), int(at[1])
 
@@ -172,7 +173,10 @@ class View:
             self._sides[id(cell)] = self._sides_at_first(position)
 
     def _sides_at_first(self, position: tuple[int, int]) -> tuple[str, ...]:
-        """Where something is for one who stands as the agent did at the start; missions mean the first room only."""
+        """Return the sides of a position as seen from the start; () outside of the first room.
+
+        Missions that name a side mean the first room only.
+        """
         room = self.world.room_from_pos(*self._start)
         if not room.pos_inside(*position):
             return ()
@@ -193,6 +197,6 @@ def _distance(place: Place) -> int:
 
 
 def _seen_from(at: Any, heading: Any, position: tuple[int, int]) -> Place:
-    """The place of a position for one who stands somewhere and looks along `heading` (the y axis points down)."""
+    """Return the place of a position, seen from `at` along `heading` (the y axis points down)."""
     dx, dy = position[0] - at[0], position[1] - at[1]
     return int(dx * heading[0] + dy * heading[1]), int(dy * heading[0] - dx * heading[1])

@@ -1,4 +1,4 @@
-"""Worlds of `minigrid`: which levels there are, and how an episode of one begins."""
+"""Worlds of `minigrid`: the list of levels, and the start of an episode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from reflectrl.types import UserError
 
 
 def level_id(level: str) -> str:
-    """The id under which gymnasium knows a level of BabyAI: "BabyAI-GoToLocal-v0" for "GoToLocal".
+    """Return gymnasium's id for a level of BabyAI: "BabyAI-GoToLocal-v0" for "GoToLocal".
 
     Raises:
-        UserError: there is no such level (with the nearest one), or `minigrid` is not installed.
+        UserError: there is no such level (the message names the nearest), or `minigrid` is not installed.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:

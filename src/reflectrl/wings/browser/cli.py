@@ -22,26 +22,26 @@ class ExportBrowser:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run folder."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where to write; RUN/browser if not given, to which the run's report links. A page that is there is replaced."""
+    """Folder for the page, replacing a page that is there. Default: RUN/browser, to which the run's report links."""
     arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
-    """Which players (`reflectrl list arms`); the last one of the recipe that is trained, if not given."""
+    """Arm to export (see `reflectrl list arms`). Default: the last trained arm of the recipe."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Which training."""
+    """Seed of the training."""
     split: Annotated[str, tyro.conf.arg(metavar="SPLIT")] = "test"
-    """Which tasks."""
+    """Split of the tasks."""
     stage: Annotated[str | None, tyro.conf.arg(metavar="STAGE")] = None
-    """Curriculum stage; the last one if not given."""
+    """Curriculum stage. Default: the last one."""
     tasks: Annotated[int, tyro.conf.arg(metavar="N")] = 50
-    """How many tasks, from the first."""
+    """Number of tasks, counted from the first."""
     states: Annotated[int, tyro.conf.arg(metavar="N")] = 100_000
-    """States of the environment to be visited at most; one that has more is refused."""
+    """Largest number of states to visit. An environment with more states is refused."""
     runtime: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """A folder node_modules with the packages, for machines without npm or network."""
+    """Folder node_modules with the packages, for machines without npm or network."""
     trust: bool = False
     """Let the run's recipe use the code, addresses and keys that it names, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Write the page, and say how large it is and how to open it."""
+        """Write the page, then print its size and how to open it."""
         from reflectrl.cli.run import flags
 
         if settings:

@@ -1,4 +1,4 @@
-"""From trained players and their environment to a folder that a browser plays, from a disk or from any web server."""
+"""Export of trained players and their environment to a folder that a browser plays, from a disk or any web server."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from reflectrl.wings.browser.world import World, explore
 
 PAGE = ("index.html", "page.css", "players.js", "page.js")
 MOST_PARAMETERS = 50_000_000
-"""Of a model; a page with more would take minutes to load, and seconds for each step."""
+"""Largest number of parameters of a model. A larger page would take minutes to load, and seconds for each step."""
 CHECKED = 40
-"""Observations at most that the page encodes when it is loaded, to compare the tokens."""
+"""Largest number of observations that the page encodes when it is loaded, to compare the tokens."""
 STATE, REFLECTION, LABEL, ACTION = "\ue000", "\ue001", "\ue002", "\ue003"
-"""Stand for what varies in a prompt; no template has them."""
+"""Placeholders for the parts of a prompt that vary. No template contains these characters."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the environment's table, the folder's size, and where the page departs from play in Python."""
+    """Result of an export: the environment's table, the folder's size in bytes, and the differences from play in
+    Python.
+    """
 
     world: World
     bytes: int
@@ -58,11 +60,11 @@ def export_run(
     runtime: Path | None = None,
     trust: bool = False,
 ) -> Exported:
-    """Write the trained players of a run and its first tasks as a page; one that is there is replaced.
+    """Write the trained players of a run and its first tasks as a page. An existing page is replaced.
 
     Args:
-        arm: which players; the last one of the recipe that is trained, if "".
-        states: of the environment, to be visited at most.
+        arm: arm to export; "" takes the last trained arm of the recipe.
+        states: largest number of the environment's states to visit.
         runtime: see `find_runtime`.
         trust: let the run's recipe use code that it names.
 
@@ -98,13 +100,14 @@ def write_page(
     out: Path,
     runtime: Mapping[str, bytes],
 ) -> int:
-    """Write the page; its size in bytes.
+    """Write the page and return its size in bytes.
 
     Args:
-        policy: chooses; its choices are greedy in the browser, and actions are listed in the environment's order.
+        policy: chooses the actions. In the browser its choices are greedy, and actions are listed in the environment's
+            order.
         reflector: writes, greedily, what the policy reads; None for a policy without one.
         about: names of the environment, the players, their recipe, and the split of the tasks.
-        runtime: what `find_runtime` found.
+        runtime: files that `find_runtime` found.
     """
     with tempfile.TemporaryDirectory() as place:
         graphs = {}
@@ -146,7 +149,7 @@ def require_free(out: Path) -> None:
 
 
 def playable(player: Player, reflector: Player | None) -> tuple[Policy, Reflector | None]:
-    """The players, if a browser can play them.
+    """Return the players, if a browser can play them.
 
     Raises:
         UserError: they are no language models of moderate size, score actions by their texts, or have different
@@ -188,7 +191,7 @@ def _require_plain(lm: LanguageModel) -> None:
 
 
 def notes(policy: Policy, reflector: Reflector | None) -> list[str]:
-    """In what the page departs from how these players play in Python."""
+    """List how the page departs from the way these players play in Python."""
     found = []
     if policy.shuffle_labels:
         found.append("play.shuffle_labels is on: the page lists actions in the environment's order")
@@ -198,7 +201,7 @@ def notes(policy: Policy, reflector: Reflector | None) -> list[str]:
 
 
 def describe(policy: Policy, reflector: Reflector | None, world: World, about: Mapping[str, str]) -> dict[str, Any]:
-    """What the page has to know of the players: prompts in pieces, labels, sizes."""
+    """Describe the players for the page: prompts in pieces, labels, sizes."""
     most = max(len(one.actions) for one in world.observations)
     labels, tokenizer = policy.labels(most), policy.lm.tokenizer
     models = {"policy": policy.lm, **({"reflector": reflector.lm} if reflector else {})}

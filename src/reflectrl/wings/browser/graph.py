@@ -1,4 +1,4 @@
-"""A language model as an ONNX graph that reads tokens behind a KV cache, proven against the model itself."""
+"""A language model as an ONNX graph that reads tokens behind a KV cache, verified against the model itself."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reflectrl.types import UserError
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-3
-"""Largest difference of a logit, about a hundred times what rounding in float32 makes of a small model."""
+"""Largest difference between logits, about a hundred times the float32 rounding error of a small model."""
 
 
 class Reader(nn.Module):
-    """What is exported: tokens, and keys and values of those before them → the next token's logits, and those of all.
+    """The exported graph: new tokens, past keys and values → logits of the next token, all keys and values.
 
-    All layers share one tensor, [layers, 1, heads, tokens, width], so that a graph has three inputs and three outputs
-    whatever the model's size; nothing was read before where it has no tokens.
+    All layers share one tensor, [layers, 1, heads, tokens, width], so a graph has three inputs and three outputs
+    whatever the model's size. With zero past tokens the cache is empty.
     """
 
     def __init__(self, model: Any) -> None:
@@ -36,11 +36,12 @@ class Reader(nn.Module):
         self.model = model
 
     def forward(self, ids_1T: Tensor, keys_L1HPD: Tensor, values_L1HPD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (V,) after the last token, keys and values of all tokens (L, 1, H, P + T, D)."""
+        """Return logits (V,) after the last token, and keys and values of all tokens (L, 1, H, P + T, D)."""
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(zip(keys_L1HPD, values_L1HPD, strict=True)):
             cache.update(keys, values, layer)
         past, new = keys_L1HPD.shape[3], ids_1T.shape[1]
+        # A token attends to all past tokens and, among the new ones, to itself and those before it.
         positions_T = torch.arange(past, past + new)
         hidden_TS = torch.arange(past + new)[None, :] > positions_T[:, None]
         mask = torch.zeros(hidden_TS.shape).masked_fill(hidden_TS, torch.finfo(torch.float32).min)
@@ -61,7 +62,7 @@ class Reader(nn.Module):
 
 
 def shape_of_cache(lm: LanguageModel) -> tuple[int, int, int]:
-    """Layers, heads and width of the keys and values that a model keeps."""
+    """Return the layers, heads and width of the keys and values that a model keeps."""
     config: Any = lm.core.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -72,7 +73,7 @@ def require_packages() -> None:
     """Refuse to begin without the packages of the extra `browser`.
 
     Raises:
-        UserError: names those that are missing.
+        UserError: a package is missing; the message names all that are.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -80,7 +81,7 @@ def require_packages() -> None:
 
 
 def export_onnx(lm: LanguageModel, path: Path) -> None:
-    """Write a model, an adapter merged into it, as one file, and compare it with the model itself.
+    """Write a model, with its adapter merged into it, as one file, and compare it with the model itself.
 
     Raises:
         UserError: the model's architecture cannot be exported, or the graph computes something else.
@@ -117,7 +118,7 @@ def export_onnx(lm: LanguageModel, path: Path) -> None:
 
 
 def _prove(reader: Reader, path: Path, shape: tuple[int, int, int]) -> None:
-    """Compare the graph with the model: a prompt from nothing, then one token behind it."""
+    """Compare the graph with the model: a prompt with an empty cache, then single tokens behind it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

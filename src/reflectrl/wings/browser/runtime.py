@@ -1,7 +1,7 @@
-"""What the page runs on: onnxruntime-web, which computes, and Hugging Face's tokenizers.js, which splits texts.
+"""Packages that the page runs on: onnxruntime-web, which computes, and Hugging Face's tokenizers.js, for tokens.
 
-Neither ships with the package: the first has 14 MB, several times the package itself. They are fetched once, by npm, in
-the versions that the tests were made with, and every file is checked against the digest that stands here.
+Neither ships with reflectrl, since the first alone has 14 MB, several times reflectrl's size. npm fetches them once, in
+the versions that the tests were made with, and every file is checked against a digest in this module.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ BY_HAND = "npm install " + " ".join(f"{name}@{version}" for name, version in PAC
 
 
 def find_runtime(chosen: Path | None = None) -> dict[str, bytes]:
-    """The files of both packages, by their names; fetched by npm where they are not there yet.
+    """Return the files of both packages, by name. npm fetches what is missing.
 
     Args:
-        chosen: a folder `node_modules` that holds the packages; else one in the cache (`$REFLECTRL_DATA/browser`).
+        chosen: a folder `node_modules` that holds the packages; None is a folder in the cache
+            (`$REFLECTRL_DATA/browser`).
 
     Raises:
-        UserError: they are not there and cannot be fetched, or a file is another than it should be.
+        UserError: they are not there and cannot be fetched, or a file has an unexpected digest.
     """
     folder = data_folder("browser", chosen or "")
     missing = [name for name in PACKAGES if not is_there(folder, name)]
@@ -62,7 +63,7 @@ def find_runtime(chosen: Path | None = None) -> dict[str, bytes]:
 
 
 def is_there(folder: Path, package: str) -> bool:
-    """Whether a folder has the files of a package."""
+    """Return whether a folder has the files of a package."""
     return all((folder / package / file).is_file() for file in FILES[package])
 
 

@@ -1,7 +1,7 @@
-"""An environment as a table: every state that can be reached from the start of some tasks, and where each action leads.
+"""An environment as a table: every state reachable from the start of some tasks, and the consequence of each action.
 
-Whatever can read the table can play, without the environment's code. It is found by trying every action in every state,
-so it suits environments with few states, in which equal actions in equal states have equal consequences.
+A program that reads the table can play without the environment's code. The table is found by trying every action in
+every state. So it suits environments with few states, in which equal actions in equal states have equal consequences.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOT_STATE = {
 }
 """Attributes of every environment that its own hooks do not change."""
 TRIALS = 200
-"""Random episodes, at least one of each task, that are compared with the table."""
+"""Number of random episodes, at least one for each task, that are compared with the table."""
 
 
 class Numbered:
-    """Gives equal things equal numbers, from 0 in the order in which they are met."""
+    """Assign equal things equal numbers, from 0 in the order in which they first occur."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -51,13 +51,13 @@ class World:
 
     Attributes:
         observations: (history, state, legal actions), each once.
-        outcomes: (reward, terminated, success, events), each once; with a fifth, True, where the environment itself
-            breaks the episode off.
-        states: for each state the number of its observation, then for each action the number of the next state and that
-            of the outcome. Without actions the episode is over there, or the horizon is reached.
+        outcomes: (reward, terminated, success, events), each once. A fifth element, True, marks that the environment
+            itself cuts the episode off.
+        states: for each state the number of its observation, then for each action the numbers of the next state and of
+            the outcome. A state without actions is the end of an episode, or lies at the horizon.
         starts: for each task the number of its first state.
         tasks: the tasks.
-        groups: the kind of each task, where the environment tells kinds apart.
+        groups: the kind of each task; None if the environment has no kinds.
         horizon: most steps of an episode.
     """
 
@@ -70,7 +70,7 @@ class World:
     horizon: int
 
     def as_json(self) -> dict[str, Any]:
-        """The table for the page; equal texts and equal lists of actions stand there once."""
+        """Return the table for the page. Equal texts and equal lists of actions are stored once."""
         texts, lists = Numbered(), Numbered()
         seen = [(texts[one.history], texts[one.state], lists[one.actions]) for one in self.observations]
         tasks = [{"id": task.id, "group": group} for task, group in zip(self.tasks, self.groups, strict=True)]
@@ -89,8 +89,8 @@ def explore(env: TextEnv, tasks: Sequence[Task], most: int, seed: int = 0) -> Wo
     """Try every action in every state that can be reached within the horizon.
 
     Args:
-        most: states to be visited at most.
-        seed: of what is drawn when a task begins, as `play --seed` has it.
+        most: largest number of states to visit.
+        seed: seed for what is drawn when a task begins, as in `play --seed`.
 
     Raises:
         UserError: there are more states; chance decides what follows an action; or equal states behave differently.
@@ -112,7 +112,7 @@ def explore(env: TextEnv, tasks: Sequence[Task], most: int, seed: int = 0) -> Wo
 
 
 class _Book:
-    """What is known of the states so far.
+    """The states found so far.
 
     Attributes:
         seen: for each state the number of its observation.
@@ -126,7 +126,7 @@ class _Book:
         self.edges: list[list[int]] = []
 
     def explore(self, task: Task, seed: int) -> int:
-        """All states of a task, those first that are reached first; the number of its start."""
+        """Explore all states of a task, breadth first. Return the number of its start."""
         env, numbers = self.env, dict[Any, int]()
         env.reset(seed=seed, options={"task": task})
         start = self._number(numbers, task, False)
@@ -154,7 +154,7 @@ class _Book:
         return start
 
     def _number(self, numbers: dict[Any, int], task: Task, over: bool) -> int:
-        """The number of the state in which the environment is."""
+        """Return the number of the environment's current state."""
         observation = self.env.observe()
         key = (observation, over, fingerprint(self.env))
         if key not in numbers:
@@ -171,18 +171,18 @@ class _Book:
 
 
 class _Pickler(pickle.Pickler):
-    """Generators of random numbers are all alike: whether chance matters is found out by playing."""
+    """Pickle all random generators as equal. Whether chance matters is found out by playing."""
 
     def persistent_id(self, thing: Any) -> str | None:
         return "rng" if isinstance(thing, np.random.Generator) else None
 
 
 def fingerprint(env: TextEnv) -> bytes:
-    """Equal where the environment is in the same state: what `get_state` gives or, where its author left that to the
-    base class, all attributes.
+    """Return bytes that are equal if the environment is in the same state. They are made from `get_state`, or from all
+    attributes if its author left `get_state` to the base class.
 
     Raises:
-        UserError: they cannot be written down.
+        UserError: the state cannot be pickled.
     """
     own = type(env).get_state is not TextEnv.get_state
     state = env.get_state() if own else {key: value for key, value in vars(env).items() if key not in NOT_STATE}
@@ -198,14 +198,16 @@ def fingerprint(env: TextEnv) -> bytes:
 
 
 def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tuple[str | None, ...]) -> World:
-    """The smallest table that plays alike: states that show the same, and from which every course of actions shows and
-    pays the same, become one (Moore's partition refinement).
+    """Return the smallest table that plays alike (Moore's partition refinement).
+
+    States with equal observations merge if every sequence of actions from them gives equal observations and outcomes.
     """
     widest = max(map(len, book.edges))
     edges = np.full((len(book.edges), widest), -1)
     for row, known in zip(edges, book.edges, strict=True):
         row[: len(known)] = known
     there, outcomes = edges[:, ::2], edges[:, 1::2]
+    # Split kinds of states by where their actions lead, until a round splits none.
     kinds, count = np.zeros(len(edges), np.int64), 0
     while True:
         after = np.where(there >= 0, kinds[there], -1)
@@ -234,7 +236,7 @@ def _merged(book: _Book, starts: list[int], tasks: tuple[Task, ...], groups: tup
 
 
 def _compare(env: TextEnv, world: World, seed: int) -> None:
-    """Play at random by the environment and by the table side by side; UserError where they part."""
+    """Play random actions in the environment and in the table side by side. Raise UserError if they differ."""
     rng = np.random.default_rng(named_seed("table"))
     for task, start in [*zip(world.tasks, world.starts, strict=True)] * -(-TRIALS // len(world.tasks)):
         env.reset(seed=seed, options={"task": task})

@@ -1,8 +1,8 @@
 """FrozenLake as a `TextEnv`.
 
-Rules: gymnasium's FrozenLake (its maps, moves and slipperiness) with three departures. Reaching the goal pays
-1, as there; falling into a hole costs 1, and every other step 0.01, so that a shorter way is a better one (`rewards`).
-An episode may start on any ice from which the goal can be reached. The horizon is 4 × size on dry ice, more than any
+Rules: gymnasium's FrozenLake (its maps, moves and slipperiness) with three departures. Reaching the goal gives reward
+1, as there; falling into a hole costs 1 and every other step 0.01, so that shorter ways score higher (`rewards`). An
+episode may start on any ice from which the goal can be reached. The horizon is 4 × size on dry ice, more than any
 shortest way of the standard maps (14), and gymnasium's 25 × size on slippery ice.
 """
 
@@ -21,7 +21,7 @@ from reflectrl.wings.frozenlake.world import ACTIONS, STANDARD, Cell, draw_rows,
 
 SIZES = {"4x4": (6, 2, 3), "8x8": (30, 8, 15), "random": (2000, 100, 500)}
 REWARDS = {"shaped": (-0.01, -1.0), "gymnasium": (0.0, 0.0)}
-"""Of a step onto ice, and of one into a hole; the goal pays 1."""
+"""Rewards of a step onto ice, and of a step into a hole. The goal gives 1."""
 
 RULES = (
     "You cross a frozen lake. A is you, S where you started, F ice, H a hole, G the goal. Reach the goal; a hole ends"
@@ -34,19 +34,20 @@ class FrozenLakeEnv(TextEnv):
     """Cross the ice to the goal without falling into a hole.
 
     Args:
-        maps: "4x4" or "8x8" (gymnasium's maps; tasks are start cells) or "random" (every task has a map of its own, and
-            no map is in two splits).
+        maps: "4x4" or "8x8" (gymnasium's maps; tasks are start cells) or "random" (every task has its own map, and no
+            map is in two splits).
         slippery: moves go straight or to either side with probability 1/3 each.
         size: rows and columns of random maps.
         holes: probability that a cell of a random map is a hole.
         train, validation, test: tasks per split; 0 takes the default. The standard maps have 11 and 53 starts.
         rules: put the rules before everything else.
         history: show the past maps and actions.
-        view: "map" draws the lake as it lies; "around" draws it with the agent in the middle and W beyond the edge: the
-            same place in the text means the same neighbour, so that a model made from scratch learns from far fewer
-            episodes.
-        rewards: "shaped", or "gymnasium": for the goal alone. From nothing, a policy that pays for holes first learns
-            to stand still, and one that pays for steps alone to fall into the nearest hole.
+        view: "map" draws the lake from above; "around" draws it with the agent in the middle and W beyond the edge.
+            With "around", the same position in the text always means the same neighbour, so a model trained from
+            scratch learns from far fewer episodes.
+        rewards: "shaped", or "gymnasium" (for the goal alone). Trained from scratch, a policy that is punished for
+            holes only first learns to stand still, and a policy that is punished for steps only learns to fall into the
+            nearest hole.
         horizon: 0 takes 4 × size, or 25 × size on slippery ice.
         split_seed: decides which start, or which random map, belongs to which split.
 
@@ -54,7 +55,7 @@ class FrozenLakeEnv(TextEnv):
         UserError: an argument is unknown, out of range, or asks for more tasks than there are.
 
     Attributes:
-        lake, cell: the map, and where one is on it.
+        lake, cell: the map, and the agent's position on it.
         before, last: the cell before the last action, and that action; None at the start.
     """
 
@@ -106,7 +107,7 @@ class FrozenLakeEnv(TextEnv):
 
     @cached_property
     def _tasks(self) -> dict[str, list[Task]]:
-        """A task for every map of a split, with its start marked S."""
+        """Tasks per split: one for every map, with its start marked S."""
         if self.maps == "random":
             maps = {split: self._random_maps(split) for split in SPLITS}
         else:
@@ -116,10 +117,10 @@ class FrozenLakeEnv(TextEnv):
         return {split: [self._task_of(rows, split) for rows in own] for split, own in maps.items()}
 
     def _random_maps(self, split: str) -> list[tuple[str, ...]]:
-        """Distinct solvable maps.
+        """Draw distinct solvable maps for a split.
 
-        The hash of a map says to which split it belongs: small lakes are drawn repeatedly, and a split by seeds alone
-        would put the same map into two splits.
+        The hash of a map decides its split. Small lakes are drawn repeatedly, so a split by seeds alone would put the
+        same map into two splits.
         """
         rng = np.random.default_rng(named_seed("frozenlake-maps", self.split_seed, split))
         found: dict[tuple[str, ...], None] = {}
@@ -166,7 +167,7 @@ class FrozenLakeEnv(TextEnv):
         return f"{self.draw()}Last: {self.last or 'none'}{f' from {place(self.before)}' if self.before else ''}\n"
 
     def draw(self) -> str:
-        """What is seen of the lake, a line per row, each cell one letter after a space."""
+        """Draw the visible part of the lake: a line per row, each cell a space and a letter."""
         rows = [list(row) for row in self.lake.rows]
         row, column = self.cell
         rows[row][column] = "A"

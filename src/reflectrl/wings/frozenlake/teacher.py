@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FrozenLakeTeacher(Teacher):
-    """Takes a shortest way (on slippery ice the one with the best chances), and explains it."""
+    """Take a shortest way (on slippery ice, the way with the best chances) and explain it."""
 
     def expert_action(self, env: FrozenLakeEnv) -> int:
         return ACTIONS.index(env.lake.best_action(env.cell))
@@ -23,9 +23,9 @@ class FrozenLakeTeacher(Teacher):
 
 
 def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> str:
-    """One line: positions, holes beside the agent, the route, what the last action did, what to do next.
+    """Write one line: positions, holes beside the agent, the route, what the last action did, what to do next.
 
-    On slippery ice no route can be kept to, so the moves that cannot end in a hole take its place.
+    On slippery ice the agent cannot keep to a route. The moves that cannot end in a hole are listed instead.
 
     Args:
         before: the cell before the last action; None at the start.
@@ -43,17 +43,17 @@ def analyse(lake: Lake, cell: Cell, before: Cell | None, last: str | None) -> st
 
 
 def place(cell: Cell) -> str:
-    """A cell in words."""
+    """Put a cell in words."""
     return f"row {cell[0]} column {cell[1]}"
 
 
 def route(lake: Lake, cell: Cell) -> list[str]:
-    """A shortest route with equal moves counted: ["down 2", "right 3"]."""
+    """Return a shortest route with equal moves counted: ["down 2", "right 3"]."""
     return [f"{move} {len(list(same))}" for move, same in groupby(lake.route(cell))]
 
 
 def verdict(lake: Lake, before: Cell, now: Cell, last: str) -> str:
-    """What the last action did, and whether it helped."""
+    """Describe what the last action did, and whether it helped."""
     if now == before:
         return "met the edge and changed nothing"
     slid = "" if now == lake.neighbour(before, last) else "slid aside, which "

@@ -1,7 +1,7 @@
 """The frozen lake without any text: maps, transitions equal to gymnasium's FrozenLake, and the best way to the goal.
 
-A cell is (row, column). A map is a tuple of equally long rows over the letters S (start), F (frozen), H (hole) and
-G (goal), as in gymnasium.
+A cell is (row, column). A map is a tuple of equally long rows over the letters S (start), F (frozen), H (hole) and G
+(goal), as in gymnasium.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class Lake:
-    """A map, and whether its ice is slippery: a move then goes straight or to either side, a third each."""
+    """A map, and whether its ice is slippery. On slippery ice a move goes straight or to either side, a third each."""
 
     rows: tuple[str, ...]
     slippery: bool = False
@@ -54,12 +54,12 @@ class Lake:
         return tuple(cell for cell in self.cells if self.letter(cell) in "SF")
 
     def neighbour(self, cell: Cell, move: str) -> Cell:
-        """Where a move leads on ice that is not slippery; the edge of the lake holds the agent back."""
+        """Return the cell that a move leads to on dry ice. At the edge of the lake the agent stays where it is."""
         row, column = cell[0] + MOVES[move][0], cell[1] + MOVES[move][1]
         return (row, column) if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[0]) else cell
 
     def outcomes(self, cell: Cell, action: str) -> tuple[Cell, ...]:
-        """The equally likely next cells of an action on ice: one, or three (one side, straight on, other side)."""
+        """Return the equally likely next cells: one on dry ice, else three (one side, straight on, other side)."""
         if not self.slippery:
             return (self.neighbour(cell, action),)
         index = ACTIONS.index(action)
@@ -67,7 +67,7 @@ class Lake:
 
     @cached_property
     def distances(self) -> dict[Cell, int]:
-        """Moves to the goal for every cell that can reach it without a hole. Found once, breadth first."""
+        """Number of moves to the goal, for each cell that can reach it without a hole. Computed once, breadth first."""
         found = {self.goal: 0}
         queue = deque([self.goal])
         while queue:
@@ -81,13 +81,13 @@ class Lake:
 
     @cached_property
     def values(self) -> dict[Cell, float]:
-        """The worth of a cell: minus its distance, or on slippery ice the discounted chance of reaching the goal."""
+        """Value of each cell: minus its distance; on slippery ice the discounted probability of reaching the goal."""
         if not self.slippery:
             return {cell: -float(distance) for cell, distance in self.distances.items()}
         return dict(zip(self.cells, self._solved[0], strict=True))
 
     def best_action(self, cell: Cell) -> str:
-        """The first action, in the fixed order, on a shortest way; on slippery ice the one with the best chances.
+        """Return the first action on a shortest way; on slippery ice, the action with the best chances.
 
         Raises:
             ValueError: the goal cannot be reached from there.
@@ -99,7 +99,7 @@ class Lake:
         return self._shortest(cell)
 
     def route(self, cell: Cell) -> Iterator[str]:
-        """The moves of a shortest way to the goal, as if nothing slipped."""
+        """Yield the moves of a shortest way to the goal, as if nothing slipped."""
         while cell != self.goal:
             move = self._shortest(cell)
             yield move
@@ -111,7 +111,7 @@ class Lake:
 
     @cached_property
     def _solved(self) -> tuple[list[float], list[int]]:
-        """Values and best actions of slippery ice by policy iteration (Sutton and Barto, section 4.3)."""
+        """Solve slippery ice by policy iteration (Sutton and Barto, section 4.3). Return values and best actions."""
         number = {cell: index for index, cell in enumerate(self.cells)}
         to_goal = np.zeros((len(number), 4))
         to_ice = np.zeros((4, len(number), len(number)))
@@ -133,19 +133,19 @@ class Lake:
 
 @lru_cache(maxsize=65_536)
 def lake(rows: tuple[str, ...], slippery: bool = False) -> Lake:
-    """The one `Lake` of these rows, so that its distances are found only once."""
+    """Return the cached `Lake` of these rows, so that its distances are computed only once."""
     return Lake(rows, slippery)
 
 
 def restarted(rows: tuple[str, ...], start: Cell) -> tuple[str, ...]:
-    """The same lake with its start elsewhere."""
+    """Return the same lake with its start elsewhere."""
     plain = [list(row.replace("S", "F")) for row in rows]
     plain[start[0]][start[1]] = "S"
     return tuple("".join(row) for row in plain)
 
 
 def draw_rows(rng: np.random.Generator, size: int, holes: float) -> tuple[str, ...]:
-    """A random square map, start and goal in opposite corners, every other cell a hole with that probability.
+    """Draw a square map: start and goal in opposite corners, every other cell a hole with probability `holes`.
 
     The goal may be out of reach; `Lake.distances` tells.
     """

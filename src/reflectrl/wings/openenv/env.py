@@ -1,4 +1,4 @@
-"""`OpenEnvEnv`: an environment behind an OpenEnv server, through the package's own client, which runs no code of it."""
+"""`OpenEnvEnv`: an environment behind an OpenEnv server. The package's client is used, and runs no server code."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class OpenEnvEnv(TextEnv):
-    """Plays an environment that a server hosts: `reset` with the task's seed, then `step` with JSON objects.
+    """Play an environment that a server hosts: `reset` with the task's seed, then `step` with JSON objects.
 
-    The text is made of the observation's fields. Saving plays the actions again, so the server's environment has to do
-    the same for the same seed and actions; a seed that its `reset` does not take is ignored by the server, and every
-    task is then what the server makes of it.
+    The text is made of the observation's fields. Saved episodes are restored by repeating their actions, so the
+    server's environment must do the same for the same seed and actions. If the server's `reset` takes no seed, the seed
+    is ignored and does not determine the task.
 
     Args:
-        url: of a server on this machine ("http://localhost:8000"). One elsewhere is reached through a forwarded port
-            (ssh -L 8000:localhost:8000 HOST): no recipe can make this package talk to another machine.
+        url: address of a server on this machine ("http://localhost:8000"). Reach another machine through a forwarded
+            port (ssh -L 8000:localhost:8000 HOST): no recipe can make this package talk to another machine.
         actions: names, each sent as {field: name}; or a table from names to the JSON objects that are sent.
-        field: of the action, where names are sent.
+        field: field of the action in which names are sent.
         listed: field of the observation with the names that are legal now, for environments that list them.
         text: fields of the observation to show, in order, a single one without its name; () shows all.
         horizon: steps per episode.
         win: an episode is won if its last reward is greater.
-        truncated: field of the observation that is true where a limit of the server, and not the task, ended the
-            episode. OpenEnv itself has one flag for both kinds of end; a field that is not there is false.
+        truncated: field of the observation that is true if the episode was ended by a limit of the server, not by the
+            task. OpenEnv itself has one flag for both kinds of end. A missing field counts as false.
         timeout: seconds to wait for an answer.
         train, validation, test: seeds per split.
 
@@ -84,7 +84,7 @@ class OpenEnvEnv(TextEnv):
             raise UserError(f"openenv: nothing answers at {self.url} ({one_line(error)}); start its server") from error
 
     def _ask(self, what: str, *arguments: Any, **named: Any) -> Any:
-        """The server's answer; UserError if it refuses, or has gone."""
+        """Return the server's answer. Raise UserError if it refuses or has gone."""
         try:
             return getattr(self._client, what)(*arguments, **named)
         except Exception as error:  # of websockets, asyncio or the client itself
@@ -126,16 +126,16 @@ class OpenEnvEnv(TextEnv):
         return "".join(f"{line}\n" for line in (texts if len(self.text) == 1 else named))
 
     def legal_actions(self) -> Sequence[str]:
-        """Those that the observation lists, where it does; else all."""
+        """Return the actions in the observation's field `listed`; all actions if no such field is set."""
         return tuple(map(str, self._seen[self.listed])) if self.listed else tuple(self.actions)
 
     def close(self) -> None:
-        """Leave the server."""
+        """Disconnect from the server."""
         with suppress(Exception):  # it may have gone already
             self._client.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the connection; the other side makes its own, and the episode is replayed there."""
+        """Return the state without the connection. The receiving process connects anew and replays the episode."""
         return {key: value for key, value in self.__dict__.items() if key != "_client"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class ReasoningGym(Data):
     """Make questions of reasoning-gym with verified answers, as samples of a text task (the extra `reasoning-gym`)."""
 
     dataset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("spell_backward",)
-    """Data sets of the package; several are mixed in equal numbers."""
+    """Data sets of the package. Several are mixed in equal numbers."""
     settings: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Settings of the data set, as the package names them: '{"max_word_len": 4}'."""
     train: int = 1000
@@ -30,7 +30,7 @@ class ReasoningGym(Data):
     test: int = 200
     """Test questions per data set. No question is in two splits."""
     to: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("reasoning-gym")
-    """Where train.jsonl, validation.jsonl and test.jsonl are written; the recipe `reasoning-gym` looks here."""
+    """Folder for train.jsonl, validation.jsonl and test.jsonl. The recipe `reasoning-gym` reads this default folder."""
 
     def __call__(self, settings: Sequence[str]) -> None:
         """Make the questions, write them, and show one."""
@@ -62,7 +62,7 @@ class ReasoningGym(Data):
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write lines of JSON; the file is complete, or as it was before."""
+    """Write lines of JSON. If writing fails, the old file stays as it was."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:

@@ -1,7 +1,8 @@
-"""Questions of reasoning-gym (Stojanovski et al. 2025), each named by what it was made from.
+"""Questions of reasoning-gym (Stojanovski et al. 2025), each identified by its origin.
 
-A sample keeps no question, but the settings, seed and number it was made from (its *origin*): the package makes it
-again where an answer is to be judged, the same on every machine that has the same version.
+A sample does not store the package's question but its *origin*: the data set, settings, seed and index it was made
+from. The package makes the question again when an answer is scored. The same version makes the same question on every
+machine.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from reflectrl.plugins import one_line, suggestion
 from reflectrl.types import UserError
 
 KEY = "reasoning_gym"
-"""Where a sample's `meta` keeps the origin of its question."""
+"""Key of a sample's `meta` that holds the origin of its question."""
 FIRST_SEED = {"train": 0, "validation": 10**8, "test": 2 * 10**8}
-"""The package makes question i of a data set from seed + i, so the splits begin far from each other."""
+"""First seed of each split. The package makes question i of a data set from seed + i, so the splits begin far apart."""
 RUNS_ANSWERS = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 
 
 def package() -> Any:
-    """The package `reasoning_gym`; UserError if it is not installed."""
+    """Import the package `reasoning_gym`. Raise UserError if it is not installed."""
     try:
         import reasoning_gym
     except ImportError as error:
@@ -34,11 +35,11 @@ def package() -> Any:
 
 
 def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
-    """A data set by name, with its own settings.
+    """Return a data set by name, with its own settings.
 
     Raises:
-        UserError: there is none of that name, its settings are wrong, or it judges answers by running them as Python
-            code, which a model is not to be trusted with.
+        UserError: there is no data set with that name, its settings are wrong, or it scores answers by running them as
+            Python code, which is unsafe for text that a model wrote.
     """
     known = package().factory.DATASETS
     if name not in known:
@@ -54,10 +55,10 @@ def dataset(name: str, settings: Mapping[str, Any], seed: int) -> Any:
 
 
 def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: set[str]) -> Iterator[dict[str, Any]]:
-    """`count` samples as lines of a file have them: the question is the prompt, the package's answer the completion.
+    """Yield `count` samples as rows of a file: the question is the prompt, the package's answer the completion.
 
     Args:
-        seen: questions that other splits have; they are left out, and those that are yielded are added.
+        seen: questions of the other splits. They are skipped, and the questions that are yielded are added.
 
     Raises:
         UserError: as `dataset`; or the data set has too few different questions.
@@ -85,15 +86,15 @@ def rows(name: str, settings: Mapping[str, Any], split: str, count: int, seen: s
 
 
 def prompt_of(entry: Mapping[str, Any]) -> str:
-    """What a model reads."""
+    """Return the prompt of a question."""
     return f"{entry['question'].strip()}\nAnswer:"
 
 
 def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
-    """What the package gives for an answer; 0 where it cannot read it.
+    """Return the package's score of an answer; 0 if the package cannot read it.
 
     Raises:
-        UserError: the origin is none, or this version of the package makes another question of it.
+        UserError: the origin is invalid, or the installed version of the package makes another question from it.
     """
     try:
         questions, entry = _question(origin["dataset"], json.dumps(origin["settings"]), origin["seed"], origin["index"])
@@ -106,13 +107,13 @@ def score(origin: Mapping[str, Any], prompt: str, answer: str) -> float:
         )
     try:
         return float(questions.score_answer(answer.strip(), entry))
-    except Exception:  # judges stumble over what nobody expected
+    except Exception:  # scorers raise many errors on unexpected answers
         return 0.0
 
 
 @lru_cache(maxsize=65_536)
 def _question(name: str, settings: str, seed: int, index: int) -> tuple[Any, Any]:
-    """A data set and one of its questions."""
+    """Return a data set and one of its questions."""
     questions = _dataset(name, settings, seed)
     return questions, questions[index]
 

@@ -11,13 +11,13 @@ from reflectrl.wings.reasoning_gym.questions import KEY, package, score
 
 
 class ReasoningGymScore:
-    """A component of rewards: what the package says of a completion, in [0, 1].
+    """A component of rewards: the package's score of a completion, in [0, 1].
 
-    It has the three methods that make a component of text tasks, which this wing does not import.
+    It has the three methods of a component of text tasks, without importing that class.
 
     Args:
-        after: only what stands behind the last occurrence of this text is the answer, where it occurs ("####" for
-            models that think aloud first).
+        after: marker before the answer, such as "####" for models that think aloud first. If it occurs, only the text
+            behind its last occurrence is scored.
     """
 
     def __init__(self, after: str = "") -> None:
@@ -26,14 +26,14 @@ class ReasoningGymScore:
 
     @property
     def fingerprint(self) -> str:
-        """The package's version decides, and where the answer begins."""
+        """The package's version and the marker, on which scores depend."""
         return f"reasoning_gym {version('reasoning_gym')} {self.after}"
 
     def prepare(self, training: Sequence[Any]) -> None:
-        """Nothing needs to be seen beforehand."""
+        """Do nothing: scores do not depend on the training samples."""
 
     def score(self, samples: Sequence[Any]) -> list[float]:
-        """One number per sample; UserError if a sample's meta does not say which question it answers."""
+        """Return one score per sample. Raise UserError if a sample's meta does not name the origin of its question."""
         return [self._score(sample) for sample in samples]
 
     def _score(self, sample: Any) -> float:

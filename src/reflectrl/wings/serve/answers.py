@@ -1,4 +1,4 @@
-"""What is said in answer to a request: whole, or as server-sent events."""
+"""Bodies of answers: the complete answer, or server-sent events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from reflectrl.wings.serve.protocol import ChatRequest, Refusal
 
 
 class Answer:
-    """The reflection, and one of the listed actions.
+    """An answer: the reflection, and the choice of a listed action.
 
     Args:
-        request: what is answered.
-        asked: the same as it was put to the players.
-        turns: those so far.
+        request: the request to answer.
+        asked: the same question in the form that players read.
+        turns: the turns so far.
     """
 
     def __init__(self, request: ChatRequest, asked: Asked, turns: list[Turn]) -> None:
@@ -34,11 +34,11 @@ class Answer:
 
     @property
     def reflection(self) -> str | None:
-        """What is shown of it holds no control characters."""
+        """The reflection without control characters; None if there is none."""
         return next((printable(turn.text) for turn in self.turns if turn.choice is None), None)
 
     def choice(self) -> dict[str, Any]:
-        """The chosen action and the probabilities; above temperature 0, drawn from them."""
+        """Return the chosen action and the probabilities. At a temperature above 0 the action is drawn from them."""
         [turn] = [turn for turn in self.turns if turn.choice is not None]
         action, temperature = turn.choice, self.request.temperature or 0.0
         if temperature > 0 and turn.probs:
@@ -51,7 +51,7 @@ class Answer:
         return {"action": action, "probabilities": list(turn.probs)}
 
     def usage(self) -> dict[str, Any]:
-        """Tokens that the policy read, and that both wrote."""
+        """Count the tokens that the policy read, and the tokens that policy and reflector wrote."""
         read = self.asked.read
         thought = sum(len(turn.token_ids) for turn in self.turns if turn.choice is None)
         written = sum(len(turn.token_ids) for turn in self.turns)
@@ -62,7 +62,7 @@ class Answer:
         }  # fmt: skip
 
     def whole(self) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         chosen = self.choice()
         said = {"role": "assistant", "content": self.actions[chosen["action"]]}
         message = {**said, "reasoning_content": self.reflection}
@@ -70,7 +70,7 @@ class Answer:
         return {**self.about, "object": "chat.completion", "choices": [choice], "usage": self.usage()}
 
     async def events(self, turns: AsyncIterator[Turn]) -> AsyncIterator[str]:
-        """The answer as server-sent events: the reflection as soon as it is written, then the action."""
+        """Yield the answer as server-sent events: the reflection as soon as it is written, then the action."""
         try:
             yield self._chunk({"role": "assistant"})
             if self.reflection is not None:
@@ -92,7 +92,7 @@ class Answer:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that hold a request's place until they end, however they do."""
+    """Server-sent events that hold a request's place until they end, for whatever reason."""
 
     media_type = "text/event-stream"
 
@@ -101,13 +101,13 @@ class EventStream(StreamingResponse):
         self.held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the events, then free the request's place."""
         with self.held:
             await super().__call__(scope, receive, send)
 
 
 def refusal_of(error: UserError | Refusal) -> Refusal:
-    """What a player says of an observation that does not fit, as the answer to a request."""
+    """Convert a player's complaint about an observation that does not fit into an answer to the request."""
     return error if isinstance(error, Refusal) else Refusal(400, str(error), "context_length_exceeded", "messages")
 
 

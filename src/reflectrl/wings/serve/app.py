@@ -1,4 +1,4 @@
-"""The HTTP API of one agent, as an ASGI application (Starlette)."""
+"""HTTP API of an agent, as an ASGI application (Starlette)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from reflectrl.wings.serve.protocol import WIDEST, Refusal, read_request
 
 
 class Server(Guard):
-    """Answers requests by an agent.
+    """Answer requests with an agent.
 
     Args:
-        about: what `GET /v1/models` says of it.
+        about: description of the agent for `GET /v1/models`.
         limits, token: see `Guard`.
     """
 
@@ -40,7 +40,7 @@ class Server(Guard):
         self.document = document(self.name, token is not None)
 
     def app(self) -> Starlette:
-        """The application; when it ends, so does the thread of the model."""
+        """Return the application. When it ends, the model's thread ends too."""
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
@@ -119,10 +119,10 @@ class Server(Guard):
 
 
 async def _timely(turns: AsyncIterator[Turn], deadline: float) -> AsyncIterator[Turn]:
-    """The turns; a Refusal where one is not there in time."""
+    """Yield the turns. Raise Refusal if a turn does not arrive in time."""
     while True:
         try:
-            async with asyncio.timeout_at(deadline):  # of one turn: the next one may be waited for by another task
+            async with asyncio.timeout_at(deadline):  # per turn, as another task may await the next
                 turn = await anext(turns)
         except StopAsyncIteration:
             return

@@ -1,4 +1,4 @@
-"""One thread that owns the model, and answers together what is waiting together."""
+"""The thread that owns the model. It answers all waiting questions in one call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from reflectrl.players.policy import LanguagePlayer, Policy
 from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
 
 MEMORY = 4096
-"""Results that a served player remembers: a server lives long, and nobody knows what it will be asked."""
+"""Largest number of results that a served player caches. A server runs long, and its questions may all differ."""
 
 
 class Asked:
     """A question that waits for its turns.
 
     Args:
-        rewards: what the steps so far have earned.
+        rewards: rewards of the steps so far.
 
     Attributes:
         read: tokens of the prompt that the policy chose by; 0 until it has chosen.
@@ -39,18 +39,18 @@ class Asked:
         self.is_dropped, self.read = False, 0
 
     def fresh(self) -> np.random.Generator:
-        """The generator of its randomness, always the same: equal questions have equal answers."""
+        """Return the question's random generator. It is always the same, so equal questions have equal answers."""
         return np.random.default_rng(named_seed(0, "players"))
 
     def tell(self, news: Turn | Exception) -> None:
-        """Hand over a turn, or what went wrong, from the thread of the model."""
+        """Hand over a turn, or an error, from the thread of the model."""
         if isinstance(news, Turn):
             self.live.turns.append(news)
         with suppress(RuntimeError):  # the server has ended
             self.loop.call_soon_threadsafe(self.told.put_nowait, news)
 
     async def turns(self) -> AsyncIterator[Turn]:
-        """The reflection, if there is a reflector, and then the choice; each as soon as it is there.
+        """Yield the reflection, if there is a reflector, and then the choice, each as soon as it is there.
 
         Raises:
             UserError: the observation does not fit the model.
@@ -68,12 +68,12 @@ class Asked:
 
 
 class Batcher:
-    """Lets an agent answer questions that come at any time.
+    """Let an agent answer questions that arrive at any time.
 
-    While the model computes, questions gather; then those that wait, up to `most`, are computed in one call.
+    Questions gather while the model computes. Then up to `most` waiting questions are computed in one call.
 
     Attributes:
-        calls, answered: how often the model was called, and for how many questions.
+        calls, answered: number of calls of the model, and of questions in them.
     """
 
     def __init__(self, agent: Agent, most: int) -> None:
@@ -81,19 +81,19 @@ class Batcher:
         self.calls = self.answered = 0
         for player in (agent.player, agent.reflector):
             if isinstance(player, LanguagePlayer):
-                player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no episode goes on here
+                player.memory, player.pool.limit = min(player.memory, MEMORY), 0  # no request continues an episode
         self._waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
     def ask(self, observation: Observation, rewards: Sequence[float] = ()) -> Asked:
-        """Put a question; its turns come as they are there."""
+        """Queue a question. Its turns arrive as soon as they are computed."""
         asked = Asked(observation, rewards)
         self._waiting.put(asked)
         return asked
 
     def close(self) -> None:
-        """End the thread, after what it computes just now."""
+        """End the thread after its current computation."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -108,7 +108,7 @@ class Batcher:
                 return
 
     def _answer(self, batch: list[Asked]) -> None:
-        """All in one call; where one of them cannot be answered, each for itself."""
+        """Answer all questions in one call. If a question cannot be answered, try each by itself."""
         if not batch:
             return
         self.calls, self.answered = self.calls + 1, self.answered + len(batch)

@@ -1,4 +1,4 @@
-"""`serve` and `serve-rollouts`: agents, and models in training, behind an HTTP API that OpenAI's clients speak."""
+"""`serve` and `serve-rollouts`: agents, and models in training, behind an HTTP API for OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ class Serve:
     """
 
     agent: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|AGENT")]
-    """A run folder, or an agent's as `export-agent` writes it."""
+    """Run folder, or an agent's folder as `export-agent` writes it."""
     arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = ""
-    """Which players of a run; the last one of the recipe that is trained, if not given."""
+    """Arm of a run to serve. Default: the last trained arm of the recipe."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Which training of a run."""
+    """Seed of the training, for a run."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
-    """Where to listen. Anything but this machine's loopback needs --token-env."""
+    """Host to listen on. Any host but this machine's loopback needs --token-env."""
     port: Annotated[int, tyro.conf.arg(metavar="N")] = 8000
-    """At which port; 0 takes a free one."""
+    """Port to listen on; 0 takes a free one."""
     token_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """Environment variable with the token that clients have to send (as their API key)."""
     body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 1024
     """Largest request, in KiB."""
     concurrent: Annotated[int, tyro.conf.arg(metavar="N")] = 64
-    """Requests at the same time, waiting ones included; further ones are told to come again (429)."""
+    """Largest number of requests at the same time, waiting ones included. Further ones are told to come again (429)."""
     connections: Annotated[int, tyro.conf.arg(metavar="N")] = 512
-    """Most connections that may be open; further ones are refused (503)."""
+    """Largest number of open connections. Further ones are refused (503)."""
     batch: Annotated[int, tyro.conf.arg(metavar="N")] = 32
-    """Most requests that the model computes together."""
+    """Largest number of requests that the model computes together."""
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 60.0
     """Longest time for a request, from its first byte to the end of its answer."""
     trust: bool = False
     """Let the run's models bring code of their own, if its recipe wants that, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Load, listen, and serve until told to end."""
+        """Load the agent and serve it until Ctrl-C or SIGTERM."""
         self._check(settings)
         token = token_in(self.token_env)
         try:
@@ -74,7 +74,7 @@ class Serve:
             raise UserError("--body-kib, --concurrent, --connections and --batch are at least 1, --timeout is above 0")
 
     def _loaded(self) -> tuple[str, dict[str, Any], Agent]:
-        """The agent, its name for clients, and what they may know of it."""
+        """Load the agent. Return its name for clients, its public description, and the agent itself."""
         import transformers
 
         from reflectrl.api import load_agent
@@ -96,31 +96,31 @@ class Serve:
 
 @dataclass(frozen=True)
 class ServeRollouts:
-    """Serve the models of trainings to their own rollouts (`rollouts.servers`), until Ctrl-C: completions with
-    log-probabilities, of weights that the trainings tell it to load. Only weights below FOLDER are loaded.
+    """Serve models in training to their own rollouts (`rollouts.servers`), until Ctrl-C. It answers with completions
+    and log-probabilities. It loads the weights that the trainings name, if they lie below FOLDER.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
-    """The folder in which the run folders are, or one of them; both see it under the same path."""
+    """The folder that contains the run folders, or one run folder. Trainings must see it under the same path."""
     host: Annotated[str, tyro.conf.arg(metavar="HOST")] = "127.0.0.1"
-    """Where to listen. Anything but this machine's loopback needs --token-env."""
+    """Host to listen on. Any host but this machine's loopback needs --token-env."""
     port: Annotated[int, tyro.conf.arg(metavar="N")] = 8000
-    """At which port; 0 takes a free one."""
+    """Port to listen on; 0 takes a free one."""
     token_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """Environment variable with the token that the trainings have to send (their rollouts.key_env)."""
     body_kib: Annotated[int, tyro.conf.arg(metavar="N")] = 16 * 1024
     """Largest request, in KiB."""
     connections: Annotated[int, tyro.conf.arg(metavar="N")] = 512
-    """Most connections that may be open; further ones are refused (503)."""
+    """Largest number of open connections. Further ones are refused (503)."""
     timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 600.0
     """Longest time for a request, from its first byte to the end of its answer."""
     threads: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Threads of the model; 0 leaves it to torch."""
+    """Number of threads of the model; 0 leaves it to torch."""
     trust: bool = False
     """Let models bring code of their own, if their run's recipe wants that, now and from now on."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Listen, load what is asked for, and serve until told to end."""
+        """Listen, load the weights that trainings ask for, and serve until Ctrl-C or SIGTERM."""
         refuse_settings(type(self), settings)
         if min(self.body_kib, self.connections) < 1 or self.threads < 0 or not 0 < self.timeout < math.inf:
             raise UserError("--body-kib and --connections are at least 1, --threads at least 0, --timeout above 0")
@@ -139,7 +139,7 @@ class ServeRollouts:
 
 
 def refuse_settings(verb: type, settings: Sequence[str]) -> None:
-    """UserError for options that a verb does not have."""
+    """Raise UserError for options that a verb does not have."""
     from reflectrl.cli.run import flags
 
     if settings:
@@ -148,7 +148,7 @@ def refuse_settings(verb: type, settings: Sequence[str]) -> None:
 
 
 def token_in(variable: str) -> str | None:
-    """The token that an environment variable holds; None where no variable is named."""
+    """Return the token in an environment variable; None if no variable is named."""
     if not variable:
         return None
     token = os.environ.get(variable, "").strip()
@@ -158,7 +158,7 @@ def token_in(variable: str) -> str | None:
 
 
 def serve_until_told(app: Any, about: str, listening: socket.socket, connections: int, timeout: float) -> None:
-    """Run an ASGI application at a socket until Ctrl-C or SIGTERM, and say so.
+    """Run an ASGI application at a socket until Ctrl-C or SIGTERM, and print its address.
 
     Args:
         connections, timeout: see `Serve`.
@@ -182,7 +182,7 @@ def serve_until_told(app: Any, about: str, listening: socket.socket, connections
 
 
 def bound(host: str, port: int, has_token: bool) -> socket.socket:
-    """A socket that listens; UserError where the address cannot be used, or would open the agent to others."""
+    """Return a listening socket. Raise UserError if the address cannot be used, or would open the agent to others."""
     if not 0 <= port < 2**16:
         raise UserError(f"--port must be from 0 to 65535, not {port}")
     if not (has_token or is_loopback(host)):

@@ -22,11 +22,11 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Asked = TypeVar("Asked", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 AT_ONCE = 64
-"""Prompts that are computed together; between such parts, the server looks whether anybody still waits."""
+"""Number of prompts computed together. Between such parts, the server checks whether the client still waits."""
 
 
 class UnwantedError(Exception):
-    """Nobody waits for a result any more, so it is not computed to its end."""
+    """The client no longer waits for a result, so its computation stops."""
 
 
 class _Strict(BaseModel):
@@ -34,7 +34,7 @@ class _Strict(BaseModel):
 
 
 class CompletionRequest(_Strict):
-    """Prompts to be continued. What is not known here is refused, since the answer would not be what was asked for."""
+    """Prompts to be continued. Unknown fields are refused, since the answer would not be what was asked for."""
 
     model: Name
     prompt: str | Ids | Annotated[list[Ids], Field(min_length=1)]
@@ -60,13 +60,13 @@ class LoadRequest(_Strict):
 
 
 class UnloadRequest(_Strict):
-    """Weights to be dropped."""
+    """Name of weights to drop."""
 
     lora_name: Name
 
 
 def read_body(kind: type[Asked], body: bytes) -> Asked:
-    """A request from its JSON; a Refusal names the first field that is wrong."""
+    """Parse a request from its JSON. Raise a Refusal that names the first wrong field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -78,15 +78,17 @@ def read_body(kind: type[Asked], body: bytes) -> Asked:
 def completions(
     lm: LanguageModel, drafts: DraftModel, request: CompletionRequest, unwanted: Callable[[], bool]
 ) -> dict[str, Any]:
-    """The choices and the usage of an answer. Log-probabilities are those among the allowed tokens; of one token at
-    temperature 1, as its alternatives' are, of several those that they were drawn by.
+    """Return the choices and the usage of an answer.
+
+    Log-probabilities are normalised over the allowed tokens. For a single token (`max_tokens` and `top_p` 1) they are
+    at temperature 1, as are the alternatives' ones. Otherwise they are the values that the tokens were sampled by.
 
     Args:
-        drafts: has learned from what the model wrote before.
-        unwanted: whether nobody waits for the answer any more.
+        drafts: draft model that has learned from the model's earlier texts.
+        unwanted: returns True if the client no longer waits for the answer.
 
     Raises:
-        UnwantedError: nobody does.
+        UnwantedError: the client no longer waits.
     """
     prompts = _prompts(lm, request)
     rngs = [_generator(request.seed, i) for i in range(len(prompts))]
@@ -106,7 +108,7 @@ def completions(
 
 
 def _prompts(lm: LanguageModel, request: CompletionRequest) -> list[tuple[int, ...]]:
-    """The prompts as token ids that the model has, and room for what is to be written."""
+    """Return the prompts as token ids. Raise Refusal if an id is unknown or the answer has no room in the context."""
     given = request.prompt
     if isinstance(given, str):
         if len(given) > WIDEST * lm.context:
@@ -138,7 +140,7 @@ def _scored(
     prompts: Sequence[tuple[int, ...]],
     rngs: Sequence[np.random.Generator],
 ) -> list[dict[str, Any]]:
-    """One token after each prompt, by the pass with which a policy here scores its labels."""
+    """Choose one token after each prompt, by the same forward pass with which a policy here scores its labels."""
     vocabulary = lm.core.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     tokens_A = np.array(request.allowed_token_ids or range(vocabulary))
     answers = Answers(tuple((token,) for token in tokens_A.tolist()), (1,) * len(tokens_A))
@@ -166,7 +168,7 @@ def _written(
     rngs: Sequence[np.random.Generator],
     unwanted: Callable[[], bool],
 ) -> list[dict[str, Any]]:
-    """A text after each prompt; of its tokens, the log-probabilities of those that were written."""
+    """Write a text after each prompt. Only the written tokens get log-probabilities."""
     sampling = Sampling(request.temperature, request.top_p)
 
     def one(logits_BV: torch.Tensor, generators: Sequence[np.random.Generator]) -> tuple[torch.Tensor, torch.Tensor]:

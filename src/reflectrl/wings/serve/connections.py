@@ -1,7 +1,7 @@
-"""Connections of the HTTP servers: how many there may be, and how long each may take, whatever a client sends.
+"""Connections of the HTTP servers: limits on their number and on their time, whatever a client sends.
 
-The application sees a request when its headers are complete. What goes on before, and whether the client ever reads its
-answer, only the connection knows.
+The application sees a request only when its headers are complete. Only the connection knows what happens before, and
+whether the client ever reads its answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from reflectrl.wings.serve.protocol import Refusal
 
 GRACE = 5.0
-"""Seconds after the deadline in which an answer may still be sent: the application gives up at the deadline itself."""
+"""Seconds after the deadline in which an answer may still be sent. The application gives up at the deadline itself."""
 
 
 class BoundedConnection(H11Protocol):
@@ -25,7 +25,7 @@ class BoundedConnection(H11Protocol):
     The application finds the time of a request's first byte, by the loop's clock, as `request.state.began`.
 
     Attributes:
-        most: connections that may be open at a time.
+        most: largest number of open connections.
         seconds: longest time for a request, and for a connection without one.
     """
 
@@ -35,7 +35,7 @@ class BoundedConnection(H11Protocol):
     _is_idle = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection, or refuse it where there are too many."""
+        """Accept the connection, or refuse it if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
             full = f"{self.most} connections are open, the most that this server takes on"
@@ -44,7 +44,7 @@ class BoundedConnection(H11Protocol):
             self._start_clock()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; the first byte of a request starts the clock anew."""
+        """Read on. The first byte of a request restarts the clock."""
         if self._is_idle:
             self._start_clock()
             self._is_idle = False
@@ -60,20 +60,20 @@ class BoundedConnection(H11Protocol):
             self._is_idle = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the clock."""
+        """Stop the clock."""
         self._stop_clock()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the form of all errors; in the middle of an answer, just end."""
+        """Answer invalid HTTP with an error in the usual form. In the middle of an answer, just close."""
         self._refuse(Refusal(400, msg, "invalid_http"))
 
     def timeout_keep_alive_handler(self) -> None:
-        """End a connection on which no further request came."""
+        """Close a connection on which no further request came."""
         self.transport.close()
 
     def shutdown(self) -> None:
-        """End, after the answer that is under way."""
+        """Close the connection, after the answer that is under way."""
         if self._under_way:
             super().shutdown()
         else:
@@ -83,7 +83,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def _under_way(self) -> bool:
-        """Whether the application has a request that is not answered yet."""
+        """Return whether the application has a request that is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _start_clock(self) -> None:
@@ -105,7 +105,7 @@ class BoundedConnection(H11Protocol):
             self._refuse(Refusal(408, f"the headers did not arrive within {self.seconds:g} s", "timeout"))
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Say why, where that may still be said, and close."""
+        """Send the reason, if no answer has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self._under_way:
             body = json.dumps(refusal.body()).encode()
             headers = {**refusal.headers, "Content-Type": "application/json", "Content-Length": str(len(body)),
@@ -118,7 +118,7 @@ class BoundedConnection(H11Protocol):
 
 
 def bounded_connection(most: int, seconds: float) -> type[BoundedConnection]:
-    """The class of a server's connections, of which uvicorn makes each.
+    """Return the class from which uvicorn makes a server's connections.
 
     Args:
         most, seconds: see `BoundedConnection`.

@@ -1,4 +1,4 @@
-"""Who and what a server lets in, and how it refuses: the same for all servers of this wing."""
+"""Admission and refusal of requests, the same for all servers of this wing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from reflectrl.wings.serve.answers import refusal_of
 from reflectrl.wings.serve.protocol import Refusal
 
 DRAINED = 64 * 2**20
-"""Bytes of a body that is too large which are still read: most clients listen only when they have sent everything."""
+"""Number of bytes still read from a body that is too large. Most clients listen only after sending everything."""
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes upon itself.
+    """Limits of a server.
 
     Attributes:
         body: bytes of a request.
         concurrent: requests that are being answered or wait for it.
         batch: requests that are computed in one call of the model.
-        seconds: from the first byte of a request to the end of its answer.
+        seconds: longest time from the first byte of a request to the end of its answer.
     """
 
     body: int = 2**20
@@ -39,17 +39,20 @@ class Limits:
 
 
 class Guard:
-    """Admits requests, and reads their bodies within the limits.
+    """Admit requests, and read their bodies within the limits.
 
     Args:
-        token: that requests have to bring; None where everybody who reaches this machine's loopback may ask.
+        token: token that requests must carry. None lets every client that reaches this machine's loopback ask.
     """
 
     def __init__(self, limits: Limits, token: str | None) -> None:
         self.limits, self.token, self.busy = limits, token, 0
 
     def admit(self, request: Request, open_to_all: bool = False) -> None:
-        """Refuse requests without the token; without one, those that a web page made under another host's name."""
+        """Refuse requests without the token.
+
+        If there is no token, refuse requests made under another host's name (by a web page, say).
+        """
         if self.token is None:
             host = request.headers.get("host", "")
             name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -64,13 +67,13 @@ class Guard:
             )
 
     def deadline(self, request: Request) -> float:
-        """When a request has to be answered, by the loop's clock: counted from its first byte."""
+        """Return the time by which a request must be answered, by the loop's clock, counted from its first byte."""
         began: float = getattr(request.state, "began", asyncio.get_running_loop().time())
         return began + self.limits.seconds
 
     @contextmanager
     def place(self) -> Any:
-        """Room for a request within the block; a Refusal where there is none."""
+        """Hold a place for a request within the block. Raise Refusal if all are taken."""
         if self.busy >= self.limits.concurrent:
             busy = f"{self.busy} requests are being answered, the most that this server takes on"
             raise Refusal(429, busy, "rate_limit_exceeded", None, {"Retry-After": "1"})
@@ -81,7 +84,7 @@ class Guard:
             self.busy -= 1
 
     async def body(self, request: Request, deadline: float) -> bytes:
-        """The body of a request, which is to be JSON and there by the deadline (of the loop's clock)."""
+        """Return the body of a request. Raise Refusal if it is too large, not JSON, or late (by the loop's clock)."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         body, size = bytearray(), 0
         try:
@@ -105,24 +108,24 @@ class Guard:
 
 
 async def refused(_: Request, error: Refusal | UserError) -> Response:
-    """The answer to a request that was refused, or that does not fit the model."""
+    """Answer a request that was refused, or that does not fit the model."""
     refusal = refusal_of(error)
     return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
 
 
 async def not_found(_: Request, error: HTTPException) -> Response:
-    """The answer where there is no such path or method."""
+    """Answer a request for a path or method that does not exist."""
     told = Refusal(error.status_code, str(error.detail), "not_found")
     return JSONResponse(told.body(), error.status_code, headers=dict(error.headers or {}))
 
 
 async def gone(_: Request, error: Exception) -> Response:
-    """The answer to a client that has left, which nobody sends."""
+    """Answer a client that has left. The answer is never sent."""
     return Response(status_code=400)
 
 
 async def failed(_: Request, error: Exception) -> Response:
-    """The answer to a bug of ours, whose traceback goes to stderr."""
+    """Answer after a bug of the server, whose traceback goes to stderr."""
     return JSONResponse(Refusal(500, "the server failed; its stderr says why", "internal_error").body(), 500)
 
 
@@ -133,4 +136,4 @@ HANDLERS: dict[Any, Any] = {
     ClientDisconnect: gone,
     Exception: failed,
 }
-"""What answers where something was raised."""
+"""Kind of exception → the handler that makes its answer."""

@@ -1,6 +1,6 @@
-"""How an observation travels in the messages of a chat, and back.
+"""Encoding of an observation as messages of a chat, and its decoding.
 
-The last message, the user's, holds the state and the legal actions; what came before makes the history:
+The last message, from the user, holds the state and the legal actions. The earlier ones make the history:
 
     {"role": "user", "content": "+---------+\\n|R: | ...\\nActions:\\n- north\\n- pickup\\n"}
 
@@ -20,10 +20,10 @@ FORM = 'a line "Actions:" and then one line "- ACTION" for each legal action'
 
 
 def observation_of(request: ChatRequest) -> Observation:
-    """What the agent is to see.
+    """Return the observation in a request, for the agent.
 
     Raises:
-        Refusal: the messages cannot be read so, or an action is not one line of printable text.
+        Refusal: the messages are not in this form, or an action is not one line of printable text.
     """
     if request.reflectrl is not None:
         told = request.reflectrl
@@ -38,8 +38,10 @@ def observation_of(request: ChatRequest) -> Observation:
 
 
 def messages_of(observation: Observation) -> list[dict[str, str]]:
-    """An observation as messages, for clients: the history, if there is any, as the system's, state and actions as the
-    user's. They are read back as they were if both texts end with a line break, as those of environments do.
+    """Encode an observation as messages, for clients.
+
+    A history becomes a system message, state and actions a user message. Decoding restores the observation if both
+    texts end with a line break, as environments' texts do.
     """
     history = [{"role": "system", "content": observation.history}] if observation.history else []
     listed = "".join(f"- {action}\n" for action in observation.actions)
@@ -47,8 +49,9 @@ def messages_of(observation: Observation) -> list[dict[str, str]]:
 
 
 def _past(message: Message) -> str:
-    """What an earlier message adds to the history: an action as environments write it, else its text, less a list of
-    actions.
+    """Return an earlier message's part of the history.
+
+    It is an action as environments write it, or the text without a list of actions.
     """
     if message.role == "assistant":
         return f"> {' '.join(message.text.split())}\n"

@@ -1,4 +1,4 @@
-"""The published description of the API (OpenAPI 3.1), made of the models that read the requests."""
+"""The published description of the API (OpenAPI 3.1), made from the models that read the requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reflectrl.wings.serve.observations import messages_of
 from reflectrl.wings.serve.protocol import ChatCompletion, ChatRequest, Error, Health, ModelInfo, ModelList
 
 EXAMPLE = Observation("> go to hall\n", "You are in the hall. There is a key.\n", ("take key", "go to kitchen"))
-"""What an observation looks like in a request; an agent answers to any text."""
+"""Example of an observation in a request. An agent answers any text."""
 REFUSED = {
     400: "The request cannot be read, or does not fit the model; `param` names the field.",
     401: "The token is missing or wrong.",
@@ -27,10 +27,10 @@ REFUSED = {
 
 
 def document(name: str, needs_token: bool) -> dict[str, Any]:
-    """The document that GET /openapi.json returns.
+    """Return the document for GET /openapi.json.
 
     Args:
-        name: of the one model that may be asked for.
+        name: name of the only model that may be asked for.
     """
     published = (ChatRequest, ChatCompletion, ModelList, ModelInfo, Health, Error)
     _, schemas = models_json_schema(

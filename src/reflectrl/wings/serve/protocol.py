@@ -1,6 +1,6 @@
-"""The bodies of requests and answers, as OpenAI's chat completions have them, and what they may hold.
+"""Bodies of requests and answers, in the form of OpenAI's chat completions, and their limits.
 
-Requests are validated by these models, and the published schema is made of them, so the two cannot differ.
+Requests are validated by these models, and the published schema is made from them, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from reflectrl.plugins import suggestion
 from reflectrl.terminal import printable_line
 
 MOST = 1000
-"""Most messages of a request, and most actions of an observation."""
+"""Largest number of messages in a request, and of actions in an observation."""
 WIDEST = 64
-"""Characters per token of the context that a text may have before it is even tokenised."""
+"""Largest number of characters per token of the context. A longer text is refused before it is tokenised."""
 IGNORED = "Accepted without effect: an answer is one listed action."
 
 Action = Annotated[str, Field(min_length=1, max_length=1000, description="One line of printable text.")]
@@ -25,7 +25,7 @@ class Refusal(Exception):
     """A request that is answered by an error.
 
     Attributes:
-        status: of HTTP, 4xx or 503.
+        status: HTTP status, 4xx or 503.
         param: the field at fault, or None.
         code: a word for programs.
     """
@@ -37,7 +37,7 @@ class Refusal(Exception):
         self.status, self.code, self.param, self.headers = status, code, param, headers or {}
 
     def body(self) -> dict[str, Any]:
-        """The error in OpenAI's form."""
+        """Return the error in OpenAI's form."""
         kinds = {401: "authentication_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         message = printable_line(" ".join(str(self).split()))
@@ -52,14 +52,14 @@ class _Strict(BaseModel):
 
 
 class TextPart(BaseModel):
-    """A piece of a message; only text can be read."""
+    """A part of a message. Only text can be read."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """A message of the conversation. Fields that clients add to what they send back are passed over."""
+    """A message of the conversation. Fields that clients add to messages that they send back are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -68,14 +68,14 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """Its parts as one text."""
+        """The message's parts as one text."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
 
 class ObservationField(_Strict):
-    """An observation as programs send it (`extra_body={"reflectrl": {...}}`): read instead of the messages."""
+    """An observation as programs send it (`extra_body={"reflectrl": {...}}`). It is read instead of the messages."""
 
     history: str = Field("", description="What stands before the state and only grows within an episode.")
     state: str = Field(description="What is to be seen now.")
@@ -86,14 +86,14 @@ class ObservationField(_Strict):
 
 
 class StreamOptions(_Strict):
-    """Of streamed answers."""
+    """Options of streamed answers."""
 
     include_usage: bool | None = Field(None, description="Whether a last chunk counts tokens.")
     include_obfuscation: bool | None = Field(None, description=IGNORED)
 
 
 class ChatRequest(_Strict):
-    """A request for one action. What would change the answer and cannot be done (tools, several choices) is refused."""
+    """A request for one action. Options that are unsupported and would change the answer (tools, say) are refused."""
 
     model: Annotated[str, Field(max_length=1000, description="The agent, as GET /v1/models names it.")]
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST)]
@@ -118,12 +118,12 @@ class ChatRequest(_Strict):
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """A request from its JSON; a Refusal names the first field that is wrong."""
+    """Parse a request from its JSON. Raise a Refusal that names the first wrong field."""
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        first = max(found, key=lambda one: len(one["loc"]))  # of what a content may be, the one that it resembles
+        first = max(found, key=lambda one: len(one["loc"]))  # the form that the content resembles most
         place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))[:200]
         if first["type"] == "json_invalid":
             raise Refusal(400, f"the body is not JSON: {first['msg'].partition(': ')[2]}", "invalid_json") from None
@@ -137,7 +137,7 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 class Choice(BaseModel):
-    """Which of the actions, and how probable each was."""
+    """The chosen action, and the probability of each action."""
 
     action: int = Field(description="Index of the chosen action.")
     probabilities: list[float] = Field(description="Of each action, in the order of the request.")
@@ -152,7 +152,7 @@ class AnswerMessage(BaseModel):
 
 
 class AnswerChoice(BaseModel):
-    """The one choice of an answer."""
+    """The only choice of an answer."""
 
     index: Literal[0]
     message: AnswerMessage
@@ -161,13 +161,13 @@ class AnswerChoice(BaseModel):
 
 
 class CompletionDetails(BaseModel):
-    """Of what was written."""
+    """Tokens of the answer by kind."""
 
     reasoning_tokens: int
 
 
 class Usage(BaseModel):
-    """Tokens of the policy's prompt, and of reflection and action."""
+    """Numbers of tokens in the policy's prompt, and in reflection and action."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -197,14 +197,14 @@ class ModelInfo(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All agents that are served: one."""
+    """The list of served agents, always a single one."""
 
     object: Literal["list"]
     data: list[ModelInfo]
 
 
 class ErrorInfo(BaseModel):
-    """What is wrong."""
+    """Description of an error."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""A server of models in training: it loads the weights that trainings write, and computes their rollouts."""
+"""Server of models in training: it loads the weights that trainings write, and computes their rollouts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from reflectrl.wings.serve.protocol import Refusal
 
 T = TypeVar("T")
 Unwanted = Callable[[], bool]
-"""Whether nobody waits for a result any more."""
+"""Function that returns True if the client no longer waits for the result."""
 
 
 class Weights:
-    """The models that are loaded, by name. Adapters on one backbone share it.
+    """The loaded models, by name. Adapters on the same backbone share it.
 
     Args:
-        root: only what lies below this folder is loaded.
-        trust: let models bring code of their own, where their run's recipe wants that.
+        root: folder of weights; nothing outside it is loaded.
+        trust: let models bring code of their own, if their run's recipe wants that.
     """
 
     def __init__(self, root: Path, trust: bool = False) -> None:
@@ -75,7 +75,7 @@ class Weights:
         self.drafts[name] = DraftModel()
 
     def _settings(self, folder: Path) -> ModelConfig:
-        """[model] of the run to which a folder belongs; the defaults where it belongs to none."""
+        """Return [model] of the run to which a folder belongs; the defaults if it belongs to none."""
         for parent in folder.parents:
             path = parent / "recipe.toml"
             if parent.is_relative_to(self.root) and path.is_file():
@@ -86,30 +86,30 @@ class Weights:
         return ModelConfig()
 
     def unload(self, name: str) -> None:
-        """Drop weights; a Refusal where none go by that name."""
+        """Drop weights. Raise Refusal if no weights have that name."""
         lm = self.find(name)
         del self.loaded[name], self.drafts[name]
         if lm.adapter is not None and any(other.model is lm.model for other in self.loaded.values()):
             lm.model.delete_adapter(lm.adapter)
 
     def find(self, name: str) -> LanguageModel:
-        """The model of that name; a Refusal where there is none."""
+        """Return the model of that name. Raise Refusal if there is none."""
         if name not in self.loaded:
             raise Refusal(404, f"the model {name[:100]!r} is not loaded", "model_not_found", "model")
         return self.loaded[name]
 
 
 def _adapter_name(name: str) -> str:
-    """What PEFT is told to call an adapter: not every name of a client can be that of a torch module."""
+    """Return PEFT's name for an adapter. It is a hash, since a client's name may be no valid name of a torch module."""
     return f"served-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 class WeightsServer(Guard):
-    """Completions by models that come and go, as an ASGI application. One thread owns the models.
+    """Completions by models that are loaded and dropped on request, as an ASGI application. One thread owns the models.
 
     Args:
         root, trust: see `Weights`.
-        threads: of the models; 0 leaves it to torch.
+        threads: threads of the models; 0 leaves it to torch.
     """
 
     def __init__(self, root: Path, limits: Limits, token: str | None, threads: int = 0, trust: bool = False) -> None:
@@ -126,7 +126,7 @@ class WeightsServer(Guard):
             torch.set_num_threads(self.threads)
 
     def app(self) -> Starlette:
-        """The application; when it ends, so does the thread of the models."""
+        """Return the application. When it ends, the models' thread ends too."""
         routes = [
             Route("/v1/completions", self.complete, methods=["POST"]),
             Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
@@ -182,13 +182,13 @@ class WeightsServer(Guard):
         return JSONResponse({"unloaded": asked.lora_name})
 
     async def _asked(self, request: Request) -> tuple[bytes, float]:
-        """The body of a request that may ask, and when its answer has to be there."""
+        """Admit a request. Return its body and its deadline."""
         self.admit(request)
         deadline = self.deadline(request)
         return await self.body(request, deadline), deadline
 
     async def _in_thread(self, work: Callable[[Unwanted], T], request: Request, deadline: float) -> T:
-        """What some work returns that the thread of the models does, which it may ask whether it is still wanted.
+        """Run work in the thread of the models and return its result. The work may ask whether it is still wanted.
 
         Raises:
             Refusal: it is not done in time.

@@ -1,10 +1,10 @@
 """DangerousTaxi as a `TextEnv`.
 
-Rules (Reflect-RL, section on benchmarks, and its released code): gymnasium's Taxi drawn as an ASCII map; rewards of
-Taxi divided by 20; an action that leaves the state unchanged costs 10/20 and ends the episode; the first pick-up pays
-a milestone of 20/20. Departures: success is decided by the event (picked up, delivered), never by the return; the
-horizon is 20, since optimal solutions take up to 18 actions and a horizon of 15 leaves a fifth of the starts without
-any solution.
+Rules (Reflect-RL, section on benchmarks, and its released code): gymnasium's Taxi drawn as an ASCII map. Rewards are
+Taxi's divided by 20. An action that leaves the state unchanged costs 10/20 and ends the episode. The first pick-up
+gives a milestone reward of 20/20. There are two departures. Success is decided by the event (picked up, delivered),
+never by the return. The horizon is 20: optimal solutions take up to 18 actions, and a horizon of 15 would leave a fifth
+of the starts without any solution.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class TaxiEnv(TextEnv):
 
     Args:
         maps: "standard" (gymnasium's map; tasks are start states) or "random" (walls and stops from a seed; every task
-            has a map of its own, and the splits use disjoint seeds).
+            has its own map, and the splits use disjoint seeds).
         train, validation, test: tasks per split for the stages pickup and full; 0 takes the default. On the standard
-            map there are 300 starts, and the dropoff stage splits its 100 starts in the same proportions.
-        text: "map" (the drawing that the paper's models read), "words" (the same in sentences, with rows and columns
-            as numbers, for models that know language: their tokens cut the lines of a drawing up; the analyst is
-            brief then) or "reworded" (other sentences in another order, which say the same: a model that was taught
-            in the first and plays in these shows whether it understands, or has learned sentences by heart).
+        map there are 300 starts, and the dropoff stage splits its 100 starts in the same proportions.
+        text: "map" (the drawing that the paper's models read), "words" (the same in sentences, with rows and columns as
+            numbers, for pretrained models, whose tokens cut up the lines of a drawing; the analyst is brief then) or
+            "reworded" (the same facts in other sentences and another order; a model trained on "words" that plays
+            "reworded" shows whether it understands the sentences or has memorised them).
         rules: put the rules before everything else.
         history: show the past maps and actions.
-        milestone: pay for the first pick-up.
-        wall_probability: of random maps.
+        milestone: give a reward for the first pick-up.
+        wall_probability: probability of a wall on random maps.
         horizon: 0 takes 20 on the standard map and 30 on random ones, whose longest optimal solutions are longer.
         split_seed: decides which starts of the standard map belong to which split.
 
     Attributes:
-        city, ride: the map, and where taxi, passenger and destination are.
+        city, ride: the map, and the positions of taxi, passenger and destination.
         before, last: the ride before the last action, and that action; None at the start.
     """
 
@@ -169,7 +169,7 @@ class TaxiEnv(TextEnv):
         return self._past
 
     def state(self) -> str:
-        """The map, a line per row, 11 characters wide (or the same in sentences), and the last action."""
+        """Return the map, a line per row, 11 characters wide (or the same in sentences), and the last action."""
         city, ride = self.city, self.ride
         if self.text != "map":
             return f"{WORDINGS[self.text](city, ride)}Last: {self.last or 'none'}\n"

@@ -1,13 +1,13 @@
 """The taxi's teacher: a shortest way, and what a good reflector would say about a state, from what its text shows.
 
-Walls stand only between columns, so a shortest way crosses the columns between taxi and target once each. The analysis
+Walls stand only between columns, so a shortest way crosses each column between taxi and target once. The analysis
 counts backwards from the target: the steps left from every row of a column, then the border to the next column row by
 row (o open, x wall), then the steps left from every row of that column. Each list follows from the one before it, which
-turns one hard step of reasoning into several easy ones; and every list has the same length, so that each number stands
-where a small model can learn to look for it.
+turns one hard step of reasoning into several easy ones. Every list has the same length, so each number stands where a
+small model can learn to look for it.
 
-Where the environment tells its state in words, for models that know language and are slow to write, the analysis is
-short instead: the way that is left, as one would tell a driver.
+If the environment describes its state in words, for pretrained models that are slow to write, the analysis is short
+instead: the way that is left, in the words one would use for a driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TaxiTeacher(Teacher):
-    """Takes a shortest way, and explains it."""
+    """Take a shortest way, and explain it."""
 
     def expert_action(self, env: TaxiEnv) -> int:
         return ACTIONS.index(env.city.best_action(env.ride))
@@ -36,12 +36,12 @@ class TaxiTeacher(Teacher):
 def analyse(
     city: City, ride: Ride, before: Ride | None, last: str | None, explain: Callable[[City, Ride, Cell], str]
 ) -> str:
-    """One line: positions, how to get there, what the last action did, what to do next.
+    """Write one line: positions, how to get there, what the last action did, what to do next.
 
     Args:
         before: the ride before the last action; None at the start.
         last: the last action; None at the start.
-        explain: tells the way to a cell where the taxi is not yet: `route` or `directions`.
+        explain: `route` or `directions`. Describes the way to the target if the taxi is not there yet.
     """
     target = city.target(ride)
     whom = "destination" if ride.passenger == ABOARD else "passenger"
@@ -55,12 +55,12 @@ def analyse(
 
 
 def place(cell: Cell) -> str:
-    """A cell in words, counted from 0 at the top left."""
+    """Put a cell in words, counted from 0 at the top left."""
     return f"row {cell[0]} column {cell[1]}"
 
 
 def route(city: City, ride: Ride, target: Cell) -> str:
-    """Steps left from rows 0 to 4 of each column between target and taxi (9 means 9 or more), and the borders."""
+    """List the steps left from rows 0 to 4 of each column from target to taxi (9 means 9 or more), and the borders."""
     if ride.column == target[1]:
         return "Same column."
     heading = "east" if target[1] > ride.column else "west"
@@ -76,7 +76,7 @@ def route(city: City, ride: Ride, target: Cell) -> str:
 
 
 def directions(city: City, ride: Ride, target: Cell) -> str:
-    """The walls and edges beside the taxi, and the moves of a shortest way, those in one direction counted together."""
+    """List the walls and edges beside the taxi, and the moves of a shortest way, counting equal moves in a row."""
     walls = [side for side in MOVES if side not in city.moves[ride.cell]]
     cell, moves = ride.cell, list[str]()
     while cell != target:
@@ -87,7 +87,7 @@ def directions(city: City, ride: Ride, target: Cell) -> str:
 
 
 def verdict(city: City, before: Ride, now: Ride, last: str) -> str:
-    """Whether the last action helped: it brought the delivery nearer, or it is to be undone."""
+    """Describe whether the last action helped: it brought the delivery nearer, or it was a mistake."""
     if last == "pickup":
         return "took the passenger aboard"
     if last == "dropoff":

@@ -1,7 +1,7 @@
-"""The taxi's state in sentences: for models that know language, since their tokens cut the lines of a drawing up.
+"""The taxi's state in sentences, for pretrained models, whose tokens cut up the lines of a drawing.
 
-There are two wordings of the same facts: a model that was taught in one and plays in the other shows whether it
-understands the sentences, or knows them by heart.
+There are two wordings of the same facts. A model trained on the first that plays the second shows whether it
+understands the sentences or has memorised them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from reflectrl.wings.taxi.world import ABOARD, Cell, City, Ride
 
 
 def words(city: City, ride: Ride) -> str:
-    """Walls, taxi, passenger and destination in two lines; what stays the same comes first, to be read only once."""
+    """Describe walls, taxi, passenger and destination in two lines.
+
+    The walls come first: they stay the same, so a model need read them only once.
+    """
     passenger = "aboard" if ride.passenger == ABOARD else _place(city.landmarks[ride.passenger])
     destination = _place(city.landmarks[ride.destination])
     walls = "; ".join(map(_place, sorted(city.walls))) or "none"
@@ -21,7 +24,7 @@ def words(city: City, ride: Ride) -> str:
 
 
 def reworded(city: City, ride: Ride) -> str:
-    """The same facts in other sentences and in another order, in one line."""
+    """Describe the same facts in other sentences and in another order, in one line."""
     aboard = ride.passenger == ABOARD
     customer = "sits in it" if aboard else f"waits in {_square(city.landmarks[ride.passenger])}"
     walls = ", ".join(map(_square, sorted(city.walls))) or "nowhere"

@@ -24,7 +24,7 @@ CELLS: tuple[Cell, ...] = tuple((row, column) for row in range(SIZE) for column 
 
 
 class Ride(NamedTuple):
-    """The state of a ride: gymnasium's (row, column, passenger, destination); passenger 4 is aboard."""
+    """The state of a ride: gymnasium's (row, column, passenger, destination). Passenger 4 is aboard."""
 
     row: int
     column: int
@@ -38,14 +38,14 @@ class Ride(NamedTuple):
 
 @dataclass(frozen=True)
 class City:
-    """A map: `walls` holds the cells with a wall on their east side; `landmarks` are the four stops."""
+    """A map: `walls` holds the cells with a wall on their east side, `landmarks` the four stops."""
 
     walls: frozenset[Cell]
     landmarks: tuple[Cell, Cell, Cell, Cell]
 
     @cached_property
     def moves(self) -> dict[Cell, dict[str, Cell]]:
-        """`moves[cell][move]`: where a move leads. A move against a wall or the edge has no entry."""
+        """`moves[cell][move]`: the cell that a move leads to. A move against a wall or the edge has no entry."""
         found: dict[Cell, dict[str, Cell]] = {cell: {} for cell in CELLS}
         for row, column in CELLS:
             for move, (down, right) in MOVES.items():
@@ -56,12 +56,12 @@ class City:
         return found
 
     def target(self, ride: Ride) -> Cell:
-        """Where the taxi has to go next: to the passenger, or with the passenger to the destination."""
+        """Return the taxi's next target: the passenger, or with the passenger aboard the destination."""
         return self.landmarks[ride.destination if ride.passenger == ABOARD else ride.passenger]
 
     @cached_property
     def distances(self) -> dict[Cell, dict[Cell, int]]:
-        """`distances[landmark][cell]`: moves between them. Found once per map by breadth-first search."""
+        """`distances[landmark][cell]`: number of moves between them. Computed once per map by breadth-first search."""
         every = {}
         for landmark in self.landmarks:
             found, queue = {landmark: 0}, deque([landmark])
@@ -75,7 +75,7 @@ class City:
         return every
 
     def best_action(self, ride: Ride) -> str:
-        """An action on a shortest path; among equally short ones sideways comes first."""
+        """Return an action on a shortest path. Among equally short ones, sideways moves come first."""
         target = self.target(ride)
         if ride.cell == target:
             return "dropoff" if ride.passenger == ABOARD else "pickup"
@@ -86,7 +86,7 @@ class City:
         raise ValueError(f"no way from {ride.cell} to {target}")
 
     def actions_left(self, ride: Ride) -> int:
-        """The least number of actions until the passenger is delivered."""
+        """Return the least number of actions until the passenger is delivered."""
         if ride.passenger == ABOARD:
             return self.distances[self.landmarks[ride.destination]][ride.cell] + 1
         pickup = self.landmarks[ride.passenger]
@@ -102,7 +102,7 @@ STANDARD = City(
 
 @lru_cache(maxsize=65_536)
 def random_city(seed: int, wall_probability: float = 0.3) -> City:
-    """A map drawn from a seed: each inner border is a wall with that probability, four distinct stops.
+    """Draw a map from a seed: each inner border is a wall with that probability, and there are four distinct stops.
 
     A column border that is walled from top to bottom is drawn again, so every cell reaches every other.
     """

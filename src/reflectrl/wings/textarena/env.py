@@ -18,9 +18,9 @@ from reflectrl.types import Outcome, Task, UserError
 from reflectrl.wings.textarena.games import LISTED, Candidates, listed
 
 UNLIMITED = 500
-"""Turns of a game that has no limit of its own."""
+"""Number of turns of a game that has no limit of its own."""
 OUT_OF_TURNS = re.compile(r"turn limit|used all \d+ moves", re.IGNORECASE)
-"""In the reason that a game gives for its end: it was broken off, neither won nor lost on the board."""
+"""Pattern of a game's reason for its end if it was cut off, neither won nor lost on the board."""
 ROUTE = (
     "name them by 'candidates', or, where an answer has to be written freely, train token by token on prompts with"
     " rewards: the arm ppo of text tasks (docs/bridges.md)"
@@ -28,20 +28,20 @@ ROUTE = (
 
 
 class TextArenaEnv(TextEnv):
-    """Plays a game through the messages that it sends.
+    """Play a game through the messages that it sends.
 
-    The history holds the rules, and what was said since; the state is the latest board, where the game draws one.
-    The reward is the game's, at its end: 1 for a win, and mostly a share of it for what was reached. A task is a
-    seed of the game's randomness (some games, like TowerOfHanoi, have none: all of their tasks are one).
+    The history holds the rules and all messages since. The state is the latest board, if the game draws one. The reward
+    is the game's, at its end: 1 for a win, and usually partial credit for progress. A task is a seed of the game's
+    randomness. Some games, like TowerOfHanoi, have none, so all of their tasks are the same.
 
     Args:
         game: id in TextArena's registry, with or without wrappers ("FrozenLake-v0", "Minesweeper-v0-small").
-        candidates: the actions: texts, or in Python a function of the game (`textarena.Env`) as it stands. What has no
-            [brackets] is put into some when it is said. Needed where this wing knows no list (see `games.LISTED`).
+        candidates: the actions: texts, or in Python a function of the game's current state (`textarena.Env`). An action
+            without [brackets] is sent in brackets. Needed if this wing knows no list for the game (see `games.LISTED`).
         horizon: steps per episode; 0 takes twice the game's turns, since it may forgive every other move.
         win: the final reward from which a game is won.
         rules: show the game's own explanation.
-        messages: show all past actions and messages; otherwise what came since the last action.
+        messages: show all past actions and messages; otherwise only the messages since the last action.
         train, validation, test: seeds per split.
         settings: keyword arguments of the game ({"size": 5}).
 
@@ -75,7 +75,7 @@ class TextArenaEnv(TextEnv):
             self.horizon = 2 * (self.game.state.max_turns or UNLIMITED)
 
     def _listing(self) -> Candidates:
-        """The function that lists actions; of texts, one that lists these."""
+        """Return the function that lists actions. Given texts become a function that returns them."""
         given = self.given
         if callable(given):
             return given
@@ -90,7 +90,7 @@ class TextArenaEnv(TextEnv):
         return found
 
     def _make(self) -> Any:
-        """The game without wrappers, once reset to see whether one can play it alone."""
+        """Make the game without wrappers. It is reset once to check that it can be played alone."""
         try:
             import textarena
         except ImportError as error:
@@ -143,13 +143,13 @@ class TextArenaEnv(TextEnv):
         return ("" if self.show_messages else self._latest) + self._board
 
     def legal_actions(self) -> Sequence[str]:
-        """The candidates, as they were given or as the game stands."""
+        """Return the candidates, given or computed from the game's current state."""
         return tuple(self._candidates(self.game))
 
     # ---- the game's side -------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Take in what the game has said since it was last asked: rules, board, and the rest."""
+        """Read the game's new messages: rules, board, and the rest."""
         for sender, message, kind in self.game.state.get_current_player_observation():
             text = f"{message.rstrip()}\n"
             if kind.name == "PROMPT":
@@ -162,10 +162,10 @@ class TextArenaEnv(TextEnv):
 
     @contextmanager
     def _luck(self, seed: int | None = None) -> Iterator[None]:
-        """Games draw from Python's and numpy's global generators: give them their own for a moment.
+        """Give a game random generators of its own for a moment: games draw from Python's and numpy's global ones.
 
         Args:
-            seed: begin with this seed; None goes on from where the last moment ended.
+            seed: begin with this seed; None continues from where the last block ended.
         """
         before = random.getstate(), np.random.get_state()
         try:
@@ -182,7 +182,7 @@ class TextArenaEnv(TextEnv):
             np.random.set_state(before[1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the game, which need not be picklable; the episode is replayed on the other side."""
+        """Return the state without the game, which need not be picklable. The receiving process replays the episode."""
         return {key: value for key, value in self.__dict__.items() if key not in ("game", "_candidates")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class TextArenaEnv(TextEnv):
 
 
 def _near(game: str) -> str:
-    """The nearest game that there is, or where to find them."""
+    """Suggest the nearest known game, or say where to find the list."""
     from textarena.envs.registration import ENV_REGISTRY
 
     plain = [known for known in ENV_REGISTRY if not known.endswith(("-raw", "-train"))]

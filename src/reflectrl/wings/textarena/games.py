@@ -1,4 +1,4 @@
-"""Which actions the games of TextArena have. The package lists none: it reads free text, and looks for [brackets]."""
+"""Actions of TextArena's games. The package lists none: it reads free text, and looks for [brackets]."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from itertools import permutations, product
 from typing import Any
 
 Candidates = Callable[[Any], Sequence[str]]
-"""What may be said now, given the game as TextArena knows it (a `textarena.Env` without wrappers)."""
+"""Function that lists the actions possible now, given the game (a `textarena.Env` without wrappers)."""
 
 WAYS = ("up", "down", "left", "right")
 
 
 def _cells(game: Any) -> list[str]:
-    """The lights of LightsOut."""
+    """Return the lights of LightsOut."""
     return [f"{row} {column}" for row, column in product(range(game.size), repeat=2)]
 
 
 def _hidden(game: Any) -> list[str]:
-    """The cells of Minesweeper that are not revealed."""
+    """Return the cells of Minesweeper that are not revealed."""
     return [f"{row} {col}" for row, col in product(range(game.rows), range(game.cols)) if not game.revealed[row][col]]
 
 
 def _numbers(game: Any) -> list[str]:
-    """The numbers of GuessTheNumber that were not tried."""
+    """Return the numbers of GuessTheNumber that were not tried."""
     return [str(n) for n in range(game.min_number, game.max_number + 1) if n not in game.guessed_numbers]
 
 
@@ -39,9 +39,9 @@ LISTED: dict[str, Candidates] = {
     "ThreeCardMonte": lambda game: [str(cup) for cup in range(game.num_cups)],
     "TowerOfHanoi": lambda game: [" ".join(pair) for pair in permutations("ABC", 2)],
 }
-"""By the name of a game without its version. Impossible moves are listed where finding them out is part of the game."""
+"""Candidates by a game's name without its version. Impossible moves stay in if the game is about finding them out."""
 
 
 def listed(game: str) -> Candidates | None:
-    """The actions of a game by its id ("FrozenLake-v0-hardcore"), if they are known."""
+    """Return the function that lists a game's actions, by its id ("FrozenLake-v0-hardcore"); None if unknown."""
     return LISTED.get(game.partition("-v")[0])
