@@ -35,8 +35,8 @@ class ReflectingConfig:
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus, per token."""
     alternate: Natural = 0
-    """Length of a phase of both-rl in updates. The reflector learns in the first phase, the policy in the second, and so
-    on; with 0, both learn from every batch."""
+    """Updates per phase of both-rl: the reflector learns in the first phase, the policy in the second, and so on. With
+    0, both learn from every batch."""
     samples: Annotated[int, Range(least=2)] = 6
     """Reflections drawn per state in reflector-rejection."""
     states: Count = 200
