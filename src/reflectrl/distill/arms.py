@@ -23,7 +23,7 @@ class Distilled:
     pair: str
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """Plan the pair, its episodes and the policy; return the keys of their artifacts."""
+        """Plan the pair, its episodes and the policy; return the policy's key."""
         settings = distill_settings(plan.recipe)
         if settings.start == "reflector" and plan.recipe.model.lora_rank:
             raise UserError("distill.start is 'reflector'; with model.lora_rank above 0 it must be 'policy'")

@@ -54,7 +54,7 @@ def wbc(logp_NT: Tensor, rewards_N: Tensor) -> Tensor:
 
 
 def r_gold(logp_NT: Tensor, rewards_N: Tensor, floor: float = 0.1) -> Tensor:
-    """Reward GOLD: R · sum_t max(pi_t, floor) · nll_t, the token's own probability being a constant weight.
+    """Reward GOLD: R · sum_t max(pi_t, floor) · nll_t, where the weight max(pi_t, floor) carries no gradient.
 
     GOLD (Pang and He 2021, "Text Generation by Learning from Demonstrations") with a reward for each completion.
 
@@ -117,7 +117,7 @@ def a_lol_kl(
 
 
 def k3(log_ratio_NT: Tensor) -> Tensor:
-    """exp(x) - 1 - x of each log-ratio x = log pi_ref - log pi: an estimate of KL(pi || pi_ref), 0 at padding."""
+    """Return exp(x) - 1 - x for log-ratios x = log pi_ref - log pi: an estimate of KL(pi || pi_ref), 0 at padding."""
     return log_ratio_NT.expm1() - log_ratio_NT
 
 
@@ -125,7 +125,7 @@ def k3(log_ratio_NT: Tensor) -> Tensor:
 
 
 def awr(logp_NT: Tensor, advantages_N: Tensor, beta: float, most: float = 100.0) -> Tensor:
-    """Advantage-weighted regression: min(exp(beta · A), most) · nll, with the sign of A (Peng et al. 2019).
+    """Advantage-weighted regression: min(exp(beta · A), most) · nll, where A may be negative (Peng et al. 2019).
 
     Args:
         logp_NT: [N, T] with gradient.

@@ -87,6 +87,7 @@ class TransitionBuffer(nn.Module):
         if new := [question for question in dict.fromkeys(asked) if question not in self._numbers]:
             self._append(new, read_states(self.policy, new, self.temperature))
         state_N = torch.tensor([self._numbers[question] for question in asked])
+        # Steps of an episode are neighbours, so the next row is the next state, except at an episode's last step.
         next_N, lasts = state_N.roll(-1), torch.tensor(steps.ends) - 1
         next_N[lasts] = END
         known_N = torch.ones(len(steps), dtype=torch.bool)

@@ -42,7 +42,8 @@ class TextConfig:
     """Splits that [rewards] scores: "missing" scores a split if any of its samples has no reward, "all" scores every
     split."""
     reference: Literal["sft", "base"] = "sft"
-    """Reference model, from which the arms start: "sft" imitates the data first, "base" is the model as given."""
+    """Reference model, from which the arms start and with which they are compared: "sft" imitates the data first,
+    "base" is the model as given."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Nucleus sampling: sampled completions use the most likely tokens whose total probability reaches this."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"

@@ -49,6 +49,7 @@ def make_batch(
         logps.append(logp_NV.gather(1, labels_N[span, None])[:, 0])
         values += [critic(hidden_ND)] if critic is not None else []
     logp_N, values_N = torch.cat(logps), torch.cat(values) if values else None
+    # NaN marks end-of-text, whose log-probability generation does not record. The policy's own replaces it below.
     padded = [(*one.logprobs, *[torch.nan] * (n - len(one.logprobs))) for one, n in zip(written, lengths, strict=True)]
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
     rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()

@@ -58,6 +58,7 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             )
             raise UserError(f"text task {task!r}: no {split} samples ({where})")
     text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
+    # The training set comes last, because its file tells that the artifact is complete.
     for split in reversed(SPLITS):
         if found[split]:
             samples = _labelled(text, found[split])

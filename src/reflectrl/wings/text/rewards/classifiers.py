@@ -30,7 +30,7 @@ UNLIMITED = 10**6
 
 
 class Classifier:
-    """A sequence classifier on a device. A text's logits do not depend on the texts beside it.
+    """A sequence classifier on a device. A text's logits do not depend on the rest of its batch.
 
     Args:
         source: folder, or name of a hub model. Without `download`, only this machine is searched.
