@@ -1,1 +1,1 @@
-"""Reflection distilled away: a policy learns to choose alone what a pair chose with its reflector."""
+"""Distillation of a pair of reflector and policy into a policy that needs no reflections."""

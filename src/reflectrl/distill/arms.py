@@ -1,4 +1,4 @@
-"""Distilling in a run: its arms, their models, and the artifacts that these are made from."""
+"""Arms of distillation in a run, their models, and the artifacts from which those are made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUILDERS = "reflectrl.distill.builders"
 
 @dataclass(frozen=True)
 class Distilled:
-    """A policy that learns to choose alone what a pair chose with its reflector.
+    """A policy that learns to choose, without reflections, what a pair chose with its reflector.
 
     Attributes:
         pair: the arm whose players are imitated.
@@ -23,7 +23,7 @@ class Distilled:
     pair: str
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """The pair, its episodes, and the policy itself."""
+        """Plan the pair, its episodes and the policy; return the policy's key."""
         settings = distill_settings(plan.recipe)
         if settings.start == "reflector" and plan.recipe.model.lora_rank:
             raise UserError("distill.start is 'reflector'; with model.lora_rank above 0 it must be 'policy'")

@@ -1,4 +1,4 @@
-"""Builders of distilling: a pair's episodes on training tasks, and the policy that learns from them."""
+"""Builders of distillation: a pair's episodes on training tasks, and the policy that learns from them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def _student(recipe: Recipe, run: RunFolder, seed: int, row: Distilled, name: str) -> Policy:
-    """The policy before it learns: that of the pair, or one with the weights of its reflector."""
+    """Load the student with its initial weights: the weights of the pair's policy or of the pair's reflector."""
     start = distill_settings(recipe).start
     source = played_model(row.pair) if start == "policy" else chosen([row.pair])[row.pair].reflector
     return make_policy(recipe, load_model(run.checkpoint(seed, source), recipe.model, "policy", named_seed(seed, name)))

@@ -1,11 +1,11 @@
-"""Distilling the choices of a pair into a policy that reads no reflections. One linear loop.
+"""Distillation of a pair's choices into a policy that reads no reflections. One linear loop.
 
-In every state s of the pair's episodes, where it chose by pi(a|s, r) after the reflection r, the policy takes steps on
+In every state s of its episodes, the pair chose by pi(a|s, r) after the reflection r. The policy minimises
 
     KL(pi(.|s, r) || pi_theta(.|s)) = sum_a pi(a|s, r) (log pi(a|s, r) - log pi_theta(a|s))
 
-over the listed actions. Source: policy distillation (Rusu et al. 2016, arXiv 1511.06295) with what a prompt says as
-what the student has to do without (context distillation, Snell et al. 2022, arXiv 2209.15189).
+over the listed actions. Sources: policy distillation (Rusu et al. 2016, arXiv 1511.06295), and context distillation,
+in which the student does not see a part of the teacher's prompt (Snell et al. 2022, arXiv 2209.15189).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from reflectrl.types import Episode, Observation, UserError, named_seed
 
 
 class Target(NamedTuple):
-    """What is to be chosen in a state: a probability of each action."""
+    """A state and the target probability of each of its actions."""
 
     observation: Observation
     probs: tuple[float, ...]
 
 
 def targets(episodes: Iterable[Episode], config: DistillConfig) -> list[Target]:
-    """The states of a pair's episodes, and what it chose there.
+    """Return the states of a pair's episodes with the pair's choices as targets.
 
     Raises:
-        UserError: nothing is left to learn from.
+        UserError: no episode is left to learn from.
     """
     kept = [one for one in episodes if one.success or not config.won_only]
     found = []
@@ -55,11 +55,11 @@ def targets(episodes: Iterable[Episode], config: DistillConfig) -> list[Target]:
 
 
 def distillation_loss(logp_NA: Tensor, target_NA: Tensor) -> Tensor:
-    """KL(target || policy), averaged over N states (nats); an action of target probability 0 adds nothing.
+    """Return KL(target || policy) in nats, averaged over N states. Actions with target probability 0 add nothing.
 
     Args:
         logp_NA: log-probabilities of the policy, -inf beyond a state's own actions.
-        target_NA: probabilities that sum to 1 in each row, 0 beyond.
+        target_NA: probabilities that sum to 1 in each row, 0 beyond a state's own actions.
     """
     terms_NA = torch.xlogy(target_NA, target_NA) - target_NA * logp_NA.masked_fill(target_NA == 0, 0.0)
     return terms_NA.sum(-1).mean()
@@ -75,14 +75,14 @@ def train_distilled(
     evaluate: Callable[[], dict[str, float]],
     state_folder: Path | None = None,
 ) -> None:
-    """Train the policy in place; it ends with the weights that won most validation tasks.
+    """Train the policy in place. It ends with the weights that won most validation tasks.
 
     Args:
-        rows: what is to be chosen where.
-        sft: optimiser, learning rates, warm-up and clipping.
+        rows: states with their target probabilities.
+        sft: settings of optimiser, learning rates, warm-up and gradient clipping.
         log: receives {"step", "kl", "grad_norm", "eval_success", "eval_return"} once per evaluation.
-        evaluate: success and return on validation tasks, without reflections.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        evaluate: returns success and return on validation tasks, without reflections.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
     """
     lm = policy.lm
     trainer = Trainer(lm, make_optimizers(lm, sft), sft.max_grad_norm, state_folder)
@@ -109,7 +109,7 @@ def train_distilled(
 def _evaluate(
     trainer: Trainer, policy: Policy, evaluate: Callable[[], dict[str, float]], log: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Note how well the policy does, keep its weights if they are the best, and save."""
+    """Evaluate and log the policy, keep its weights if they are the best so far, and save the state."""
     policy.clear_cache()
     scores = evaluate()
     release_memory()
@@ -119,7 +119,7 @@ def _evaluate(
 
 
 def _loss(policy: Policy, rows: Sequence[Target], rng: np.random.Generator) -> Tensor:
-    """Of some states, listed in an order of their own where the policy shuffles labels."""
+    """Return the distillation loss of some states. Their actions are permuted if the policy shuffles labels."""
     width = max(len(row.probs) for row in rows)
     prompts, target_NA, legal_NA = [], torch.zeros(len(rows), width), torch.zeros(len(rows), width, dtype=torch.bool)
     for i, (observation, probs) in enumerate(rows):
@@ -133,6 +133,6 @@ def _loss(policy: Policy, rows: Sequence[Target], rng: np.random.Generator) -> T
 
 
 def _per_pass(policy: Policy, rows: Sequence[Target]) -> int:
-    """How many states go through the model together, by the memory of the longest."""
+    """Return the number of states per forward pass, from the memory that the longest prompt needs."""
     longest = max(len(policy.prompt(row.observation, None)) for row in rows)
     return max(1, ACTIVATIONS // (longest * policy.lm.activation_bytes + policy.lm.logits_bytes))

@@ -1,1 +1,1 @@
-"""Offline learning from logs of episodes and samples: A-LoL (Leftover Lunch, ICLR 2024), its relatives and rivals."""
+"""Offline learning from logged episodes and samples: A-LoL (Leftover Lunch, ICLR 2024), its variants and baselines."""

@@ -1,6 +1,6 @@
-"""The algorithms of offline learning: what each has a loss for, what it draws by, and what its loss is.
+"""Algorithms of offline learning: the training items of each, their sampling weights, and the loss.
 
-An algorithm that weighs completions one by one is an entry of `WEIGHTED_LOSSES`; "dpo" and "pro" compare completions.
+An algorithm that weights single completions is an entry of `WEIGHTED_LOSSES`. "dpo" and "pro" compare completions.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ BY_REWARD = ("wbc", "r_gold", "r_lol")
 A_LOL = ("a_lol", "a_lol_ref_free", "a_lol_seq", "a_lol_kl")
 BY_ADVANTAGE = (*A_LOL, "archer")
 PREFERENCES = ("dpo", "pro")
-"""Algorithms that weigh completions by R or by A, and those that compare them."""
+"""Algorithms that weight completions by reward R (`BY_REWARD`) or by advantage A (`BY_ADVANTAGE`), and algorithms that
+compare completions (`PREFERENCES`)."""
 DRAWN = BY_REWARD + A_LOL
-"""Algorithms that `sampling` draws for. "archer" weighs every completion above 0 and draws from all, as its source
-does: from the few of positive advantage alone it forgets what the reference knew."""
+"""Algorithms that the key `sampling` applies to. "archer" gives every completion a positive weight and draws from all,
+as its source does. With only the few completions of positive advantage, it would forget what the reference knew."""
 
 UNMOVED: dict[LogAlgorithm, LogAlgorithm] = {
     "r_gold": "wbc", "r_lol": "wbc", "a_lol": "a_lol_ref_free", "a_lol_seq": "a_lol_ref_free",
 }  # fmt: skip
-"""Algorithms whose weights depend on the policy, and the same without."""
+"""Algorithms whose weights depend on the policy → the same algorithm with constant weights."""
 
 WEIGHTED_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, OfflineConfig], Tensor]] = {
     "nll": lambda logp_NT, ref_NT, weights_N, config: losses.nll(logp_NT),
@@ -48,19 +49,20 @@ WEIGHTED_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, OfflineConfig], Ten
     ),
     "archer": lambda logp_NT, ref_NT, weights_N, config: losses.awr(logp_NT, weights_N, config.awr_beta),
 }
-"""Each takes log-probabilities [N, T] of completions with gradient, the reference's, weights [N] (rewards, or
-advantages) and the recipe's [offline], and gives one loss per completion, [N]."""
+"""Loss functions by algorithm. Each takes the completions' log-probabilities [N, T] with gradient, the reference's
+log-probabilities [N, T], weights [N] (rewards or advantages) and the recipe's [offline]; it returns one loss per
+completion, [N]."""
 
 
-# ---- what has one loss -----------------------------------------------------------------------------------------------
+# ---- training items --------------------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):
-    """What has one loss: a completion, a pair (the better first), or a ranking (the best first).
+    """A training item, which has one loss: a completion, a pair (better first), or a ranking (best first).
 
     Attributes:
-        rows: numbers of the completions in their data set.
-        rewards: of each.
+        rows: indices of the completions in their data set.
+        rewards: reward of each completion.
     """
 
     rows: tuple[int, ...]
@@ -68,11 +70,11 @@ class Item(NamedTuple):
 
 
 def items_of(data: Dataset, algorithm: str) -> list[Item]:
-    """What the algorithm has one loss for: every completion for itself, or preferences among those of one prompt.
+    """Return the training items of an algorithm: single completions, or preferences between completions of a prompt.
 
     Raises:
-        UserError: it learns from preferences, and no prompt has two completions of different reward; or from steps,
-            and these are texts.
+        UserError: the algorithm learns from preferences, and no prompt has two completions of different reward; or it
+            learns from episode steps, and the data are texts.
     """
     if algorithm == "archer":
         logged_steps(data)
@@ -85,9 +87,9 @@ def items_of(data: Dataset, algorithm: str) -> list[Item]:
 
 
 def rankings(data: Dataset) -> list[Item]:
-    """The different completions of each prompt, the best first; prompts where all earned the same are left out.
+    """Rank the distinct completions of each prompt, best first. Prompts whose completions all tie are left out.
 
-    The same completion may have been logged several times, for other amounts: its reward is their mean.
+    A completion that was logged several times has the mean of its rewards.
     """
     found: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
     for row, group in enumerate(data.groups):
@@ -102,7 +104,7 @@ def rankings(data: Dataset) -> list[Item]:
 
 
 def pairs(ranked: Iterable[Item]) -> list[Item]:
-    """The best completion of each ranking against every one that earned less."""
+    """Pair the best completion of each ranking with every completion of lower reward."""
     return [
         Item((item.rows[0], row), (item.rewards[0], reward))
         for item in ranked
@@ -112,7 +114,7 @@ def pairs(ranked: Iterable[Item]) -> list[Item]:
 
 
 def sampling_weights(items: Sequence[Item], cache: ReferenceCache, config: OfflineConfig) -> Tensor:
-    """What each item is drawn by, (I,), with its sign: R, R - V (of archer: Q - V), or 1."""
+    """Return the signed sampling weight of each item, (I,): R, R - V (for archer: Q - V), or 1."""
     if config.algorithm in BY_REWARD:
         return torch.tensor([item.rewards[0] for item in items])
     if config.algorithm in BY_ADVANTAGE:
@@ -120,14 +122,17 @@ def sampling_weights(items: Sequence[Item], cache: ReferenceCache, config: Offli
     return torch.ones(len(items))
 
 
-# ---- its loss --------------------------------------------------------------------------------------------------------
+# ---- loss ------------------------------------------------------------------------------------------------------------
 
 
 def losses_of(
     data: Dataset, cache: ReferenceCache, items: Sequence[Item], config: OfflineConfig
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss of each item, (I,), with gradient; and of their completions the share of importance ratios that are
-    clipped, and the divergence from the reference (k3, in nats per completion).
+    """Compute the loss of each item, (I,), with gradient.
+
+    Returns:
+        The losses, and metrics of the items' completions: "clip_fraction", the share of clipped importance ratios, and
+        "kl", the divergence from the reference (k3 estimator, nats per completion).
     """
     rows = [row for item in items for row in item.rows]
     logp_NT = data.completions.logprobs(rows)
@@ -157,9 +162,10 @@ def losses_of(
 
 @torch.no_grad()
 def mean_loss(data: Dataset, cache: ReferenceCache, items: Sequence[Item], config: OfflineConfig) -> float:
-    """The algorithm's loss, averaged over items, by which checkpoints are compared.
+    """Return the algorithm's mean loss over items, by which checkpoints are compared.
 
-    Weights that move with the policy are left out: as what is learned becomes likelier, so do they, and the loss rises.
+    Weights that depend on the policy are replaced by constant ones (`UNMOVED`). They grow as completions become more
+    likely, so the loss would rise while the policy improves.
     """
     size = config.batch_size
     config = replace(config, algorithm=UNMOVED.get(config.algorithm, config.algorithm))

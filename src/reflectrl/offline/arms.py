@@ -1,4 +1,4 @@
-"""Offline learning in a run: its arms, their models, and the artifacts that these are made from."""
+"""Arms of offline learning in a run, their models, and the artifacts from which those are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reflectrl.pipeline.arms import BASE, PLAYED, Arm
 from reflectrl.pipeline.graph import Plan
 
 SETTINGS = (*PLAYED, "sft", "offline", "rl.temperature", "rl.eval_sampling")
-"""Recipe keys on which offline learning depends."""
+"""Recipe keys that offline learning depends on."""
 BUILDERS = "reflectrl.offline.builders"
 
 
@@ -20,8 +20,8 @@ class Offline:
 
     Attributes:
         algorithm: a `LogAlgorithm`, "rvs" (return-conditioned cloning) or "expert-iteration".
-        start: the model that it starts from.
-        value: whether it needs the value that `start` has in every state of the log.
+        start: name of the initial model.
+        value: True if it needs the value of the policy `start` in every state of the log.
     """
 
     algorithm: str
@@ -29,7 +29,7 @@ class Offline:
     value: bool = True
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """The log, what it starts from, perhaps the reference's value, and the policy itself."""
+        """Plan the log, the initial model, the reference's value if needed, and the policy; return the policy's key."""
         inputs = [log(plan), *plan.model(self.start)]
         if self.value:
             output = f"checkpoints/seed{plan.seed}/offline-value/reference_cache.json"
@@ -38,7 +38,7 @@ class Offline:
 
 
 def log(plan: Plan) -> str:
-    """The artifact of the log: the teacher's trajectories, and episodes of the SFT policy if the recipe wants some."""
+    """Plan the log: the teacher's trajectories, and episodes of the SFT policy if the recipe asks for some."""
     played = plan.model("plain") if offline_settings(plan.recipe).log_episodes else ()
     inputs, output = [plan.teaching("train"), *played], f"episodes/offline-seed{plan.seed}.jsonl"
     settings = (*PLAYED, "offline.log_episodes", "rl.temperature")

@@ -1,4 +1,4 @@
-"""Builders of offline learning: the log of mixed quality, the reference that imitates it, its value, the policies."""
+"""Builders of offline learning: a log of mixed quality, the reference that imitates it, its value, and the policies."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from reflectrl.types import Sampling, named_seed
 
 
 def log(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Write the log: the teacher's trajectories, steady and noisy, then episodes that the SFT policy plays."""
+    """Write the log: the teacher's trajectories, with and without noise, then episodes played by the SFT policy."""
     recipe, run, seed = context.recipe, context.run, artifact.seed
     taught = read_episodes(run.teach(seed, "train"))
-    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # which breaks off
+    episodes = [episode for episode in taught if episode.provenance.get("kind") != "negative"]  # negatives break off
     if offline_settings(recipe).log_episodes:
         player = _policy(recipe, run.checkpoint(seed, "plain"), seed)
         with EnvPool(partial(make, recipe.env), recipe.env_workers, recipe.engine) as envs:
@@ -62,7 +62,7 @@ def log(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_log(context: Context, artifact: Artifact) -> bool:
-    """Whether the log lacks episodes."""
+    """Return whether episodes are missing from the log."""
     recipe, env = context.recipe, make(context.recipe.env)
     taught = sum(
         (one.kind if isinstance(one, Demonstration) else one.provenance.get("kind")) != "negative"
@@ -73,7 +73,7 @@ def remaining_log(context: Context, artifact: Artifact) -> bool:
 
 
 def value(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Learn the value of the reference, and note what it thinks of every step of the log."""
+    """Fit the reference's value, and cache log-probabilities and advantages of every step of the log."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     reference = _policy(recipe, run.checkpoint(seed, "offline-reference"), seed)
     shared = {"kind": "offline_value", "seed": seed, "arm": None}
@@ -109,7 +109,10 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def settings_of(recipe: Recipe, model: Offline) -> OfflineConfig:
-    """The settings of a policy. From the base model it learns as SFT does; all arms have the same steps in all."""
+    """Return the settings of a policy. Starting from the base model, it uses the optimiser settings of [sft].
+
+    All arms take the same number of steps in total, counting the steps that made the reference.
+    """
     config, sft = offline_settings(recipe), recipe.sft
     if model.start != BASE:
         known = model.algorithm in get_args(LogAlgorithm)
@@ -127,7 +130,7 @@ def _policy(recipe: Recipe, source: str | Path, seed: int) -> Policy:
 def _data(
     recipe: Recipe, run: RunFolder, seed: int, model: Offline, policy: Policy, envs: Callable[[], TextEnv], note: Log
 ) -> tuple[Dataset, ReferenceCache]:
-    """The log as data of a policy, and what the reference thinks of it (nothing, before there is one)."""
+    """Return the log as a policy's data, and the reference's view of it. Before a reference exists, V is 0."""
     if model.algorithm == "archer":
         return _criticised(recipe, run, seed, policy)
     if model.start != BASE:
@@ -153,7 +156,7 @@ def _reference_cache(
 
 
 def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) -> tuple[Dataset, ReferenceCache]:
-    """The log as data, and what an utterance-level critic thinks of it; its metrics are written when it is made."""
+    """Return the log as data, and an utterance-level critic's view of it. Fitting the critic writes its metrics."""
     name, episodes = "offline-critic", list(without_reflections(read_episodes(run.log(seed))))
     data = step_dataset(reference, episodes, offline_settings(recipe))
     noted: list[dict[str, float]] = []
@@ -169,7 +172,7 @@ def _criticised(recipe: Recipe, run: RunFolder, seed: int, reference: Policy) ->
 
 
 def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data: Dataset, seed: int) -> Outcomes:
-    """What the reference earns from each state of the episodes that it plays on training and validation tasks."""
+    """Play the reference on training and validation tasks; return its reward-to-go from each state."""
     env, config = make(recipe.env), offline_settings(recipe)
     tasks = [*env.tasks("train"), *env.tasks("validation")]
     episodes = play(reference, envs, tasks, config.value_episodes, named_seed(seed, "value"))
@@ -181,7 +184,7 @@ def _played(recipe: Recipe, reference: Policy, envs: Callable[[], TextEnv], data
 def _evaluate(
     recipe: Recipe, policy: Policy, algorithm: str, envs: Callable[[], TextEnv], seed: int
 ) -> dict[str, float]:
-    """Success and return of the policy as it is on validation tasks."""
+    """Return success rate and mean return of the current policy on validation tasks."""
     tasks = evenly(make(recipe.env).tasks("validation"), offline_settings(recipe).eval_episodes)
     asking = target_return_player(recipe) if algorithm == "rvs" else None
     return evaluate_policy(policy, asking, envs, tasks, recipe.rl.eval_sampling, seed)

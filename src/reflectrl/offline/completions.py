@@ -1,6 +1,6 @@
-"""What offline learning learns from: prompts with a completion each, in text or among the actions of an environment.
+"""Data of offline learning: prompts with one completion each, a text or an action of an environment.
 
-Both are scored through the engine, which pads nothing: a completion's log-probabilities depend on its own prompt only.
+Both are scored by the engine, which uses no padding. So a completion's log-probabilities depend on its own prompt only.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Completions(Protocol):
     """Prompts, each with one completion.
 
     Attributes:
-        prompts: their token ids.
-        answers: what tells the completions of one prompt apart: token ids, or the index of the action.
-        about: how they are scored (kind, temperature ...), as JSON values.
+        prompts: token ids of the prompts.
+        answers: identity of each completion among those with the same prompt: token ids, or the action's index.
+        about: settings of scoring (kind, temperature ...), as JSON values.
     """
 
     lm: LanguageModel
@@ -40,17 +40,17 @@ class Completions(Protocol):
     def __len__(self) -> int: ...
 
     def logprobs(self, index: Sequence[int]) -> Tensor:
-        """Log-probabilities (n, T) of the completions' tokens, in nats, padded with 0; gradients flow."""
+        """Return log-probabilities (n, T) of the completions' tokens, in nats, padded with 0, with gradient."""
         ...
 
     def lengths(self, index: Sequence[int]) -> Tensor:
-        """How many of the T are a completion's own, (n,)."""
+        """Return the length of each completion in tokens, (n,), without the padding."""
         ...
 
 
 class StepCompletions:
-    """The choices of logged steps: one log-probability each, among the legal actions and at the policy's temperature,
-    as it is when the policy plays. A turn is one action, so its ratio stands alone; steps are never multiplied.
+    """The choices of logged steps. Each has one log-probability, over the legal actions at the policy's temperature,
+    exactly as in play. Every step has its own importance ratio; the ratios of an episode are never multiplied.
     """
 
     def __init__(self, policy: Policy, episodes: Sequence[Episode], gamma: float = 1.0) -> None:
@@ -74,7 +74,7 @@ class StepCompletions:
 
 @dataclass(frozen=True)
 class Affine:
-    """How rewards were mapped: x -> (x - shift) · scale."""
+    """Affine map of rewards: x -> (x - shift) · scale."""
 
     shift: float = 0.0
     scale: float = 1.0
@@ -84,19 +84,19 @@ class Affine:
 
 
 def onto_unit(values: Tensor) -> Affine:
-    """The map that takes the least value to 0 and the greatest to 1; equal values all go to 0."""
+    """Return the map that takes the smallest value to 0 and the largest to 1. If all are equal, they go to 0."""
     low, high = float(values.min()), float(values.max())
     return Affine(low, 1 / (high - low) if high > low else 1.0)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Completions and what they earned; N of them.
+    """N completions with their rewards.
 
     Attributes:
-        rewards_N: mapped by `affine`: between 0 and 1 for steps, as they are for text.
-        groups: what completions of one prompt share; preferences are made within a group.
-        units: what a held-out slice must not tear apart: the task of a step, the group of a text.
+        rewards_N: rewards, mapped by `affine`: onto [0, 1] for steps, unchanged for text.
+        groups: name shared by the completions of one prompt. Preferences are made within a group.
+        units: name of the unit that is held out as a whole: the task of a step, the group of a text.
     """
 
     completions: Completions
@@ -109,7 +109,7 @@ class Dataset:
         return len(self.completions)
 
     def fingerprint(self) -> str:
-        """Identifies the data: tokens, rewards, and how they are scored."""
+        """Return a hash of the data: tokens, rewards, and the settings of scoring."""
         digest = hashlib.sha256(repr((self.completions.about, self.affine)).encode())
         for rows in (self.completions.prompts, self.completions.answers, self.groups, self.units):
             digest.update(repr([tuple(row) if not isinstance(row, str) else row for row in rows]).encode())
@@ -117,14 +117,14 @@ class Dataset:
         return digest.hexdigest()[:16]
 
     def portions(self, index: Sequence[int]) -> Iterable[Sequence[int]]:
-        """The rows of `index`, as many at a time as a pass without gradients takes well."""
+        """Split the rows of `index` into chunks that suit a forward pass without gradients."""
         prompts, answers = self.completions.prompts, self.completions.answers
         sizes = [len(prompts[i]) + len(answers[i]) for i in index]
         return (index[rows] for rows in portions(sizes, self.completions.lm.pass_tokens))
 
 
 def step_dataset(policy: Policy, episodes: Sequence[Episode], config: OfflineConfig) -> Dataset:
-    """The steps of logged episodes; a step's reward is its reward-to-go, mapped onto [0, 1].
+    """Build a data set from the steps of logged episodes. A step's reward is its reward-to-go, mapped onto [0, 1].
 
     Raises:
         UserError: there are no steps.

@@ -1,4 +1,4 @@
-"""The settings of offline learning: the section [offline] of a recipe."""
+"""Settings of offline learning: the section [offline] of a recipe."""
 
 from __future__ import annotations
 
@@ -15,112 +15,113 @@ Algorithm = Literal[
 ]  # fmt: skip
 """Algorithms of offline learning from samples and from episode logs."""
 LogAlgorithm = Literal[Algorithm, "archer"]
-"""Those from episode logs: "archer" needs to know what followed a step."""
+"""Algorithms of offline learning from episode logs. "archer" is one more, since it needs the state after each step."""
 
 
 @dataclass(frozen=True)
 class OfflineConfig:
-    """Offline learning: of the policy from a log of episodes, or of any model from samples with rewards."""
+    """Offline learning of the policy from a log of episodes, or of any model from samples with rewards."""
 
     algorithm: LogAlgorithm = "a_lol"
-    """How to learn: by likelihood ("nll"), by likelihood weighted with rewards ("wbc", "r_gold", "r_lol") or with
-    advantages ("a_lol" and its variants; from episode logs also "archer"), or from preferences ("dpo", "pro"). An arm
-    of a run has its own."""
+    """Algorithm: likelihood ("nll"), likelihood weighted by rewards ("wbc", "r_gold", "r_lol") or by advantages
+    ("a_lol" and its variants; on episode logs also "archer"), or preferences ("dpo", "pro"). In a run, each arm sets
+    its own."""
     sampling: Literal["none", "good_priority", "good_random", "all_priority"] = "good_priority"
-    """How weighted algorithms draw: uniformly from all, in proportion to the weight, uniformly from those of positive
-    weight, or from all in proportion to the distance between reward and value. "nll", "archer" and preferences draw
-    uniformly."""
+    """Sampling of the weighted algorithms: "none" draws uniformly from all completions, "good_priority" in proportion
+    to the weight, "good_random" uniformly from completions of positive weight, "all_priority" from all in proportion to
+    the distance between reward and value. "nll", "archer" and preferences always draw uniformly."""
     clip: Annotated[float, Range(above=0, most=1)] = 0.9
-    """Importance ratios are clamped to [1 - clip, 1 + clip]."""
+    """Clip range: importance ratios are clamped to [1 - clip, 1 + clip]."""
     beta: NonNegative = 0.1
-    """Strength of a_lol_kl's penalty; scale of DPO's margin."""
+    """Weight of the KL penalty in a_lol_kl, and scale of the margin in DPO."""
     kl: Literal["difference", "k3"] = "difference"
-    """a_lol_kl's penalty: the difference of log-probabilities, or an estimate that is never negative."""
+    """KL penalty of a_lol_kl: the difference of log-probabilities, or the k3 estimate, which is never negative."""
     reference_free: bool = False
-    """DPO without the reference."""
+    """Run DPO without the reference model."""
     gold_floor: Share = 0.1
-    """Least weight of a token in r_gold."""
+    """Smallest weight of a token in r_gold."""
     pro_sft: NonNegative = 0.05
     """Weight of the likelihood of the best completion in PRO (times the square of the number of the others)."""
     steps: Count = 400
-    """Optimiser steps over all data; drawing from a part of it (good_...) takes that part of the steps."""
+    """Optimiser steps over all data. If only a share of the data is drawn (good_...), it takes that share of steps."""
     batch_size: Count = 32
     """Completions, pairs or rankings per optimiser step."""
     accumulate: Count = 1
     """Micro-batches into which an optimiser step is cut (memory, not mathematics)."""
     optimizer: Literal["adamw", "paged_adamw", "muon"] = "adamw"
-    """As that of [sft]."""
+    """Optimiser, with the same choices as in [sft]."""
     lr: Positive = 5e-4
     """Peak learning rate of AdamW."""
     muon_lr: Positive = 5e-3
     """Peak learning rate of Muon."""
     preference_lr_scale: Positive = 1.0
-    """Learning rates of "dpo" and "pro" as a multiple of the others': preferences make what lost less likely without a
-    bound, and drift away at rates that serve imitation."""
+    """Factor on the learning rates for "dpo" and "pro". Preference losses lower the probability of rejected completions
+    without a bound, so they diverge at rates that suit imitation."""
     warmup: Share = 0.05
-    """Share of the steps in which the learning rate rises linearly; it then falls linearly to 0."""
+    """Share of the steps in which the learning rate rises linearly. It then falls linearly to 0."""
     weight_decay: NonNegative = 0.0
     """Decoupled weight decay."""
     max_grad_norm: Positive = 1.0
     """Gradient-norm clip."""
     eval_every: Count = 50
-    """Optimiser steps between evaluations; the best checkpoint is kept."""
+    """Optimiser steps between evaluations. The best checkpoint is kept."""
     eval_episodes: Count = 30
-    """Validation episodes per evaluation, where there is an environment; without one, the held-out loss decides."""
+    """Validation episodes per evaluation in an environment. Without an environment, the held-out loss decides."""
     held_out: Annotated[float, Range(above=0, below=1)] = 0.1
-    """Share of the prompts (of an environment: of the tasks) that is held out where losses are compared."""
+    """Share of the prompts (in an environment, of the tasks) that is held out to compare losses."""
     prompt_tokens: Count = 512
-    """Longest prompt of a sample in tokens; longer ones lose their beginning."""
+    """Longest prompt of a sample in tokens. Longer prompts lose their beginning."""
     completion_tokens: Count = 128
-    """Longest completion of a sample in tokens; longer ones lose their end, the end-of-text token included."""
+    """Longest completion of a sample in tokens. Longer completions lose their end, including the end-of-text token."""
     gamma: Share = 1.0
     """Discount factor of the reward-to-go of an episode's steps."""
     value_from: Literal["rollouts", "log"] = "rollouts"
-    """What the reference's value is fitted to: episodes that the reference plays, or the logged returns."""
+    """Data for fitting the reference's value: episodes that the reference plays, or the logged returns."""
     value_episodes: Count = 4
     """Episodes that the reference plays per training and validation task to learn its value."""
     value_output: Literal["sigmoid", "linear"] = "sigmoid"
-    """Whether values are bounded."""
+    """Output of the value head: "sigmoid" bounds values to [0, max_value], "linear" does not."""
     max_value: NonNegative = 0.0
-    """Largest value of a bounded output; 0: the largest reward there is."""
+    """Largest value of the sigmoid output; 0 means the largest reward in the data."""
     value_epochs: Count = 5
-    """Passes over the value's data; the best on held-out prompts is kept."""
+    """Training epochs of the value head. The best epoch on held-out prompts is kept."""
     value_lr: Positive = 1e-3
     """Learning rate of AdamW for the value head."""
     value_batch: Count = 64
     """Prompts per step of the value head."""
     expectile: Annotated[float, Range(above=0, below=1)] = 0.8
-    """Of archer's critic: a state is worth this expectile of what the actions logged there are worth (0.5: their mean;
-    towards 1: the best of them)."""
+    """Expectile of archer's critic: V of a state is this expectile of Q over the actions logged there. 0.5 is their
+    mean; towards 1 it approaches the best of them."""
     polyak: Annotated[float, Range(above=0, most=1)] = 0.03
-    """How far the slow copies at which archer's critic aims go towards it per step."""
+    """Update rate per step of the target network, a slow copy of archer's critic (tau)."""
     critic_steps: Count = 2000
-    """Optimiser steps of archer's critic; the best on held-out tasks is kept."""
+    """Optimiser steps of archer's critic. The critic that is best on held-out tasks is kept."""
     critic_lr: Positive = 1e-3
     """Learning rate of AdamW for archer's critic."""
     critic_batch: Count = 128
     """Logged steps per optimiser step of archer's critic."""
     awr_beta: NonNegative = 10.0
-    """How much archer prefers the better actions: they are weighed by exp(awr_beta · advantage), at most 100."""
+    """Strength of archer's preference for better actions: their weight is exp(awr_beta · advantage), at most 100."""
     reference_steps: Count = 400
-    """Steps of behaviour cloning (with the settings of [sft]) that make the reference of a run's offline arms."""
+    """Steps of behaviour cloning, with the settings of [sft], that train the reference of a run's offline arms."""
     log_episodes: Natural = 4
-    """Episodes of the SFT policy per training task in a run's log, beside the teaching trajectories."""
+    """Episodes of the SFT policy per training task that a run's log holds besides the teaching trajectories."""
     rounds: Count = 3
-    """Rounds of expert iteration, which share the steps: play, then learn from one's own successes."""
+    """Rounds of expert iteration. In each, the policy plays and then learns from its own successes; all rounds together
+    take `steps` optimiser steps."""
     round_episodes: Count = 4
     """Episodes per training task and round of expert iteration."""
     target_return: float = 1.0
-    """Return that return-conditioned cloning (rvs) asks for at the start of an episode."""
+    """Return that return-conditioned cloning (rvs) conditions on at the start of an episode."""
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None."""
+        """Return a one-line error if two keys contradict each other, else None."""
         if self.accumulate > self.batch_size:
             return f"'accumulate' is {self.accumulate}; it must be at most 'batch_size' ({self.batch_size})"
         return None
 
 
 def offline_settings(recipe: Recipe) -> OfflineConfig:
-    """The section [offline] of a recipe."""
+    """Return the section [offline] of a recipe."""
     found: OfflineConfig = recipe.sections["offline"]
     return found

@@ -1,4 +1,4 @@
-"""Expert iteration: play, keep the episodes that won, imitate them, and again from there.
+"""Expert iteration: in each round, play, keep the episodes that won, and imitate them.
 
 Anthony et al. 2017, "Thinking Fast and Slow with Deep Learning and Tree Search", without the search: the policy's own
 lucky episodes are the expert (filtered imitation, as in Zelikman et al. 2022, STaR).
@@ -34,12 +34,12 @@ def train_expert_iteration(
     state_folder: Path | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
-    """Train the policy in place; `config.steps` are shared by `config.rounds` rounds.
+    """Train the policy in place. `config.steps` are divided among `config.rounds` rounds.
 
     Args:
-        tasks: what is played, `config.round_episodes` times in each round.
+        tasks: training tasks, each played `config.round_episodes` times per round.
         log: receives one flat dictionary per evaluation; "played_success" is the success rate of the round's episodes.
-        state_folder: where the weights are kept between rounds; a killed training repeats the round that it was in.
+        state_folder: folder of the weights between rounds. A killed training repeats the round that it was in.
     """
     trainer = Trainer(policy.lm, (), folder=state_folder, keep_best=False)  # its steps are rounds
     share = -(-config.steps // config.rounds)
@@ -65,7 +65,7 @@ def train_expert_iteration(
 def play(
     policy: Policy, make_env: Callable[[], TextEnv], tasks: Sequence[Task], times: int, seed: int
 ) -> list[Episode]:
-    """Episodes of each task, `times` of them, in the order of the tasks."""
+    """Play each task `times` times; return the episodes in the order of the tasks."""
     jobs = [Job(task, named_seed(seed, task.id, i)) for task in tasks for i in range(times)]
     order = {job.seed: number for number, job in enumerate(jobs)}
     policy.clear_cache()

@@ -1,12 +1,12 @@
 """Offline learning from completions with rewards: likelihood, A-LoL and relatives, preferences. One linear loop.
 
-It serves text (samples with rewards) and agents (the steps of logged episodes) alike: `completions.py` says how either
-is scored. What the reference thinks of the data was computed before (`reference_cache.py`), so one model is in memory.
+The loop serves text (samples with rewards) and agents (steps of logged episodes); `completions.py` scores both. The
+reference's log-probabilities and values were computed before (`reference_cache.py`), so one model is in memory.
 
-Source: Baheti et al. 2024; of "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weighs completions
-by exp(beta · advantage), without importance ratios, and so it is here. Departures from the released code of the former:
-every algorithm of its own works with every way of sampling, the loss does not depend on accumulation, and dropout is
-off, so that ratios are 1 before the first step.
+Sources: Baheti et al. 2024; for "archer", Zhou et al. 2024 (`utterance_critic.py`), whose offline form weights
+completions by exp(beta · advantage) without importance ratios, as here. Departures from the released code of Baheti et
+al.: each of their algorithms works with every kind of sampling, the loss does not depend on accumulation, and dropout
+is off, so ratios are 1 before the first step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reflectrl.offline.sampling import batches, scaled_steps
 
 Log = Callable[[Metrics], Verdict | None]
 Evaluate = Callable[[], Metrics]
-"""Scores the model as it is: what matters most comes first, and more is better."""
+"""Function that scores the current model. The most important score comes first; higher is better."""
 
 
 def train_offline(
@@ -42,14 +42,15 @@ def train_offline(
     state_folder: Path | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
-    """Train the model to which the data is bound, in place; it ends with the weights that scored best.
+    """Train the model that the data is bound to, in place. It ends with the weights that scored best.
 
     Args:
-        cache: what the reference thinks of the same data.
-        log: receives one flat dictionary per evaluation, the first before any step. Where it returns anything but "",
-            the training ends.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
-        evaluate: None compares losses on held-out prompts (or tasks) instead, which are then not learned from.
+        cache: the reference's log-probabilities and values on the same data.
+        log: receives one flat dictionary per evaluation, the first before any step. A truthy return value ends the
+            training.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+        evaluate: scores the model. With None, checkpoints are compared by the loss on held-out prompts (or tasks),
+            which are then excluded from training.
 
     Raises:
         UserError: there is nothing to learn from: no preference, or no completion of positive weight.
@@ -79,7 +80,7 @@ def train_offline(
     while trainer.step < steps:
         trainer.set_rate(linear(trainer.step, steps, config.warmup))
         rows, terms = next(drawn), Metrics()
-        own = distributed.mine(rows)  # all of them, where one process trains
+        own = distributed.mine(rows)  # in a single process, all of them
         for part in np.array_split(own, min(config.accumulate, len(own))) if own else ():
             loss_N, noted = losses_of(data, cache, [train[i] for i in part], config)
             loss = loss_N.sum() / len(rows)

@@ -1,12 +1,12 @@
 """Losses of offline learning as pure functions of tensors: Advantage-Leftover-Lunch (A-LoL) and its relatives.
 
 Source: Baheti et al. 2024, "Leftover Lunch: Advantage-based Offline Reinforcement Learning for Language Models"
-(arXiv 2305.14718), unless a function names another. Every function gives one loss per sample, (N,); a batch's loss is
-their mean.
+(arXiv 2305.14718), unless a function names another. Every function returns one loss per sample, (N,). The loss of a
+batch is their mean.
 
-Tensor names carry their dimensions: N completions, T tokens of the longest of them, P preference pairs, K ranked
-completions of one prompt. Log-probabilities are in nats. Completions that are shorter than T are padded with 0, which
-is the log-probability of a certain token: it adds nothing to any of the sums below, so no mask is needed.
+Tensor names carry their dimensions: N completions, T tokens of the longest completion, P preference pairs, K ranked
+completions of one prompt. Log-probabilities are in nats. Completions shorter than T are padded with 0, the
+log-probability of a certain event. Padding therefore adds nothing to any sum below, and no mask is needed.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# ---- what losses are made of (constants: nothing here carries a gradient) --------------------------------------------
+# ---- importance ratios (constants: nothing here carries a gradient) --------------------------------------------------
 
 
 def sequence_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
-    """How much likelier each completion is than under the reference, pi / pi_ref: [N, T], [N, T] -> [N]."""
+    """Return the importance ratio pi / pi_ref of each completion: [N, T], [N, T] -> [N]."""
     return (logp_NT.detach() - ref_logp_NT).sum(1).exp()
 
 
 def token_ratios(logp_NT: Tensor, ref_logp_NT: Tensor) -> Tensor:
-    """The same for each token given those before it: [N, T], [N, T] -> [N, T]; 1 at padding."""
+    """Return the importance ratio of each token given the tokens before it: [N, T], [N, T] -> [N, T]; 1 at padding."""
     return (logp_NT.detach() - ref_logp_NT).exp()
 
 
 def clipped(ratios: Tensor, clip: float) -> Tensor:
-    """Ratios clamped to [1 - clip, 1 + clip]; unlike PPO's there is no minimum with the ratio itself."""
+    """Clamp ratios to [1 - clip, 1 + clip]. Unlike PPO, there is no minimum with the unclipped ratio."""
     return ratios.clamp(1 - clip, 1 + clip)
 
 
 def outside(ratios: Tensor, clip: float) -> Tensor:
-    """Whether each ratio was changed by `clipped`: booleans of the same shape. Padding counts as unchanged."""
+    """Return which ratios `clipped` changes, as booleans of the same shape. Padding counts as unchanged."""
     return (ratios - 1).abs() > clip
 
 
@@ -44,7 +44,7 @@ def outside(ratios: Tensor, clip: float) -> Tensor:
 
 
 def nll(logp_NT: Tensor) -> Tensor:
-    """Negative log-likelihood of each completion, summed over its tokens: [N, T] -> [N]."""
+    """Return the negative log-likelihood of each completion, summed over its tokens: [N, T] -> [N]."""
     return -logp_NT.sum(1)
 
 
@@ -54,14 +54,14 @@ def wbc(logp_NT: Tensor, rewards_N: Tensor) -> Tensor:
 
 
 def r_gold(logp_NT: Tensor, rewards_N: Tensor, floor: float = 0.1) -> Tensor:
-    """Reward GOLD: R · sum_t max(pi_t, floor) · nll_t, the token's own probability being a constant weight.
+    """Reward GOLD: R · sum_t max(pi_t, floor) · nll_t, where the weight max(pi_t, floor) carries no gradient.
 
     GOLD (Pang and He 2021, "Text Generation by Learning from Demonstrations") with a reward for each completion.
 
     Args:
         logp_NT: [N, T] with gradient.
         rewards_N: [N].
-        floor: least weight, so that unlikely tokens are learned at all.
+        floor: smallest weight, so that unlikely tokens are learned at all.
     """
     weights_NT = logp_NT.detach().exp().clamp_min(floor)
     return rewards_N * nll(weights_NT * logp_NT)
@@ -106,8 +106,8 @@ def a_lol_kl(
 ) -> Tensor:
     """A-LoL with a penalty instead of importance weights: A · nll + beta · KL.
 
-    "difference" is the paper's: beta · (log pi - log pi_ref) at the logged completion. Its gradient is that of
-    `a_lol_ref_free` with A - beta for A, so samples with A < beta are made less likely, without a bound.
+    "difference" is the paper's: beta · (log pi - log pi_ref) at the logged completion. Its gradient equals the gradient
+    of `a_lol_ref_free` with A - beta for A, so samples with A < beta are made less likely, without a bound.
     "k3" is r - 1 - log r per token, r = pi_ref / pi (Schulman 2020, "Approximating KL Divergence"): never negative,
     and without gradient at the reference.
     """
@@ -117,7 +117,7 @@ def a_lol_kl(
 
 
 def k3(log_ratio_NT: Tensor) -> Tensor:
-    """exp(x) - 1 - x of each log-ratio x = log pi_ref - log pi: an estimate of KL(pi || pi_ref), 0 at padding."""
+    """Return exp(x) - 1 - x for log-ratios x = log pi_ref - log pi: an estimate of KL(pi || pi_ref), 0 at padding."""
     return log_ratio_NT.expm1() - log_ratio_NT
 
 
@@ -125,22 +125,22 @@ def k3(log_ratio_NT: Tensor) -> Tensor:
 
 
 def awr(logp_NT: Tensor, advantages_N: Tensor, beta: float, most: float = 100.0) -> Tensor:
-    """Advantage-weighted regression: min(exp(beta · A), most) · nll, with the sign of A (Peng et al. 2019).
+    """Advantage-weighted regression: min(exp(beta · A), most) · nll, where A may be negative (Peng et al. 2019).
 
     Args:
         logp_NT: [N, T] with gradient.
-        advantages_N: [N] Q - V; a bad action counts little, but is not made less likely.
-        beta: 0 imitates all alike; the greater, the more is left to the best.
+        advantages_N: [N] Q - V. A bad action gets little weight, but is not made less likely.
+        beta: inverse temperature. 0 imitates all actions equally; larger values favour the best.
         most: largest weight (as in the released code of implicit Q-learning).
     """
     return (beta * advantages_N).exp().clamp_max(most) * nll(logp_NT)
 
 
 def expectile(errors_N: Tensor, share: float) -> Tensor:
-    """Squared errors, those above 0 times `share`, those below times 1 - share: [N] -> [N].
+    """Return squared errors, weighted by `share` where positive and by 1 - `share` where negative: [N] -> [N].
 
-    With errors Q - V, V comes to be an expectile of Q over the logged actions: their mean at a share of 0.5, the best
-    of them as it goes to 1 (Kostrikov et al. 2022, "Offline Reinforcement Learning with Implicit Q-Learning", eq. 5).
+    With errors Q - V, V converges to an expectile of Q over the logged actions: their mean at a share of 0.5, their
+    maximum as it goes to 1 (Kostrikov et al. 2022, "Offline Reinforcement Learning with Implicit Q-Learning", eq. 5).
     """
     return torch.where(errors_N < 0, 1 - share, share) * errors_N.square()
 
@@ -157,9 +157,8 @@ def dpo(
 ) -> Tensor:
     """Direct preference optimisation: -log sigmoid(beta · margin), from summed log-probabilities.
 
-    The margin is how much more the policy prefers the chosen completion than the reference does; without the
-    reference's log-probabilities, how much more it prefers it at all (Rafailov et al. 2023, "Direct Preference
-    Optimization", equation 7).
+    The margin is the policy's preference for the chosen completion, minus the reference's preference if its
+    log-probabilities are given (Rafailov et al. 2023, "Direct Preference Optimization", equation 7).
 
     Returns:
         [P] losses; log 2 at the reference.
@@ -171,9 +170,9 @@ def dpo(
 
 
 def pro(logp_KT: Tensor, lengths_K: Tensor, rewards_K: Tensor, sft_coef: float = 0.05) -> Tensor:
-    """Preference ranking optimisation of K >= 2 completions of one prompt, the best first.
+    """Preference ranking optimisation for a prompt's K >= 2 completions, ordered from best to worst.
 
-    Each completion in turn is to win against all that are worse. With s the mean log-probability per token and
+    Each completion in turn competes with all that are worse. With s the mean log-probability per token and
     d_i = R_k - R_i the distance to a worse one, its term is -log [e^(s_k max d) / (e^(s_k max d) + sum_i e^(s_i d_i))]
     (Song et al. 2024, "Preference Ranking Optimization for Human Alignment", equations 6 to 8). Two completions give
     -log sigmoid(d (s_1 - s_2)). Completions of equal reward are not compared. `sft_coef` · (K - 1)^2 · nll of the best
@@ -185,7 +184,7 @@ def pro(logp_KT: Tensor, lengths_K: Tensor, rewards_K: Tensor, sft_coef: float =
         rewards_K: [K] rewards.
 
     Returns:
-        Scalar: the loss of this one list.
+        Scalar loss of this list.
     """
     scores_K = logp_KT.sum(1) / lengths_K
     total = sft_coef * (len(rewards_K) - 1) ** 2 * nll(logp_KT[:1])[0]

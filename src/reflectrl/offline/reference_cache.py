@@ -1,7 +1,7 @@
-"""What the reference thinks of the data, computed once: log-probabilities and values, kept under a fingerprint.
+"""Cache of the reference's log-probabilities and values on the data, computed once and kept under a fingerprint.
 
-Training then holds one model. A cache is used only if the data, the reference's weights, the settings and the code that
-it came from are those at hand; otherwise it is refused, and the refusal says which of them differs.
+Training then needs one model in memory. A cache is used only if it was made from the same data, reference weights,
+settings and code. Otherwise it is refused with an error that names what differs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from reflectrl.types import UserError
 Cached = TypeVar("Cached")
 
 CARD, TENSORS = "reference_cache.json", "reference_cache.safetensors"
-"""The files of a cache: what it was made from, and what was made."""
+"""Files of a cache: the fingerprints of its inputs, and its tensors."""
 
 CODE = ("completions.py", "reference_value.py", "reference_cache.py", "../learn/rollouts.py", "../learn/trainer.py")
-"""The files on which a cache depends."""
+"""Source files that a cache depends on."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ReferenceCache:
     Attributes:
         ref_logp_NT: log-probability of each completion's tokens (nats), padded with 0.
         values_N: V of each prompt, in mapped reward units.
-        advantages_N: R - V (of an utterance-level critic: Q - V), with its sign.
+        advantages_N: R - V with its sign (with an utterance-level critic, Q - V).
     """
 
     ref_logp_NT: Tensor
@@ -54,16 +54,16 @@ class ReferenceCache:
 
     @property
     def weights_N(self) -> Tensor:
-        """A = max(R - V, 0), or max(Q - V, 0)."""
+        """Advantages clamped at 0: max(R - V, 0), or max(Q - V, 0)."""
         return self.advantages_N.clamp_min(0)
 
 
 class Outcomes(NamedTuple):
-    """What followed some prompts: what the value is fitted to.
+    """Training data of the value: prompts and the returns that followed them.
 
     Attributes:
-        returns_P: rewards, mapped as those of the data are.
-        units: the task or group of each.
+        returns_P: returns, mapped in the same way as the rewards of the data.
+        units: task or group of each prompt.
     """
 
     prompts: Sequence[Ids]
@@ -72,13 +72,13 @@ class Outcomes(NamedTuple):
 
 
 def score_reference(data: Dataset, values_N: Tensor) -> ReferenceCache:
-    """Score every completion under the model that the data is bound to: the reference, as long as it is not trained."""
+    """Score every completion under the data's model, which is the reference as long as it has not been trained."""
     return ReferenceCache(reference_logprobs(data), values_N, data.rewards_N - values_N)
 
 
 @torch.no_grad()
 def reference_logprobs(data: Dataset) -> Tensor:
-    """Log-probabilities of all completions, (N, T), on the CPU."""
+    """Return log-probabilities of all completions, (N, T), on the CPU."""
     found: list[Tensor] = [torch.empty(0)] * len(data)
     prompts = data.completions.prompts
     for part in data.portions(sorted(range(len(data)), key=lambda i: prompts[i])):
@@ -97,18 +97,18 @@ def cached_reference(
     outcomes: Callable[[], Outcomes] | None = None,
     needs_value: bool = True,
 ) -> ReferenceCache:
-    """The reference's view of the data, made if need be: the value is fitted, then all completions are scored.
+    """Load the reference's view of the data, or make it: fit the value, then score all completions.
 
     Args:
-        folder: where it is kept.
-        data: bound to the reference.
+        folder: folder of the cache.
+        data: data set whose model is the reference.
         log: receives the value's losses, one dictionary per epoch.
-        outcomes: what the reference earned; None fits the value to the logged rewards, which makes it the value of
-            whoever wrote the data.
-        needs_value: without, V is 0 everywhere (algorithms that do not use it).
+        outcomes: plays the reference and returns what it earned. With None, the value is fitted to the logged rewards,
+            so it is the value of the policy that wrote the data.
+        needs_value: False skips the fit and sets V to 0, for algorithms that do not use it.
 
     Raises:
-        UserError: the folder holds a cache of something else.
+        UserError: the folder holds a cache with another fingerprint.
     """
     names = [name for name in vars(config) if name.startswith("value_")] + ["max_value", "held_out", "gamma"]
     settings = {name: getattr(config, name) for name in names} if needs_value else {}
@@ -127,14 +127,14 @@ def cached_reference(
     return load_or_make(folder, fingerprints, make, ReferenceCache)
 
 
-# ---- kept under a fingerprint ----------------------------------------------------------------------------------------
+# ---- fingerprints ----------------------------------------------------------------------------------------------------
 
 
 def fingerprints_of(data: Dataset, settings: Mapping[str, object], code: Sequence[str] = ()) -> dict[str, str]:
-    """The fingerprints of all that a cache depends on, by name.
+    """Return, by name, the fingerprints of everything that a cache depends on.
 
     Args:
-        code: files beside this one on which it depends as well.
+        code: further source files that this cache depends on, relative to this file's folder.
     """
     lm = data.completions.lm
     return {
@@ -147,7 +147,7 @@ def fingerprints_of(data: Dataset, settings: Mapping[str, object], code: Sequenc
 
 
 def weights_fingerprint(lm: LanguageModel) -> str:
-    """Identifies a model: its own weights, and the name of the backbone that an adapter stands on."""
+    """Return a hash of a model: of its own weights and, with an adapter, of the backbone's name."""
     if lm.shards is not None and lm.adapter is None:
         raise UserError("offline learning with model.shard needs adapters: set model.lora_rank")
     digest = hashlib.sha256(lm.base.encode() if lm.adapter else b"")
@@ -164,13 +164,13 @@ def _digest(*parts: bytes) -> str:
 def load_or_make(
     folder: Path, fingerprints: Mapping[str, str], make: Callable[[], Cached], kind: type[Cached]
 ) -> Cached:
-    """The dataclass of tensors that a folder holds; what is not there is made and written.
+    """Load a dataclass of tensors from a folder. If the folder has none, make it and write it there.
 
     Args:
-        fingerprints: of the data and the reference at hand, from `fingerprints_of`.
+        fingerprints: fingerprints of the current inputs, from `fingerprints_of`.
 
     Raises:
-        UserError: the folder holds one of other data, another reference, other settings or older code, or is damaged.
+        UserError: the folder was made from other data, another reference, other settings or older code, or is damaged.
     """
     recover(folder)
     if not (folder / CARD).is_file():

@@ -1,4 +1,4 @@
-"""The reference policy's value: a head that attends over the prompt's hidden states and predicts the reward.
+"""Value of the reference policy: a head that attends over the prompt's hidden states and predicts the reward.
 
 Source: Baheti et al. 2024, section on the reference's value. The backbone is frozen and the head is float32. Departures
 from the released code: only the prompt's own tokens are attended to, so padding cannot leak into a value, and the best
@@ -27,11 +27,11 @@ Log = Callable[[dict[str, float]], object]
 
 
 class PromptValue(nn.Module):
-    """One learned query attends over a prompt's hidden states; a linear layer makes a number of what it finds.
+    """Value head: one learned query attends over a prompt's hidden states, and a linear layer maps the result to V.
 
     Args:
-        hidden_size: D, the width of the hidden states. It has 8 attention heads, or the most that divide D.
-        max_value: the output is a sigmoid times this; None leaves it linear.
+        hidden_size: D, the width of the hidden states. The number of attention heads is gcd(8, D).
+        max_value: scale of the sigmoid output; None makes the output linear.
     """
 
     def __init__(self, hidden_size: int, max_value: float | None) -> None:
@@ -43,7 +43,7 @@ class PromptValue(nn.Module):
         self.out = nn.Linear(hidden_size, 1)
 
     def forward(self, hidden_PTD: Tensor, own_PT: Tensor) -> Tensor:
-        """Values (P,) of prompts.
+        """Return values (P,) of prompts.
 
         Args:
             hidden_PTD: hidden states of the prompts' tokens, padded anywhere with anything finite.
@@ -66,13 +66,13 @@ def fit_value(
     seed: int,
     log: Log,
 ) -> PromptValue:
-    """Learn V by mean squared error; the head of the epoch that is best on held-out prompts is returned.
+    """Fit V by mean squared error; return the head from the epoch that is best on held-out prompts.
 
     Args:
-        lm: the reference; it is not changed.
-        returns_P: what followed each prompt (mapped rewards).
-        units: the task, or the group, of each prompt: none is both learned from and held out.
-        log: receives {"step", "value_loss", "value_eval_loss", "explained_variance"} once per epoch; the losses are in
+        lm: the reference. It is not changed.
+        returns_P: return that followed each prompt (mapped rewards).
+        units: task or group of each prompt. A unit is either learned from or held out as a whole.
+        log: receives {"step", "value_loss", "value_eval_loss", "explained_variance"} once per epoch. The losses are in
             squared reward units.
 
     Raises:
@@ -82,7 +82,7 @@ def fit_value(
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "value"))
         head = PromptValue(lm.hidden_size, max_value).to(lm.device)
-    with torch.no_grad():  # begin at the mean, kept away from a sigmoid's flat ends
+    with torch.no_grad():  # start at the mean return, away from the sigmoid's flat ends
         mean = float(returns_P[train].mean())
         share = min(max(mean / max_value, 0.02), 0.98) if max_value is not None else 0.5
         head.out.bias.fill_(mean if max_value is None else math.log(share / (1 - share)))
@@ -112,9 +112,9 @@ def fit_value(
 
 @torch.no_grad()
 def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) -> Tensor:
-    """V of each prompt, (P,), on the CPU; it does not depend on the prompts' company or on padding."""
+    """Return V of each prompt, (P,), on the CPU. It does not depend on the other prompts or on padding."""
     head.eval()
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i]))  # alike in length: little padding
+    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), prompts[i]))  # similar lengths: little padding
     values_P = torch.empty(len(prompts))
     for rows in portions([len(prompts[i]) for i in order], lm.pass_tokens):
         part = order[rows]
@@ -124,7 +124,7 @@ def prompt_values(lm: LanguageModel, head: PromptValue, prompts: Sequence[Ids]) 
 
 @torch.no_grad()
 def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
-    """Hidden states (P, T, D) of the prompts' tokens, padded on the right, and which are their own (P, T)."""
+    """Return hidden states (P, T, D) of the prompts' tokens, padded on the right, and a mask of real tokens (P, T)."""
     packing = pack(prompts)
     hidden_MD = lm.backend.read(packing, "all")
     rows = [hidden_MD[torch.as_tensor(packing.places(i), device=lm.device)] for i in range(len(prompts))]
@@ -134,7 +134,7 @@ def prompt_states(lm: LanguageModel, prompts: Sequence[Ids]) -> tuple[Tensor, Te
 
 
 def split(units: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Rows to learn from and rows held out; a share of the units (one at least) is held out with all its rows.
+    """Split rows into training and held-out rows. A share of the units (at least one) is held out with all its rows.
 
     Raises:
         UserError: fewer than two units.

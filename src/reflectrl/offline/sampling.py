@@ -1,4 +1,4 @@
-"""How offline learning draws its rows: torch samplers over one epoch, and batches of them without end."""
+"""Sampling of rows in offline learning: torch samplers for one epoch, and an endless stream of batches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Sampling = Literal["none", "good_priority", "good_random", "all_priority"]
 
 
 def make_sampler(sampling: Sampling, weights_N: Tensor, generator: torch.Generator) -> Sampler[int]:
-    """A sampler of row numbers; an epoch has as many draws as there are rows that can be drawn.
+    """Return a sampler of row indices. An epoch has as many draws as there are rows that can be drawn.
 
-    "none" shuffles all rows. "good_priority" draws in proportion to the weight, with replacement: rows of weight 0
-    never come, and since the loss is weighted as well, a row counts with its weight squared. "good_random" shuffles the
-    rows of positive weight. "all_priority" draws from all rows in proportion to the distance from zero.
+    "none" shuffles all rows. "good_priority" draws in proportion to the weight, with replacement. Rows of weight 0 are
+    never drawn; since the loss is weighted as well, a row counts with its squared weight. "good_random" shuffles the
+    rows of positive weight. "all_priority" draws from all rows in proportion to the absolute weight.
 
     Args:
-        weights_N: what the algorithm weighs each row by, (N,); for "all_priority" with its sign.
+        weights_N: signed weight of each row, (N,). "good_..." treats negative weights as 0.
 
     Raises:
         UserError: no row can be drawn.
@@ -42,16 +42,17 @@ def make_sampler(sampling: Sampling, weights_N: Tensor, generator: torch.Generat
 
 
 def scaled_steps(steps: int, sampling: Sampling, weights_N: Tensor) -> int:
-    """Optimiser steps: where only rows of positive weight are drawn, so large a part of `steps` as they are of all."""
+    """Scale the optimiser steps by the share of rows with positive weight, if only those rows are drawn."""
     if not sampling.startswith("good"):
         return steps
     return max(1, round(steps * float((weights_N > 0).double().mean())))
 
 
 def batches(sampling: Sampling, weights_N: Tensor, batch_size: int, seed: int, skip: int = 0) -> Iterator[list[int]]:
-    """Row numbers in batches, epoch after epoch, each epoch from a generator of its own; the first `skip` are left out.
+    """Yield batches of row indices without end. Each epoch has its own generator, and its last batch may be smaller.
 
-    The last batch of an epoch may be smaller.
+    Args:
+        skip: number of batches to leave out at the start, to resume a training.
     """
     epoch = given = 0
     while True:

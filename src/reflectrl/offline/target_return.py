@@ -1,4 +1,4 @@
-"""Return-conditioned imitation: every step is told, in the place of a reflection, the return that is to come.
+"""Return-conditioned imitation: in place of a reflection, the prompt of every step states the return to go.
 
 Source: Emmons et al. 2022, "RvS: What is Essential for Offline RL via Supervised Learning?", conditioning on reward.
 """
@@ -17,14 +17,14 @@ from reflectrl.types import Episode, Turn
 
 
 def target_return(value: float) -> str:
-    """What a policy is told in the place of a reflection: the return that is to come."""
-    return f"{round(value, 6):+.1f} to come."  # sums of the same rewards may differ in their last digits
+    """Return the text that states the return to go. It stands in the prompt in place of a reflection."""
+    return f"{round(value, 6):+.1f} to come."  # floating-point sums of equal rewards may differ in their last digits
 
 
 def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iterator[Episode]:
-    """The episodes with every step told what the episode earned from there on.
+    """Yield the episodes with the return to go stated at every step.
 
-    A policy that imitates such episodes can be asked for a return.
+    A policy that imitates such episodes can be conditioned on a return.
     """
     for episode in without_reflections(episodes):
         rewards = [step.reward for step in reversed(episode.steps)]
@@ -37,7 +37,7 @@ def with_target_returns(episodes: Iterable[Episode], gamma: float = 1.0) -> Iter
 
 
 class TargetReturnPlayer:
-    """Speaks in the reflector's place: the return that is still to come if the whole episode is to earn `target`.
+    """A player in the reflector's place. It states the return to go that is needed to reach `target` in the episode.
 
     Args:
         target: return of the whole episode, in environment units.
@@ -54,5 +54,5 @@ class TargetReturnPlayer:
 
 
 def target_return_player(recipe: Recipe) -> TargetReturnPlayer:
-    """The speaker of arms that are asked for a return: `offline.target_return`."""
+    """Return the player that conditions an arm on the return `offline.target_return`."""
     return TargetReturnPlayer(offline_settings(recipe).target_return)

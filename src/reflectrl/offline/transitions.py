@@ -1,4 +1,4 @@
-"""Logged steps as a critic sees them: what the reference makes of each, and what followed it."""
+"""Logged steps as input of a critic: the reference's features of each step, and the transition that followed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class StepFeatures:
     """The reference's last hidden states of N logged steps, in its own dtype.
 
     Attributes:
-        states_ND: at the prompt's last token.
-        actions_ND: at the last token of the action behind it: the label, or the last one of the action's text.
+        states_ND: hidden states at the prompt's last token.
+        actions_ND: hidden states at the last token of the action after the prompt (its label, or the end of its text).
     """
 
     states_ND: Tensor
     actions_ND: Tensor
 
     def to(self, device: torch.device) -> StepFeatures:
-        """The same on another device."""
+        """Return a copy on another device."""
         return StepFeatures(self.states_ND.to(device), self.actions_ND.to(device))
 
 
 @torch.no_grad()
 def step_features(data: Dataset) -> StepFeatures:
-    """Read every logged step once, on the CPU afterwards; a prompt that fills the context loses its first tokens."""
+    """Encode every logged step once; return features on the CPU. A prompt that fills the context loses its start."""
     logged, lm, prompts = logged_steps(data), data.completions.lm, data.completions.prompts
     states: list[Tensor] = [torch.empty(0)] * len(data)
     actions = list(states)
@@ -50,10 +50,10 @@ def step_features(data: Dataset) -> StepFeatures:
 
 
 def logged_steps(data: Dataset) -> StepCompletions:
-    """The data's completions, which must be steps.
+    """Return the data's completions, which must be episode steps.
 
     Raises:
-        UserError: they are texts, of which nothing follows.
+        UserError: they are texts, which have no next state.
     """
     if not isinstance(data.completions, StepCompletions):
         raise UserError("offline: archer learns from the steps of episode logs (recipe offline-taxi), not from samples")
@@ -61,20 +61,20 @@ def logged_steps(data: Dataset) -> StepCompletions:
 
 
 def _answer(logged: StepCompletions, i: int) -> Ids:
-    """The tokens of the action that was taken, without end-of-text."""
+    """Return the tokens of the action that was taken, without end-of-text."""
     return spoken(logged.policy, logged.steps.actions[i], int(logged.steps.labels_N[i]))
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """What followed N logged steps; rewards are scaled as those of the data are, but not shifted.
+    """Transitions of N logged steps. Rewards have the scale of the data's mapped rewards, but no shift.
 
     Attributes:
-        rewards_N: what the step itself earned.
-        returns_N: what the log earned from there on, discounted.
-        next_N: index of the step after it; -1 where the episode ended.
-        truncated_N: whether the episode was broken off with this step: something would have followed, but the log does
-            not hold the state, so nothing is learned from the step.
+        rewards_N: reward of the step itself.
+        returns_N: discounted reward-to-go in the log.
+        next_N: index of the next step; -1 where the episode ended.
+        truncated_N: True if the episode was truncated after this step. The next state is not in the log, so nothing is
+            learned from the step.
     """
 
     rewards_N: Tensor
@@ -83,12 +83,16 @@ class Transitions:
     truncated_N: Tensor
 
     def fingerprint(self) -> str:
-        """Identifies what followed what."""
+        """Return a hash of the transitions."""
         return hashlib.sha256(repr([tensor.tolist() for tensor in vars(self).values()]).encode()).hexdigest()[:16]
 
 
 def transitions(data: Dataset, episodes: Sequence[Episode]) -> Transitions:
-    """What followed the steps of the episodes that the data was made of, in the same order."""
+    """Return the transitions of the data's steps, in the same order.
+
+    Args:
+        episodes: the episodes from which the data was made.
+    """
     steps, scale = logged_steps(data).steps, data.affine.scale
     lasts = torch.tensor(steps.ends) - 1
     next_N = torch.arange(1, len(steps) + 1)

@@ -1,16 +1,15 @@
-"""A critic at the level of whole utterances: the value of a state, and of an action in it, learned from a log by
-temporal differences.
+"""A critic of whole utterances: V of states and Q of actions, learned from a log by temporal differences.
 
-Where reward comes late, what an episode earned after a step says little about the step: most of it was decided by other
-steps. Here each step is judged by the state that it led to, so that what one episode found out about a state counts in
-all episodes that came there, and good halves of two lost episodes make a way to the goal.
+Where reward comes late, the return after a step says little about the step, since other steps decided most of it. Here
+each step is judged by the value of the state that it led to. So experience with a state counts in all episodes that
+reached it, and the good halves of two lost episodes can be joined to a path to the goal.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), in
 its offline form: implicit Q-learning (Kostrikov et al. 2022) for the critic, advantage-weighted regression (Peng et al.
 2019) for the policy. As there, Q reads the state's and the action's features side by side, and learning follows a
 target network, a slow copy of the heads. Departures: features are hidden states of the frozen reference, read once,
-where the source trains an encoder of the critic's own; the two Q share one V, which follows the lower of them; the
-target network that was best on held-out tasks is kept.
+where the source trains a separate encoder for the critic; the two Q share one V, which follows the lower of them; the
+target network that is best on held-out tasks is kept.
 """
 
 from __future__ import annotations
@@ -36,25 +35,26 @@ from reflectrl.types import Episode
 from reflectrl.values.critic import UtteranceCritic, follow, make_critic
 
 CHECKS = 20
-"""How often the critic is looked at on held-out tasks."""
+"""Number of evaluations of the critic on held-out tasks."""
 FEATURES_CODE = ("transitions.py",)
-"""Files on which the features depend, beside those of every reference cache."""
+"""Source files that the features depend on, besides the files of `reference_cache.CODE`."""
 CODE = ("utterance_critic.py", "losses.py", "../values/critic.py", *FEATURES_CODE)
-"""Files on which this cache depends, beside those of every reference cache."""
+"""Source files that this cache depends on, besides the files of `reference_cache.CODE`."""
 
 
 def fit_critic(
     features: StepFeatures, steps: Transitions, units: Sequence[str], config: OfflineConfig, seed: int, log: Log
 ) -> UtteranceCritic:
-    """Learn Q and V from transitions; the target network that is best on held-out tasks is returned.
+    """Learn Q and V from transitions; return the target network that is best on held-out tasks.
 
     Args:
-        units: the task of each step.
-        log: receives {"step", "critic_loss", "critic_eval_loss", "explained_variance"} for each of 20 checks: squared
-            errors of both Q plus the expectile loss of V, and how much of held-out logged returns the lower Q explains.
+        units: task of each step.
+        log: receives {"step", "critic_loss", "critic_eval_loss", "explained_variance"} for each of 20 checks. The
+            losses are squared errors of both Q plus the expectile loss of V; the explained variance compares the lower
+            Q with held-out logged returns.
 
     Raises:
-        UserError: fewer than two tasks have a step after which it is known what followed.
+        UserError: fewer than two tasks have a step with a known successor.
     """
     known = (~steps.truncated_N).nonzero()[:, 0]
     train, held_out = (known[rows] for rows in split([units[i] for i in known.tolist()], config.held_out, seed))
@@ -74,8 +74,8 @@ def fit_critic(
         if trainer.is_due(every, config.critic_steps):
             checks.append((trainer.step, trainer.means()["loss"], deepcopy(target)))
 
-    # All are compared by the targets of the last: by its own, the first would be best, since a critic that has not yet
-    # carried any reward back agrees with itself.
+    # All checks are compared by the targets of the last one. By its own targets the first would look best, since a
+    # critic that has not yet propagated any reward is consistent with itself.
     best_loss, best = float("inf"), target
     with torch.no_grad():
         for step, train_loss, check in checks:
@@ -97,11 +97,12 @@ def critic_losses(
     rows_N: Tensor,
     config: OfflineConfig,
 ) -> Tensor:
-    """The loss of some steps, (N,): Q towards r + gamma · V of the next state, V towards an expectile of the lower Q.
+    """Return the loss of some steps, (N,): Q towards r + gamma · V(next state), V towards an expectile of the lower Q.
 
     Args:
-        target: the target network, whose values are learned, without gradient. Nothing follows an episode's last step.
-        rows_N: which steps.
+        target: target network, which gives the values on the right-hand side, without gradient. V after an episode's
+            last step is 0.
+        rows_N: indices of the steps.
     """
     states_ND, actions_ND = features.states_ND[rows_N], features.actions_ND[rows_N]
     with torch.no_grad():
@@ -113,21 +114,21 @@ def critic_losses(
     return errors_2N.square().sum(0) + expectile(lower_N - critic.values(states_ND), config.expectile)
 
 
-# ---- what it thinks of a log, cached ---------------------------------------------------------------------------------
+# ---- cached values and advantages of a log ---------------------------------------------------------------------------
 
 
 def cached_critic(
     folder: Path, data: Dataset, episodes: Sequence[Episode], config: OfflineConfig, seed: int, log: Log
 ) -> ReferenceCache:
-    """The reference's view of logged steps with the critic's V, and Q - V as advantages; made if need be, and kept.
+    """Load or make a cache of logged steps: the reference's log-probabilities, the critic's V, and Q - V as advantages.
 
     Args:
-        folder: where it is kept; the features lie beside it, under the same name with "-features".
-        data: the episodes' steps, bound to the reference.
+        folder: folder of the cache. The features lie beside it, in a folder with the suffix "-features".
+        data: steps of the episodes; its model is the reference.
         log: receives the critic's losses while it is fitted.
 
     Raises:
-        UserError: the data are texts, or a folder holds what was made from something else (which is named).
+        UserError: the data are texts, or a folder was made from other inputs (which the error names).
     """
     steps = transitions(data, episodes)
     names = ("gamma", "held_out", "expectile", "polyak", "critic_steps", "critic_lr", "critic_batch")

@@ -1,1 +1,1 @@
-"""Learning of the reflector: reinforcement learning of what it writes, and rejection sampling."""
+"""Training of the reflector: reinforcement learning of its reflections, and rejection sampling."""

@@ -1,4 +1,4 @@
-"""Training of the reflector in a run: its arms, their models, and the artifacts that these are made from."""
+"""Arms that train a reflector in a run, their models, and the artifacts from which those are made."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from reflectrl.pipeline.graph import Plan
 from reflectrl.types import UserError
 
 WRITER = "-reflector"
-"""Behind the name of a pair that learns together: the checkpoint of its reflector."""
+"""Suffix that turns the name of a jointly trained pair into the name of its reflector's checkpoint."""
 
 
 @dataclass(frozen=True)
 class Reflecting:
-    """A reflector that learns from what a policy does after its reflections; perhaps the policy learns beside it.
+    """A reflector that learns from what a policy does after its reflections. The policy may learn as well.
 
     Attributes:
-        method: how it learns.
-        trains: who learns. A pair has two checkpoints: the policy's has the row's name, the reflector's ends in WRITER.
-        policy: the policy that reads the reflections, or from which it starts where both learn.
-        reflector: the reflector from which it starts.
+        method: learning method of the reflector.
+        trains: the players that learn. If both do, there are two checkpoints: the policy's has the name of this entry,
+            and the reflector's has the suffix WRITER.
+        policy: name of the policy that reads the reflections; if both learn, of the initial policy.
+        reflector: name of the initial reflector.
     """
 
     method: Literal["rl", "rejection"] = "rl"
@@ -30,10 +31,10 @@ class Reflecting:
     reflector: str = "reflector"
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """The pair that it starts from, and the training, which leaves one checkpoint or two.
+        """Plan the initial pair and the training, which makes one or two checkpoints; return the training's key.
 
         Raises:
-            UserError: nobody would write a reflection, or nothing could be learned from one.
+            UserError: no initial reflector is named, or `rl.reflect_probability` is 0, so there are no reflections.
         """
         name = name.removesuffix(WRITER) if self.trains == "both" else name
         if not self.reflector:

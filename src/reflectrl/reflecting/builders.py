@@ -1,4 +1,4 @@
-"""Builders of the reflector's training: from a trained pair to a reflector that serves it better."""
+"""Builders of the reflector's training: from a trained pair to a reflector that helps the policy more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rl(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def rejection(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Let a reflector imitate the best of what it writes."""
+    """Train a reflector by rejection sampling: it imitates the best of its own reflections."""
     from reflectrl.reflecting.rejection import train_rejection
 
     train = partial(train_rejection, make_env=partial(make, context.recipe.env), batch=context.recipe.eval.batch)
@@ -54,7 +54,7 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
     ):
         rollouts = ReflectionRollouts(policy, speaker, envs, config, settings, rl_seed, row.trains == "both")
         train(rollouts, config, settings, rl_seed, note, learner)
-    if row.trains == "both":  # the reflector first: the policy's checkpoint says that both are there
+    if row.trains == "both":  # the reflector first: once the policy's checkpoint exists, both do
         saved = partial(reflector_lm.save, artifact=name + WRITER, seed=seed)
         write_folder(run.checkpoint(seed, name + WRITER), saved)
     lm = policy_lm if row.trains == "both" else reflector_lm
@@ -63,8 +63,11 @@ def _train(context: Context, artifact: Artifact, tick: Tick, last: int, train: T
 
 
 def settings_of(recipe: Recipe, row: Reflecting) -> RLConfig:
-    """The recipe's [rl], without replay, whose reflections other weights wrote; and without what would train a policy
-    that stays as it is. Of rejection sampling the rounds are its updates, so that a curriculum goes on with them.
+    """Return the recipe's [rl], adapted to the reflector's training.
+
+    Replay is off, since replayed reflections were written by other weights. A policy that does not learn has no
+    KL penalty and plays at `reflecting.policy_temperature`. With rejection sampling, rounds count as updates, by which
+    a curriculum advances.
     """
     config = replace(recipe.rl, replay=0, replay_episodes=0, replay_log=0, self_imitation=False)
     if row.trains == "both":

@@ -1,4 +1,4 @@
-"""The settings of the reflector's training: the section [reflecting] of a recipe."""
+"""Settings of the reflector's training: the section [reflecting] of a recipe."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ReflectingConfig:
     """Training of the reflector after SFT, in the arms "reflector-rl", "both-rl" and "reflector-rejection"
-    ([reflecting.md](reflecting.md)). Episodes, advantages, PPO's clip, the critic and evaluation stand in [rl].
+    ([reflecting.md](reflecting.md)). Settings of episodes, advantages, PPO's clip, critic and evaluation stand in [rl].
     """
 
     signal: Literal["return", "choice"] = "return"
-    """What a reflection is credited with: what the episode earned from there on, or how much more probable it made the
+    """Credit of a reflection: "return" is the episode's reward-to-go; "choice" is the gain in log-probability of the
     action that turned out best in its state."""
     ratio: Literal["token", "reflection"] = "token"
-    """Whose probability ratio PPO clips: that of each token, or the geometric mean over the tokens of a reflection."""
+    """Probability ratio that PPO clips: one per token, or one per reflection (the geometric mean over its tokens)."""
     temperature: Positive = 1.0
-    """At which reflections are drawn while the reflector learns. Evaluation reflects at
-    `play.reflection_temperature`."""
+    """Sampling temperature of reflections during training. Evaluation uses `play.reflection_temperature`."""
     policy_temperature: NonNegative = 1.0
-    """At which a policy plays that stays as it is; 0 takes its most probable action. One that learns plays at
-    `rl.temperature`."""
+    """Sampling temperature of a policy that does not learn; 0 takes the most probable action. A policy that learns
+    plays at `rl.temperature`."""
     lr: Positive = 1e-4
     """Learning rate of AdamW for the reflector."""
     kl_coef: NonNegative = 0.02
@@ -36,27 +35,27 @@ class ReflectingConfig:
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus, per token."""
     alternate: Natural = 0
-    """Of both-rl: updates for which only the reflector learns, then as many for the policy, and so on; 0 lets both
-    learn from every batch."""
+    """Updates per phase of both-rl: the reflector learns in the first phase, the policy in the second, and so on. With
+    0, both learn from every batch."""
     samples: Annotated[int, Range(least=2)] = 6
-    """Of reflector-rejection: reflections drawn for a state."""
+    """Reflections drawn per state in reflector-rejection."""
     states: Count = 200
-    """Of reflector-rejection: states per round."""
+    """States per round of reflector-rejection."""
     continuations: Count = 2
-    """Of reflector-rejection: how often each action of a state is tried, by playing on from there to the end."""
+    """Number of times that reflector-rejection tries each action of a state, playing on to the end of the episode."""
     judge: Literal["value", "choice"] = "value"
-    """Of reflector-rejection: what makes a reflection better: what the policy may expect to earn after it, or how
-    probable it makes the action whose continuations won most."""
+    """Score of a reflection in reflector-rejection: "value" is the policy's expected return after reading it, "choice"
+    the log-probability of the action whose continuations won most."""
     rounds: Count = 5
-    """Of reflector-rejection: rounds of drawing, judging and imitating; each plays `rl.episodes` episodes to find
-    states."""
+    """Rounds of reflector-rejection. Each plays `rl.episodes` episodes to find states, then draws, scores and imitates
+    reflections."""
     steps: Count = 40
-    """Of reflector-rejection: optimiser steps per round, on the reflections that were kept."""
+    """Optimiser steps per round of reflector-rejection, on the reflections that were kept."""
     batch_size: Count = 32
-    """Of reflector-rejection: reflections per optimiser step."""
+    """Reflections per optimiser step of reflector-rejection."""
 
 
 def reflecting_settings(recipe: Recipe) -> ReflectingConfig:
-    """The section [reflecting] of a recipe."""
+    """Return the section [reflecting] of a recipe."""
     found: ReflectingConfig = recipe.sections["reflecting"]
     return found

@@ -1,10 +1,9 @@
-"""RL of the reflector, with a policy that stays or learns as well: PPO (or REINFORCE) on reflections. One linear loop.
+"""RL of the reflector, with a policy that is fixed or learns as well: PPO (or REINFORCE) on reflections. One loop.
 
-Each update plays episodes in which reflections are drawn at a temperature, credits every reflection with what its
-episode earned from there on (or with what it did to the policy's choice), and follows the policy gradient of its
-tokens. Reflect-RL (Zhou et al. 2024) freezes the reflector; this is what it leaves out. A reflection is to its writer
-what an utterance is in ArCHer (Zhou et al. 2024, arXiv 2402.19446): one action, spelled in tokens that share its
-advantage.
+Each update plays episodes with sampled reflections, credits every reflection with its episode's reward-to-go (or with
+its effect on the policy's choice), and follows the policy gradient of its tokens. Reflect-RL (Zhou et al. 2024) freezes
+the reflector; here it learns. A reflection is treated like an utterance in ArCHer (Zhou et al. 2024, arXiv 2402.19446):
+it is one action, whose tokens share its advantage.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ def train_reflector(
     state_folder: Path | None = None,
     both: bool = False,
 ) -> None:
-    """Train the reflector of `rollouts` in place; it ends with the weights that did best on validation tasks.
+    """Train the reflector of `rollouts` in place. It ends with the weights that did best on validation tasks.
 
     Args:
-        rollouts: plays and evaluates.
-        log: receives one flat dictionary per update, and one for the evaluation after the last.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
-        both: the policy learns too, and both end with the weights that did best together.
+        rollouts: source of episodes and evaluations.
+        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
+        both: True if the policy learns too. Both then end with the weights that did best together.
     """
     writer, reader = rollouts.speaker.lm, rollouts.lm
     wants_critic = config.baseline == "critic"
@@ -97,13 +96,13 @@ def train_reflector(
 
 
 def whose_turn(step: int, alternate: int) -> tuple[str, int]:
-    """Who learns in an update: "reflector", "policy", or "all" who learn at all.
+    """Return the players that learn in an update: "reflector", "policy", or "all" players that are trained.
 
     Args:
-        alternate: updates of a turn; 0 lets all learn in every update.
+        alternate: updates per phase; 0 trains all in every update.
 
     Returns:
-        That, and how many updates they have learned in before.
+        The players, and the number of earlier updates in which they learned.
     """
     if not alternate:
         return "all", step
@@ -119,14 +118,17 @@ def update_reflector(
     epochs: int,
     warming: bool = False,
 ) -> Metrics:
-    """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
+    """Take an optimiser step per minibatch and epoch, accumulating its gradient over slices.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(reflector ‖ reference) + critic_coef · value error.
-    The policy loss is a mean over tokens, or over reflections where these share one ratio; entropy and KL are means
-    over tokens (both exact, over the vocabulary), the value error is a mean over reflections.
+    The policy loss is a mean over tokens, or over reflections if each has one ratio. Entropy and KL are exact over the
+    vocabulary and averaged over tokens. The value error is a mean over reflections.
 
     Args:
-        warming: the critic learns alone.
+        warming: True if only the critic learns.
+
+    Returns:
+        Metrics of the last epoch, with the prefix "reflection_", and the metrics of `drawn`.
     """
     config, settings, lm = rollouts.config, rollouts.settings, rollouts.speaker.lm
     advantages_R = losses.normalise(drawn.advantages_R) if config.normalise else drawn.advantages_R
@@ -160,7 +162,7 @@ def update_reflector(
                     loss = loss + token_share * settings.kl_coef * kl
                 if critic is not None:
                     firsts = torch.tensor([0, *lengths[:-1]], device=lm.device).cumsum(0)
-                    values_R = critic(hidden_MD[firsts].detach())  # after the prompt, before any of the reflection
+                    values_R = critic(hidden_MD[firsts].detach())  # state at the prompt's end: blind to the reflection
                     value_loss = losses.value_loss(values_R, drawn.returns_R[part].to(values_R))
                     noted["value_loss"] = share * float(value_loss.detach())
                     loss = (0.0 if warming else loss) + share * config.critic_coef * value_loss
@@ -174,13 +176,13 @@ def update_reflector(
 def policy_terms(
     logp_M: Tensor, old_logp_M: Tensor, advantages_R: Tensor, lengths: Sequence[int], config: RLConfig, ratio: str
 ) -> dict[str, Tensor]:
-    """The policy loss of R reflections with M tokens in all, and what else is to be noted.
+    """Return the policy loss of R reflections with M tokens in all, and further metrics.
 
     Args:
-        logp_M: of the tokens, with gradient.
-        old_logp_M: the same when they were drawn.
-        advantages_R: constants.
-        lengths: tokens of each reflection.
+        logp_M: log-probabilities of the tokens, with gradient.
+        old_logp_M: log-probabilities of the tokens when they were drawn.
+        advantages_R: advantages of the reflections, as constants.
+        lengths: number of tokens of each reflection.
         ratio: "token" gives each token its own ratio and its reflection's advantage; "reflection" gives each reflection
             one ratio, the geometric mean over its tokens (Zheng et al. 2025, "Group Sequence Policy Optimization").
     """
@@ -193,21 +195,21 @@ def policy_terms(
 
 
 def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The distributions that the tokens of these reflections were drawn from, with gradient.
+    """Compute the distributions from which the tokens of these reflections were drawn, with gradient.
 
     Returns:
         For the M tokens of all rows, one row after another: log-probabilities (M, V) at the sampling temperature, the
         hidden states (M, D) that they were computed from, and the tokens themselves (M,).
     """
-    with autocast(lm.device, lm.mixed_play):  # in the precision in which they were drawn
+    with autocast(lm.device, lm.mixed_play):  # the same precision as in sampling
         logits_MV, hidden_MD, labels_M = completion_logits(lm, rows)
     return (logits_MV / temperature).log_softmax(-1), hidden_MD, labels_M
 
 
 class Pair(nn.Module):
-    """Reflector and policy as one thing to train, of which a trainer keeps the best weights and saves them together.
+    """Reflector and policy as one module, so that a trainer keeps and saves the best weights of both together.
 
-    Two models, or two adapters of one backbone, which itself is not trained.
+    They are two models, or two adapters of one frozen backbone.
     """
 
     def __init__(self, reflector: LanguageModel, policy: LanguageModel) -> None:
@@ -215,15 +217,15 @@ class Pair(nn.Module):
         self.players = {"reflector": reflector, "policy": policy}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """The parameters of both players."""
+        """Yield the parameters of both players."""
         return chain.from_iterable(lm.parameters() for lm in self.players.values())
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """The weights of both; of adapters, their own only."""
+        """Return the weights of both players. With adapters, the backbone is left out."""
         return {f"{name}:{key}": t for name, lm in self.players.items() for key, t in lm.weights().items()}
 
     def load_state_dict(self, state: Mapping[str, Any], *_: Any, **__: Any) -> None:  # type: ignore[override]
-        """Set what `state_dict` returned."""
+        """Load weights that `state_dict` returned."""
         for name, lm in self.players.items():
             own = {key.partition(":")[2]: tensor for key, tensor in state.items() if key.startswith(f"{name}:")}
             lm.load_weights(own)

@@ -1,9 +1,9 @@
-"""Rejection sampling of reflections: draw several in a state, keep the best, imitate it, and again from there.
+"""Rejection sampling of reflections: in each round, draw several per state, keep the best, and imitate it.
 
-Expert iteration (Anthony et al. 2017) on what the reflector writes, or STaR (Zelikman et al. 2022) with a policy as the
-judge of rationales. To judge a reflection nobody has to play on from it: all that it does is to change what the policy
-chooses next. So every action of a state is tried once for all its reflections (`teach/outcomes.py`), and a reflection
-is worth the sum over actions a of pi(a | s, reflection) Q(s, a), without the variance of drawing an action.
+This is expert iteration (Anthony et al. 2017) on reflections, or STaR (Zelikman et al. 2022) with a policy as the judge
+of rationales. A reflection can be scored without playing on from it, since its only effect is on the policy's next
+choice. So every action of a state is tried once for all of the state's reflections (`teach/outcomes.py`). The score of
+a reflection is the sum over actions a of pi(a | s, reflection) Q(s, a), without the variance of sampling an action.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def train_rejection(
     make_env: Callable[[], TextEnv],
     batch: int = 64,
 ) -> None:
-    """Train the reflector of `rollouts` in place; it ends with the weights that did best on validation tasks.
+    """Train the reflector of `rollouts` in place. It ends with the weights that did best on validation tasks.
 
     Args:
-        rollouts: plays to find states, and evaluates.
-        log: receives one flat dictionary per round, and one for the evaluation after the last.
-        state_folder: where the state is saved between rounds; a killed training repeats the round that it was in.
-        make_env: makes environments in this process, which actions are tried in.
-        batch: how many of them, at most, and how many reflections are written side by side.
+        rollouts: source of evaluations, and of episodes in which states are found.
+        log: receives one flat dictionary per round, and one for the evaluation after the last round.
+        state_folder: folder of the state between rounds. A killed training repeats the round that it was in.
+        make_env: makes the environments of this process, in which actions are tried.
+        batch: number of these environments, and of reflections that are generated together.
     """
     lm = rollouts.speaker.lm
     optimizer = torch.optim.AdamW(lm.parameters(), lr=settings.lr, weight_decay=config.weight_decay, fused=True)
@@ -99,14 +99,14 @@ def train_rejection(
 
 
 class Place(NamedTuple):
-    """A step of an episode, by their numbers."""
+    """Index of an episode, and index of a step in it."""
 
     episode: int
     step: int
 
 
 def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[Place]:
-    """At most so many steps of episodes, whose observations all differ, in order."""
+    """Draw at most `most` steps with distinct observations from the episodes; return them in order."""
     places: dict[object, Place] = {}
     for e, episode in enumerate(episodes):
         for i in range(replayed(episode), len(episode.steps)):
@@ -119,7 +119,7 @@ def draw_states(episodes: Sequence[Episode], most: int, seed: int) -> list[Place
 def draw_reflections(
     rollouts: ReflectionRollouts, places: Sequence[Place], batch: int, seed: int
 ) -> dict[Place, list[Turn]]:
-    """`settings.samples` reflections for each state, drawn at the temperature of learning."""
+    """Draw `settings.samples` reflections for each state, at the training temperature."""
     wanted = [(place, k) for place in places for k in range(rollouts.settings.samples)]
     drawn: dict[Place, list[Turn]] = defaultdict(list)
     for first in range(0, len(wanted), batch):
@@ -127,7 +127,7 @@ def draw_reflections(
         lives = []
         for (e, i), k in part:
             episode, rng = rollouts.learned[e], np.random.default_rng(named_seed(seed, "reflection", e, i, k))
-            nowhere = cast("TextEnv", None)  # a reflector looks at the observation alone
+            nowhere = cast("TextEnv", None)  # a reflector reads the observation only
             lives.append(LiveEpisode(nowhere, episode.task, 0, rng, episode.steps[i].observation))
         for (place, _), turn in zip(part, rollouts.drawing.turns(lives), strict=True):
             drawn[place].append(turn)
@@ -141,7 +141,7 @@ def try_actions(
     envs: Sequence[TextEnv],
     seed: int,
 ) -> dict[Place, list[Tried]]:
-    """Try every action at these places of episodes and play on from there with the present reflector and policy."""
+    """Try every action at these steps of episodes, and play on from there with the current reflector and policy."""
     forget(rollouts.speaker)
     player = Together(rollouts.speaker, rollouts.policy)
     chosen: dict[int, list[int]] = defaultdict(list)
@@ -160,14 +160,14 @@ def try_actions(
 
 @dataclass
 class Together:
-    """A player who lets a reflector speak before the policy chooses, for those who ask one player only."""
+    """Reflector and policy as one player, for functions that take a single player."""
 
     reflector: Player
     policy: Policy
     turns_taken: int = 0
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """The policy's choices after a reflection on each state."""
+        """Return the policy's choices after a reflection on each state."""
         for live, turn in zip(episodes, self.reflector.turns(episodes), strict=True):
             live.turns = [turn]
         chosen = self.policy.turns(episodes)
@@ -183,8 +183,10 @@ def keep_best(
     drawn: dict[Place, list[Turn]],
     values: dict[Place, list[Tried]],
 ) -> tuple[list[Example], list[float]]:
-    """The best reflection of each state, if it is better than the mean of the state's, as rows of supervised learning;
-    and by how much it is better.
+    """Select the best reflection of each state if it scores above the mean of the state's reflections.
+
+    Returns:
+        The selected reflections as examples of supervised learning, and their gains over the mean.
     """
     policy, settings = rollouts.policy, rollouts.settings
     asked = [(place, turn) for place, turns in drawn.items() for turn in turns]
@@ -206,10 +208,10 @@ def keep_best(
 
 
 def judged(logp_A: Tensor, tried: Sequence[Tried], judge: str) -> float:
-    """The score of a reflection, from the policy's log-probabilities after reading it.
+    """Return the score of a reflection, from the policy's log-probabilities after reading it.
 
     Args:
-        logp_A: over the state's actions; padding is -inf.
+        logp_A: log-probabilities of the state's actions; padding is -inf.
         tried: the continuations that were played from this state.
         judge: "value" or "choice".
 

@@ -1,8 +1,8 @@
-"""What the reflector learns from: an update's reflections as tokens, and what each is credited with.
+"""Training data of the reflector: an update's reflections as tokens, with the credit of each.
 
-The policy and the environment together are the reflector's environment: its action is a whole reflection, which earns
-what the episode earns. So advantages are those of `learn/advantages.py`, with a critic that reads the reflector's
-prompt (never the reflection, or the credit would cancel).
+Policy and environment together are the reflector's environment. Its action is a whole reflection, which earns the
+episode's return. So `learn/advantages.py` applies, with a critic that reads the reflector's prompt. The critic must not
+read the reflection itself, or the credit would cancel.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Reflections:
     """R reflections that were drawn in play.
 
     Attributes:
-        rows: prompt and reflection of each as tokens, end-of-text included where it was drawn.
-        old_logp: log-probabilities of each one's tokens when it was drawn.
-        advantages_R: how much better each turned out than expected, not yet normalised.
-        returns_R: discounted reward-to-go from its step on: what the critic learns.
-        minibatches: for each optimiser step of an epoch, which of them go through the model together, slice by slice.
-        metrics: what else is to be reported of them.
+        rows: prompt and reflection as tokens, with end-of-text if it was drawn.
+        old_logp: log-probabilities of each reflection's tokens when it was drawn.
+        advantages_R: advantages, not yet normalised.
+        returns_R: discounted reward-to-go from the reflection's step on, the critic's target.
+        minibatches: for each optimiser step of an epoch, the slices of reflections that share a forward pass.
+        metrics: further metrics of the reflections.
     """
 
     rows: list[Example]
@@ -55,15 +55,16 @@ class Reflections:
 
 
 class ReflectionRollouts(EpisodeRollouts):
-    """Episodes in which the reflector draws its reflections, and what they teach it.
+    """Episodes with sampled reflections, and the training data that they give the reflector.
 
     Args:
-        policy: reads the reflections; it draws at `config.temperature`.
-        speaker: the reflector that learns, as it speaks in evaluation. In play it draws at `settings.temperature`.
-        both: whether the policy learns as well; otherwise nothing is computed for it.
+        policy: reads the reflections and samples actions at `config.temperature`.
+        speaker: the reflector that learns, with the sampling of evaluation. In play it samples at
+            `settings.temperature`.
+        both: True if the policy learns as well. Otherwise no training data is computed for it.
 
     Attributes:
-        reflector_reference: a frozen copy from which the reflector is not to stray; None where that costs nothing.
+        reflector_reference: frozen reference model of the reflector's KL penalty; None if `settings.kl_coef` is 0.
     """
 
     def __init__(
@@ -94,10 +95,10 @@ class ReflectionRollouts(EpisodeRollouts):
 
     @torch.no_grad()
     def reflections(self, critic: ValueHead | None) -> Reflections:
-        """The reflections of the episodes that were last played, with the present weights of critic and policy.
+        """Return the reflections of the latest episodes, with advantages under the current critic and policy.
 
         Args:
-            critic: of the reflector; None where `config.baseline` needs none.
+            critic: critic of the reflector; None if `config.baseline` needs none.
         """
         config, lm = self.config, self.drawing.lm
         steps = flatten(self.policy, self.learned, config.gamma, self.paid)
@@ -126,12 +127,12 @@ class ReflectionRollouts(EpisodeRollouts):
 
 
 def reflection_of(step: Step) -> Turn | None:
-    """The turn in which a reflection was drawn at a step, if one was."""
+    """Return the turn in which a reflection was drawn at a step, or None."""
     return next((turn for turn in step.turns if turn.choice is None and turn.token_ids), None)
 
 
 def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
-    """The reflector's prompt at each step, as token ids."""
+    """Return the reflector's prompt at each step, as token ids."""
     known = {
         seen: tokenize(reflector.lm, reflector_prompt(seen), reserve=reflector.max_new_tokens)
         for seen in dict.fromkeys(step.observation for step in steps)
@@ -140,7 +141,7 @@ def reflector_prompts(reflector: Reflector, steps: Sequence[Step]) -> list[Ids]:
 
 
 def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], most: int) -> Tensor:
-    """(N,) what a critic expects at the end of each prompt; a pass reads `most` different ones at most."""
+    """Return a critic's values at the end of each prompt, (N,). A pass reads at most `most` distinct prompts."""
     distinct = sorted(set(prompts))
     parts = passes(lm, distinct, [1] * len(distinct), most)
     values = torch.cat([critic(lm.backend.read(distinct[part])).cpu() for part in parts]).tolist()
@@ -151,8 +152,9 @@ def critic_values(lm: LanguageModel, critic: ValueHead, prompts: Sequence[Ids], 
 def dealt(
     lm: LanguageModel, rows: Sequence[Example], config: RLConfig, rng: np.random.Generator
 ) -> list[list[list[int]]]:
-    """Reflections dealt out at random to `config.steps_per_epoch` minibatches, and each of these in slices for a pass
-    each, in which those of equal prompts are neighbours: what they share is read once.
+    """Assign reflections at random to `config.steps_per_epoch` minibatches, and split each into slices for one pass.
+
+    Within a minibatch, reflections with equal prompts are neighbours, so that the shared prompt is encoded once.
     """
     found, count = [], max(1, min(config.steps_per_epoch, len(rows)))
     for dealt_R in np.array_split(rng.permutation(len(rows)), count):
@@ -164,11 +166,11 @@ def dealt(
 
 
 def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantages_N: Tensor) -> Tensor:
-    """(N,) how much more than usual each reflection raised the log-probability of the better action of its state.
+    """Return, for each reflection, its gain in log-probability of the better action minus the mean gain, (N,).
 
-    The gain of a reflection is log pi(a* | s, reflection) − log pi(a* | s), the policy as it is now; from it, the mean
-    of all gains is taken. The better action a* of a state is the one with the greatest mean advantage over all steps
-    with an equal observation, if that is above 0. Where no action turned out better than expected, the result is 0.
+    The gain of a reflection is log pi(a* | s, reflection) − log pi(a* | s) under the current policy. The better action
+    a* of a state has the largest mean advantage over all steps with an equal observation, if that mean is above 0.
+    Where no action turned out better than expected, the result is 0.
     """
     best = better_actions(played, advantages_N)
     found = [n for n, step in enumerate(played) if step.observation in best and step.reflection is not None]
@@ -190,7 +192,7 @@ def choice_gains(policy: Policy, played: Sequence[Step], steps: Steps, advantage
 
 
 def better_actions(played: Sequence[Step], advantages_N: Tensor) -> dict[Observation, int]:
-    """Observation → the action that earned most more than expected there, where one earned more."""
+    """Map each observation to its action of largest mean advantage; leave it out if no mean advantage is positive."""
     earned: dict[Observation, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, advantage in zip(played, advantages_N.tolist(), strict=True):
         earned[step.observation][step.action].append(advantage)

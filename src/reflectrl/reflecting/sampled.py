@@ -1,4 +1,4 @@
-"""A reflector whose reflections are drawn at random and noted whole, so that it can learn from them."""
+"""A reflector that samples its reflections and records all tokens and log-probabilities, so that it can learn."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reflectrl.types import Sampling
 
 
 class SampledReflector(Reflector):
-    """Writes at a temperature. Its turns hold every token that it drew, end-of-text included, and their
-    log-probabilities under that distribution.
+    """A reflector that samples at a temperature. Its turns hold every token that it drew, end-of-text included, with
+    the log-probabilities under the sampling distribution.
 
     Args:
-        reflector: whose model and bounds it has.
-        temperature: above 0.
+        reflector: provides the model and the limits.
+        temperature: sampling temperature, above 0.
     """
 
     def __init__(self, reflector: Reflector, temperature: float) -> None:
@@ -31,7 +31,7 @@ class SampledReflector(Reflector):
         self._ends: dict[int, float] = {}
 
     def _draw(self, logits_BV: Tensor, generators: Sequence[np.random.Generator]) -> tuple[Tensor, Tensor]:
-        """Like `players.policy.draw`, but also records the log-probability of each end-of-text that is drawn."""
+        """Draw tokens as `players.policy.draw` does, and record the log-probability of each end-of-text."""
         tokens_B, logp_B = draw(logits_BV, generators, self.sampling)
         for row in (tokens_B == self.lm.tokenizer.eos_token_id).nonzero()[:, 0].tolist():
             self._ends[id(generators[row])] = float(logp_B[row])
@@ -50,8 +50,8 @@ class SampledReflector(Reflector):
 
 
 def forget(reflector: Reflector) -> None:
-    """Drop all that a reflector remembers, the drafts included, so that what it computes in which pass, and with it the
-    last digits of a probability, depends on nothing that went before.
+    """Drop all that a reflector has cached, including drafts. What it computes next, down to the last digits of a
+    probability, then does not depend on earlier work.
     """
     reflector.clear_cache()
     if reflector.draft_model is not None:

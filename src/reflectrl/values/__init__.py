@@ -1,1 +1,1 @@
-"""Online learning through critics of single actions: ArCHer, and value-guided sampling in the manner of LINVIT."""
+"""Online learning with action-value critics: ArCHer, and value-guided sampling similar to LINVIT."""

@@ -1,11 +1,12 @@
-"""ArCHer: a critic of single actions learns off-policy from all transitions, a policy gradient follows it. One loop.
+"""ArCHer: a critic of single actions learns off-policy from all transitions; a policy gradient follows it. One loop.
 
-An update plays episodes, lets the critic take TD steps on the replay buffer, then lets the policy take steps in states
-of the buffer, where its actions are weighed by Q(s, a) - V(s) instead of by what an episode earned.
+An update plays episodes, takes TD steps of the critic on the replay buffer, and then takes steps of the policy in
+states of the buffer. There, actions are weighted by Q(s, a) - V(s) instead of by the episode's return.
 
 Source: Zhou et al. 2024, "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446),
 with an action as an utterance. Departures: the critic reads hidden states of the frozen policy before RL, where the
-source trains an encoder; V and the policy learn from all listed actions (a key), where the source draws one of them.
+source trains an encoder; V and the policy learn from all listed actions, where the source samples one (for the policy,
+see `values.actor_actions`).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def train_archer(
     log: Log,
     state_folder: Path | None = None,
 ) -> None:
-    """Train the policy of `rollouts` in place; it ends with the weights that did best on validation tasks.
+    """Train the policy of `rollouts` in place. It ends with the weights that did best on validation tasks.
 
     Args:
-        rollouts: plays and evaluates.
-        log: receives one flat dictionary per update, and one for the evaluation after the last.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        rollouts: source of episodes and evaluations.
+        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
     """
     lm, policy, device = rollouts.lm, rollouts.policy, rollouts.lm.device
     buffer = TransitionBuffer(values.buffer, Policy(lm.frozen_copy(), scoring=policy.scoring), config.temperature)
@@ -70,7 +71,7 @@ def train_archer(
         buffer.add(flatten(policy, rollouts.fresh, config.gamma, rollouts.paid), rollouts.fresh)
         generator = torch.Generator().manual_seed(named_seed(seed, "archer", trainer.step))
 
-        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a), dashes marking the target network.
+        # The critic: Q(s, a) ← r + gamma V'(s') and V(s) ← sum_a pi(a|s) Q'(s, a). Primed values are the target's.
         drawn = buffer.draw(values.critic_steps * values.critic_batch, generator)
         states_S, place_N = drawn.state_N.unique(return_inverse=True)
         questions = [buffer.questions[i] for i in states_S.tolist()]
@@ -89,7 +90,7 @@ def train_archer(
             follow(target, critic, values.target_rate)
         metrics |= trainer.means()
 
-        # The policy, in some of these states: Q(s, a) - V(s) weighs the actions that it takes there now.
+        # The policy, in some of these states: Q(s, a) - V(s) weights the actions of the current policy.
         states_SD, actions_SAD, prior_SA = buffer.features(states_S)
         with torch.no_grad():
             advantages_SA = critic.lower_q(states_SD, actions_SAD) - critic.values(states_SD)[:, None]

@@ -1,4 +1,4 @@
-"""Learning through critics in a run: its arms, their models, and the artifacts that these are made from."""
+"""Arms with critics in a run, their models, and the artifacts from which those are made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reflectrl.pipeline.graph import Plan
 
 @dataclass(frozen=True)
 class ValueTrained:
-    """A policy that learns online, through a critic of single actions.
+    """A policy that learns online, with a critic of single actions.
 
     Attributes:
-        algorithm: how.
-        start: the model that it starts from.
-        reflector: the model that writes reflections for it; "" for none.
+        algorithm: learning algorithm.
+        start: name of the initial model.
+        reflector: name of the model that writes reflections for it; "" for none.
     """
 
     algorithm: Literal["archer", "linvit"]
@@ -25,7 +25,7 @@ class ValueTrained:
     reflector: str = "reflector"
 
     def artifacts(self, plan: Plan, name: str) -> list[str]:
-        """What it starts from, and the policy itself."""
+        """Plan the initial models and the policy; return the policy's key."""
         inputs = [key for one in (self.reflector, self.start) if one for key in plan.model(one)]
         build, output = "reflectrl.values.builders:policy", plan.checkpoint(name)
         return [plan.add("values", name, "rl", build, output, inputs, *PLAYED, "rl", "values")]

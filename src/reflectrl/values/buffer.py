@@ -1,4 +1,4 @@
-"""The replay buffer of transitions: what was done in which state, what it earned, and which state followed."""
+"""Replay buffer of transitions: state, action, reward and next state."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reflectrl.types import Episode, UserError
 from reflectrl.values.features import StateFeatures, read_states
 
 END = -1
-"""What follows the last step of an episode."""
+"""Index of the next state after the last step of an episode."""
 
 
 class Drawn(NamedTuple):
-    """N transitions; states are numbers of the buffer's.
+    """N transitions. States are given as indices into the buffer's states.
 
     Attributes:
-        state_N: in which state the action was taken.
-        label_N: which one, by its place in the list.
-        reward_N: what the learner is paid for it.
-        next_N: the state that followed, or END.
+        state_N: state in which the action was taken.
+        label_N: index of the action in the state's list.
+        reward_N: reward of the action, with reward shaping.
+        next_N: next state, or END.
     """
 
     state_N: Tensor
@@ -35,14 +35,15 @@ class Drawn(NamedTuple):
 
 
 class TransitionBuffer(nn.Module):
-    """The latest transitions, and what a frozen model makes of each distinct state among them, read once; on the CPU.
+    """The latest transitions, with a frozen model's features of each distinct state, computed once. Kept on the CPU.
 
-    A module, so that a trainer saves its tensors with the weights; it has no parameters. `questions` are saved beside.
+    It is a module without parameters, so that a trainer saves its tensors with the weights. `questions` are saved
+    separately.
 
     Args:
-        size: most transitions kept.
-        policy: the frozen model that reads; prompts are those that it would be asked.
-        temperature: at which its log-probabilities are kept.
+        size: largest number of transitions kept.
+        policy: frozen model that encodes the states, with its own prompts.
+        temperature: temperature of the log-probabilities that are kept.
 
     Attributes:
         questions: prompt and actions of each state.
@@ -51,7 +52,7 @@ class TransitionBuffer(nn.Module):
     states_SD: Tensor
     actions_SAD: Tensor
     prior_SA: Tensor
-    """Log-probabilities of the frozen model."""
+    """Log-probabilities of the actions under the frozen model."""
 
     def __init__(self, size: int, policy: Policy, temperature: float = 1.0) -> None:
         super().__init__()
@@ -69,20 +70,24 @@ class TransitionBuffer(nn.Module):
         return len(self.transitions().state_N)
 
     def transitions(self) -> Drawn:
-        """All of them, oldest first."""
+        """Return all transitions, oldest first."""
         return Drawn(*(self.get_buffer(name) for name in Drawn._fields))
 
     def add(self, steps: Steps, episodes: Sequence[Episode]) -> None:
-        """Keep the transitions of episodes. A step with which an episode was broken off is left out: something would
-        have followed, but the episode does not hold the state.
+        """Add the transitions of episodes. The last step of a truncated episode is left out, since the episode does not
+        hold its next state.
 
         Args:
-            steps: those of the episodes, flattened.
+            steps: flattened steps of the episodes.
+
+        Raises:
+            UserError: the buffer is still empty, because every episode was truncated at its first step.
         """
         asked = list(zip(steps.prompts, steps.actions, strict=True))
         if new := [question for question in dict.fromkeys(asked) if question not in self._numbers]:
             self._append(new, read_states(self.policy, new, self.temperature))
         state_N = torch.tensor([self._numbers[question] for question in asked])
+        # Steps of an episode are neighbours, so the next row is the next state, except at an episode's last step.
         next_N, lasts = state_N.roll(-1), torch.tensor(steps.ends) - 1
         next_N[lasts] = END
         known_N = torch.ones(len(steps), dtype=torch.bool)
@@ -98,12 +103,12 @@ class TransitionBuffer(nn.Module):
             )
 
     def draw(self, count: int, generator: torch.Generator) -> Drawn:
-        """`count` transitions, uniformly and with replacement."""
+        """Draw `count` transitions uniformly with replacement."""
         rows = torch.randint(len(self), (count,), generator=generator)
         return Drawn(*(kept[rows] for kept in self.transitions()))
 
     def features(self, state_N: Tensor) -> StateFeatures:
-        """Features of states (N,) under the frozen model. Rows of END are arbitrary; the caller must mask them."""
+        """Return features of states (N,) under the frozen model. Rows of END are arbitrary: the caller masks them."""
         kept, device = (self.states_SD, self.actions_SAD, self.prior_SA), self.policy.lm.device
         return StateFeatures(*(tensor[state_N.cpu()].to(device) for tensor in kept))
 
@@ -120,13 +125,13 @@ class TransitionBuffer(nn.Module):
         self.load_questions([*self.questions, *questions])
 
     def _forget(self) -> None:
-        """Drop the states that no transition speaks of any more."""
+        """Drop states that no transition refers to any more."""
         kept = self.transitions()
         used = torch.cat([kept.state_N, kept.next_N]).unique()
         used = used[used != END]
         if len(used) == len(self.questions):
             return
-        number_S = torch.full((len(self.questions) + 1,), END)  # the last place is that of END
+        number_S = torch.full((len(self.questions) + 1,), END)  # the last place serves END, which is -1
         number_S[used] = torch.arange(len(used))
         self.state_N, self.next_N = number_S[kept.state_N], number_S[kept.next_N]
         for name in ("states_SD", "actions_SAD", "prior_SA"):
@@ -136,11 +141,11 @@ class TransitionBuffer(nn.Module):
     # ---- saved and loaded --------------------------------------------------------------------------------------------
 
     def load_state_dict(self, state: Mapping[str, Any], *_: Any, **__: Any) -> None:  # type: ignore[override]
-        """Take tensors of whatever length."""
+        """Load tensors of any length."""
         for name, tensor in state.items():
             self.register_buffer(name, tensor)
 
     def load_questions(self, questions: Sequence[Any]) -> None:
-        """Take the states' prompts and actions, as they are or as JSON values."""
+        """Load the states' prompts and actions, as tuples or as JSON values."""
         self.questions = [(tuple(ids), tuple(actions)) for ids, actions in questions]
         self._numbers = {question: i for i, question in enumerate(self.questions)}

@@ -1,4 +1,4 @@
-"""Builders of learning through critics: from a trained pair to a policy, or to a policy with a critic."""
+"""Builders of learning with critics: from a trained pair to a policy, or to a policy with a critic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reflectrl.values.linvit import train_linvit
 
 
 def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
-    """Train one policy of `MODELS`, or its critic, whose weights are then saved beside those of the policy."""
+    """Train one policy of `MODELS`. LINVIT trains its critic only, which is saved in the policy's checkpoint."""
     recipe, run, seed, name = context.recipe, context.run, artifact.seed, artifact.name
     row, config, values = MODELS[name], settings_of(recipe), values_settings(recipe)
     policy_lm, reflector_lm = load_pair(recipe, run, seed, chosen([name])[name], row.start)
@@ -50,5 +50,5 @@ def policy(context: Context, artifact: Artifact, tick: Tick) -> None:
 
 
 def settings_of(recipe: Recipe) -> RLConfig:
-    """The recipe's [rl], without what only learning from returns needs."""
+    """Return the recipe's [rl] without the settings that only learning from returns needs."""
     return replace(recipe.rl, baseline="none", refills=0, replay=0, replay_episodes=0, replay_log=0)

@@ -1,4 +1,4 @@
-"""The settings of learning through critics: the section [values] of a recipe."""
+"""Settings of learning with critics: the section [values] of a recipe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ValuesConfig:
-    """Online RL of the arms "archer" and "linvit", whose critics learn from step to step. How they play and are
-    evaluated, gamma, learning rates and critic_warmup stand in [rl].
+    """Online RL of the arms "archer" and "linvit", whose critics learn by temporal differences. Settings of play and
+    evaluation, gamma, learning rates and critic_warmup stand in [rl].
     """
 
     critic_steps: Count = 100
@@ -22,28 +22,28 @@ class ValuesConfig:
     critic_batch: Count = 256
     """Transitions per optimiser step of the critic, drawn from the buffer."""
     target_rate: Annotated[float, Range(above=0, most=1)] = 0.02
-    """How far the target network, a slow copy of the critic, moves towards it per step (tau)."""
+    """Update rate per step of the target network, a slow copy of the critic (tau)."""
     buffer: Count = 50_000
-    """Most transitions that are kept; the oldest go first."""
+    """Size of the replay buffer in transitions. The oldest are dropped first."""
     actor_steps: Count = 8
-    """Of archer: optimiser steps of the policy per update."""
+    """Optimiser steps of archer's policy per update."""
     actor_batch: Count = 128
-    """Of archer: states per optimiser step of the policy, drawn from the buffer."""
+    """States per optimiser step of archer's policy, drawn from the buffer."""
     actor_actions: Literal["all", "sampled"] = "all"
-    """Of archer: whether a state's gradient comes from all of its actions, each with its probability, or from one that
-    the policy draws there (REINFORCE, as in the source): the same in expectation, with more variance."""
+    """Actions in archer's policy gradient. "all" sums over a state's actions, weighted by probability; "sampled" draws
+    one action per state (REINFORCE, as in the source): the same in expectation, with more variance."""
     kl_lambda: Positive = 0.05
-    """Of linvit: what straying from the language model costs, in reward per nat. Small values follow the critic, large
-    ones the model."""
+    """Cost of linvit's divergence from the language model, in reward per nat. Small values follow the critic, large
+    values the model."""
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None."""
+        """Return a one-line error if two keys contradict each other, else None."""
         if self.buffer < self.critic_batch:
             return f"'buffer' is {self.buffer}; it must be at least 'critic_batch' ({self.critic_batch})"
         return None
 
 
 def values_settings(recipe: Recipe) -> ValuesConfig:
-    """The section [values] of a recipe."""
+    """Return the section [values] of a recipe."""
     found: ValuesConfig = recipe.sections["values"]
     return found

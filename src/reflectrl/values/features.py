@@ -1,4 +1,4 @@
-"""What a frozen language model makes of states: the features that critics read, and its own probabilities."""
+"""Features of states from a frozen language model, as input of critics, together with the model's probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StateFeatures(NamedTuple):
 
     Attributes:
         states_ND: last hidden states at the prompts' last tokens, in the model's own dtype.
-        actions_NAD: those at the last token of each action behind its prompt; 0 beyond a state's own actions.
-        logp_NA: the model's log-probabilities of the actions; -inf beyond a state's own.
+        actions_NAD: last hidden states at the last token of each action after its prompt; 0 beyond a state's actions.
+        logp_NA: the model's log-probabilities of the actions; -inf beyond a state's actions.
     """
 
     states_ND: Tensor
@@ -30,12 +30,12 @@ class StateFeatures(NamedTuple):
 
 @torch.no_grad()
 def read_states(policy: Policy, questions: Sequence[Question], temperature: float = 1.0) -> StateFeatures:
-    """Read prompts and their actions; what they have in common is read once.
+    """Encode prompts and their actions. Shared prefixes are encoded once.
 
-    A prompt that fills the context loses its first tokens to the action behind it.
+    A prompt that fills the context loses its first tokens, to leave room for the action after it.
 
     Args:
-        temperature: of the log-probabilities, whatever that of the policy is.
+        temperature: temperature of the log-probabilities, independent of the policy's temperature.
     """
     lm = policy.lm
     answers = [[spoken(policy, actions, label) for label in range(len(actions))] for _, actions in questions]
@@ -53,20 +53,20 @@ def read_states(policy: Policy, questions: Sequence[Question], temperature: floa
 
 
 def passes(policy: Policy, questions: Sequence[Question]) -> Iterator[list[int]]:
-    """Which questions go through the model together: neighbours by prompt, as many as a pass takes well."""
+    """Split questions into forward passes of suitable size, in which neighbours have similar prompts."""
     order = sorted(range(len(questions)), key=lambda i: questions[i][0])
     sizes = [len(questions[i][0]) + len(questions[i][1]) for i in order]
     return (order[rows] for rows in portions(sizes, policy.lm.pass_tokens))
 
 
 def spoken(policy: Policy, actions: Actions, label: int) -> Ids:
-    """The tokens that take the action listed under a label (numbered from 0), without end-of-text."""
+    """Return the tokens that choose the action with a label (numbered from 0), without end-of-text."""
     ids = policy.answers(actions).ids[label]
     return ids[:-1] if len(ids) > 1 and ids[-1] == policy.lm.end else ids
 
 
 def choice_logp(policy: Policy, questions: Sequence[Question]) -> Tensor:
-    """The policy's log-probabilities (N, A) at the temperature of its sampling, with gradient; -inf as above."""
+    """Return the policy's log-probabilities (N, A) at its sampling temperature, with gradient. Padding is -inf."""
     logits_NA, _ = policy.logits(*zip(*questions, strict=True))
     counts_N = torch.tensor([len(actions) for _, actions in questions], device=logits_NA.device)
     legal_NA = torch.arange(logits_NA.shape[1], device=logits_NA.device)[None] < counts_N[:, None]
@@ -75,7 +75,7 @@ def choice_logp(policy: Policy, questions: Sequence[Question]) -> Tensor:
 
 @torch.no_grad()
 def choice_table(policy: Policy, questions: Sequence[Question], width: int) -> Tensor:
-    """The same for any number of questions, without gradient, on the CPU, padded to `width` actions: (N, width)."""
+    """Return `choice_logp` of any number of questions without gradient, on the CPU, padded to `width`: (N, width)."""
     table_NA = torch.full((len(questions), width), -torch.inf)
     for part in passes(policy, questions):
         logp_NA = choice_logp(policy, [questions[i] for i in part]).cpu()

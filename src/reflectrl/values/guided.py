@@ -1,4 +1,4 @@
-"""The policy that a critic makes of a language model: pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda)."""
+"""Policy of a language model guided by a critic: pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reflectrl.values.features import read_states
 
 
 class ValueGuidedPolicy(Policy):
-    """Chooses as the language model would, tilted towards what the critic expects more of.
+    """A policy with the language model's probabilities, reweighted towards actions of higher Q.
 
     Args:
-        policy: whose model, prompts and sampling it has; temperature 1 samples from the formula above, others sharpen
-            or flatten it, 0 takes its most probable action.
-        critic: reads the model's hidden states. Call `clear_cache` whenever it has learned.
+        policy: provides model, prompts and sampling. Temperature 1 samples from the formula above, other temperatures
+            sharpen or flatten it, and 0 takes the most probable action.
+        critic: critic on the model's hidden states. Call `clear_cache` after each change of its weights.
         kl_lambda: lambda, in reward units.
     """
 
@@ -38,7 +38,11 @@ class ValueGuidedPolicy(Policy):
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
-        """Log-probabilities of the listed actions."""
+        """Return the log-probabilities of the listed actions.
+
+        Raises:
+            UserError: a value of the critic is not finite.
+        """
         seen = read_states(self, keys)
         logp_NA = guided_logp(seen.logp_NA, self.critic.lower_q(seen.states_ND, seen.actions_NAD), self.kl_lambda)
         rows = [row[: len(actions)] for row, (_, actions) in zip(logp_NA.cpu(), keys, strict=True)]
@@ -48,10 +52,10 @@ class ValueGuidedPolicy(Policy):
 
 
 def value_guided(recipe: Recipe, policy: Policy) -> ValueGuidedPolicy:
-    """The player of a finished arm, whose checkpoint holds the critic.
+    """Return the player of a finished arm, with the critic from the policy's checkpoint.
 
     Raises:
-        UserError: it holds none.
+        UserError: the checkpoint has no critic.
     """
     if not policy.lm.heads:
         raise UserError(f"the policy {policy.lm.base!r} comes without a critic; train it again")

@@ -1,15 +1,15 @@
-"""Value-guided sampling in the manner of LINVIT: the language model is a prior, a critic bends it. One linear loop.
+"""Value-guided sampling similar to LINVIT: the language model is a prior that a critic reweights. One linear loop.
 
-The model's weights stay as they are. Each update plays episodes by pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda), then
-lets the critic take TD steps on the replay buffer, towards the values of the policy that it makes itself:
+The model's weights stay fixed. Each update plays episodes by pi(a|s) ∝ pi_LM(a|s) exp(Q(s, a) / lambda), then takes TD
+steps of the critic on the replay buffer, towards the values of this policy:
 
     Q(s, a) ← r + gamma V(s'),    V(s) = lambda log sum_a pi_LM(a|s) exp(Q(s, a) / lambda)
 
-whose fixed point is the best return less lambda times the KL divergence from the model, summed along the way.
+The fixed point is the largest return minus lambda times the KL divergence from the model, summed over the episode.
 
 Source: Zhang et al. 2024, "How Can LLM Guide RL? A Value-Based Approach" (arXiv 2402.16181). Departures: the source
-fits tables or rolls out a simulator, and adds a bonus for what it has seldom seen; here a double critic on hidden
-states learns with a target network, and sampling from the policy itself is all the exploration.
+fits tables or rolls out a simulator, and adds an exploration bonus for rare states; here a double critic on hidden
+states learns with a target network, and the only exploration is sampling from the policy.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def train_linvit(
     log: Log,
     state_folder: Path | None = None,
 ) -> None:
-    """Train the critic of `rollouts.policy` in place; it ends with the weights that did best on validation tasks.
+    """Train the critic of `rollouts.policy` in place. It ends with the weights that did best on validation tasks.
 
     Args:
-        rollouts: plays and evaluates, with a value-guided policy.
-        log: receives one flat dictionary per update, and one for the evaluation after the last.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        rollouts: source of episodes and evaluations, with a value-guided policy.
+        log: receives one flat dictionary per update, and one for the evaluation after the last update.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
     """
     policy, device = rollouts.policy, rollouts.lm.device
     assert isinstance(policy, ValueGuidedPolicy)
@@ -81,7 +81,7 @@ def train_linvit(
             q_2N = critic.q_values(states_ND, actions_NAD[torch.arange(len(rows)), label_N])
             loss = td_loss(q_2N, targets_N)
             loss.backward()
-            going_on_N = next_N != END  # of what follows an end there is no value
+            going_on_N = next_N != END  # the mean leaves out steps without a next state
             value = float((following_N * going_on_N).sum() / going_on_N.sum().clamp(min=1))
             trainer.update({"critic_loss": float(loss.detach()), "value": value})
             follow(target, critic, values.target_rate)

@@ -1,4 +1,4 @@
-"""Sections of a recipe that text tasks bring: [text], [rewards] and [test_rewards]."""
+"""Settings of text tasks: the sections [text], [rewards] and [test_rewards] of a recipe."""
 
 from __future__ import annotations
 
@@ -11,47 +11,50 @@ from reflectrl.config.values import FreeSection
 
 
 class Rewards(FreeSection):
-    """Of text: components by name, each with its weight, or with `weight` and keyword arguments."""
+    """Reward of a text task: components by name, each with its weight, or with `weight` and keyword arguments."""
 
 
 class TestRewards(FreeSection):
-    """The same for the final evaluation, where another reward is to judge; empty means the same."""
+    """Reward of the final evaluation, in the form of [rewards]; if empty, [rewards] is used."""
 
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Offline learning on text instead of episodes: which samples there are, and what is made of them."""
+    """Offline learning on text instead of episodes: the samples, and how models are trained and evaluated on them."""
 
     task: Literal["none", "orders", "hha", "comet", "reddit", "knowledge", "own"] = "none"
-    """"none" plays an environment; "orders" is a small task made here; the others read samples that `reflectrl data`
-    has written, "own" those of the folder `data`."""
+    """Task: "none" plays an environment; "orders" is a small generated task; "own" reads samples from the folder
+    `data`; the others read samples that `reflectrl data` has written."""
     data: str = ""
-    """Folder with train.jsonl, validation.jsonl and test.jsonl; if empty, where `reflectrl data` puts the task's."""
+    """Folder with train.jsonl, validation.jsonl and test.jsonl. Default: the folder in which `reflectrl data` puts the
+    task's samples."""
     subset: str = ""
-    """Folder within it: "positive" or "negative" (reddit); "wow", "faithdial" or "both" (knowledge)."""
+    """Subfolder of the data: "positive" or "negative" (reddit); "wow", "faithdial" or "both" (knowledge)."""
     prompts: Natural = 0
-    """Training prompts, the first ones; 0 means all (of the orders, 1000)."""
+    """Number of training prompts, from the first on; 0 means all (1000 for "orders")."""
     validation_prompts: Natural = 0
-    """Validation prompts, on which the reference's value is learned; 0 means all (of the orders, 150)."""
+    """Number of validation prompts, on which the reference's value is learned; 0 means all (150 for "orders")."""
     eval_prompts: Count = 100
-    """Validation prompts per evaluation while an arm learns; the checkpoint of the highest mean reward is the best."""
+    """Validation prompts per evaluation during training. The checkpoint with the highest mean reward is the best."""
     answers: Count = 4
-    """Logged answers per prompt of the orders."""
+    """Logged answers per prompt of the task "orders"."""
     label: Literal["missing", "all"] = "missing"
-    """Which samples [rewards] scores: those of files in which some have no reward, or all."""
+    """Splits that [rewards] scores: "missing" scores a split if any of its samples has no reward, "all" scores every
+    split."""
     reference: Literal["sft", "base"] = "sft"
-    """What the arms start from and are compared with: the model after imitation of the data, or as it is."""
+    """Reference model, from which the arms start and with which they are compared: "sft" imitates the data first,
+    "base" is the model as given."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
-    """Sampled writing keeps the likeliest tokens whose probability reaches this."""
+    """Nucleus sampling: sampled completions use the most likely tokens whose total probability reaches this."""
     eval_sampling: Literal["greedy", "sampled"] = "greedy"
-    """How validation prompts are answered while an arm learns."""
+    """Sampling of completions for validation prompts during training."""
 
     def problem(self) -> str | None:
-        """What is wrong between the keys, in one line, or None."""
+        """Return a one-line error if two keys contradict each other, else None."""
         return "'task' is own; set 'data' to its folder" if self.task == "own" and not self.data else None
 
 
 def text_settings(recipe: Recipe) -> TextConfig:
-    """The section [text] of a recipe."""
+    """Return the section [text] of a recipe."""
     found: TextConfig = recipe.sections["text"]
     return found

@@ -1,4 +1,4 @@
-"""The page of a text task: the table, percentiles of reward, value and advantage, learning curves, completions."""
+"""HTML report of a text task: table, percentiles of reward, value and advantage, learning curves, completions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from reflectrl.report.svg import Look, drawing, looks, to_svg
 from reflectrl.types import UserError
 
 SHOWN = 6
-"""Prompts whose completions are in the page."""
+"""Number of prompts whose completions the page shows."""
 KINDS = ("reward", "value", "advantage")
 
 Line = Mapping[str, Any]
 
 
 def write_text_report(run_folder: Path) -> Path:
-    """Write `report.html` into the run folder of a text task. The page loads nothing from anywhere.
+    """Write `report.html` into the run folder of a text task. The page loads no external files.
 
     Returns:
         The path of the page.
@@ -41,7 +41,7 @@ def write_text_report(run_folder: Path) -> Path:
 
 
 def render(results: Mapping[str, Any], run_folder: Path) -> str:
-    """The page as text."""
+    """Return the page as HTML."""
     metrics = read_metrics(run_folder / "metrics.jsonl")
     summary = results["summary"]
     look = looks([*(line["arm"] for line in summary), *(metric.arm for metric in metrics)])
@@ -60,7 +60,7 @@ def render(results: Mapping[str, Any], run_folder: Path) -> str:
 
 
 def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
-    """(title, lines, metrics) per split and sampling; the data's own completions stand in each."""
+    """Return (title, lines, metrics) per split and sampling. Each includes the completions of the data."""
     found = []
     for split, sampling in dict.fromkeys((line["split"], line["sampling"]) for line in summary if line["sampling"]):
         lines = [one for one in summary if one["split"] == split and one["sampling"] in ("", sampling)]
@@ -70,7 +70,7 @@ def tables(summary: Sequence[Line]) -> list[tuple[str, list[Line], list[str]]]:
 
 
 def percentile_svg(spread: Sequence[Line], kind: str) -> str:
-    """Percentiles of the training samples' numbers, a line per seed."""
+    """Plot percentiles of the training samples' reward, value or advantage, with a line per seed."""
     with drawing(3.3, 2.1) as (figure, axes):
         for i, seed in enumerate(spread):
             points = {
@@ -86,7 +86,7 @@ def percentile_svg(spread: Sequence[Line], kind: str) -> str:
 
 
 def bars_svg(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> str:
-    """Mean reward of every arm with its interval."""
+    """Plot the mean reward of every arm with its interval."""
     with drawing(3.8, 0.2 * len(lines) + 0.5) as (figure, axes):
         for y, line in enumerate(lines):
             mean, low, high = (line[key] for key in ("reward", "low", "high"))
@@ -100,7 +100,7 @@ def bars_svg(lines: Sequence[Line], look: Mapping[str, Look], prefix: str) -> st
 
 
 def examples(results: Mapping[str, Any], run_folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
-    """A few prompts, and what each arm's best checkpoint of the first seed has written for them."""
+    """Return a few prompts with the completions of each arm's best checkpoint of the first seed."""
     rows = [row for row in results["rows"] if row["checkpoint"] in ("", "best") and row["sampling"]]
     if not rows:
         return []

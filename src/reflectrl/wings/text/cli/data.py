@@ -1,4 +1,4 @@
-"""`data hha`, `comet`, `reddit`, `knowledge`: preparing text for offline learning; `data convert`: other forms."""
+"""`data hha`, `comet`, `reddit`, `knowledge`: prepare text for offline learning. `data convert`: convert samples."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Number = Annotated[float | None, tyro.conf.arg(metavar="X")]
 
 @dataclass(frozen=True)
 class _Prepare(Data):
-    """What the four families have in common."""
+    """Options and behaviour that the four families share."""
 
     from_: Paths = ()
-    """Read these raw files: folders, with the folders in them, or files. Without it, say what the store holds."""
+    """Raw files to read, or folders to search with all their subfolders. Without it, print what the store holds."""
     store: Store = ""
-    """Where samples are written; $REFLECTRL_DATA/FAMILY or ~/.cache/reflectrl/FAMILY if not given."""
+    """Folder for the samples. Default: $REFLECTRL_DATA/FAMILY or ~/.cache/reflectrl/FAMILY."""
     held_out: Share = 0.05
-    """Share of the training data that becomes the validation (test) set where no file is named so."""
+    """Share of the training data that is held out as the validation (or test) set if no file is named so."""
     skip_bad: bool = False
     """Leave bad rows out and count them, instead of refusing the file."""
 
     family: ClassVar[str]
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Prepare the data if there is a --from, then say what the store holds."""
+        """Prepare the data if --from is given, then print what the store holds."""
         refuse_unknown(settings, type(self))
         from reflectrl.wings.text.samples import Gate
         from reflectrl.wings.text.samples.families import FAMILIES, prepare, read_account
@@ -64,17 +64,17 @@ class _Prepare(Data):
         _show(account, store)
 
     def _more(self) -> dict[str, Any]:
-        """The options that this family has for itself."""
+        """Return the options that only this family has."""
         common = {field.name for field in fields(_Prepare)}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
 
 
 @dataclass(frozen=True)
 class HHA(_Prepare):
-    """Prepare dialogues of a helpful and harmless assistant: Anthropic/hh-rlhf, or rows with rewards made of it."""
+    """Prepare dialogues of a helpful and harmless assistant: Anthropic/hh-rlhf, or rows with rewards based on it."""
 
     sigmoid: bool = False
-    """The rewards in the files are a reward model's numbers: put them through the sigmoid."""
+    """Apply the sigmoid to the rewards in the files, which are a reward model's raw outputs."""
 
     family: ClassVar[str] = "hha"
 
@@ -84,7 +84,7 @@ class Comet(_Prepare):
     """Prepare commonsense inferences: ATOMIC 2020 (.tsv) or ATOMIC-10x (.jsonl)."""
 
     style: Literal["words", "distill", "atomic2020"] = "words"
-    """Write prompts in words, or as COMET-distill or COMET-ATOMIC 2020 read them."""
+    """Format of prompts: words, or the format of COMET-distill or COMET-ATOMIC 2020."""
 
     family: ClassVar[str] = "comet"
 
@@ -94,7 +94,7 @@ class Reddit(_Prepare):
     """Prepare upvoted and downvoted replies to comments, from CSV files of Reddit comments."""
 
     style: Literal["labelled", "dialogpt"] = "labelled"
-    """Name the speakers in prompts, or write turns as DialoGPT reads them."""
+    """Format of prompts: turns labelled with their speakers, or DialoGPT's format."""
 
     family: ClassVar[str] = "reddit"
 
@@ -104,42 +104,42 @@ class Knowledge(_Prepare):
     """Prepare dialogues that are grounded in knowledge: Wizard of Wikipedia, FaithDial, or both together."""
 
     style: Literal["labelled", "dialogpt"] = "labelled"
-    """Name the speakers in prompts, or write turns as DialoGPT reads them."""
+    """Format of prompts: turns labelled with their speakers, or DialoGPT's format."""
 
     family: ClassVar[str] = "knowledge"
 
 
 @dataclass(frozen=True)
 class Convert(Data):
-    """Check a file of samples in any form that is known, episode logs included, and write it in another form."""
+    """Check a file of samples in any supported form, including episode logs, and write it in another form."""
 
     from_: Annotated[Path, tyro.conf.arg(name="from", metavar="FILE")]
     """A file, or a folder of .jsonl files."""
     to: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where to write; without it, the samples are checked only."""
+    """Output file. Without it, the samples are only checked."""
     as_: Annotated[
         Literal["samples", "prompt-completion", "preference", "unpaired"], tyro.conf.arg(name="as", metavar="FORM")
     ] = "samples"
-    """samples (our own form), or one of TRL's: prompt-completion (SFT), preference (DPO), unpaired (KTO)."""
+    """Output form: samples (our own form), or TRL's prompt-completion (SFT), preference (DPO) or unpaired (KTO)."""
     threshold: Number = None
-    """unpaired: rewards above it are desirable; the mean reward if not given."""
+    """Reward above which a completion of form "unpaired" is labelled desirable. Default: the mean reward."""
     missing_reward: Number = None
-    """Reward of rows that have none; they are refused if not given."""
+    """Reward of rows that have none. By default, such rows are refused."""
     gamma: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
-    """Episodes: discount of later rewards."""
+    """Discount factor of the reward-to-go in episode logs."""
     sigmoid: bool = False
-    """Put rewards through the sigmoid, because they are a reward model's numbers."""
+    """Apply the sigmoid to the rewards, which are a reward model's raw outputs."""
     unit: bool = False
-    """Map rewards to [0, 1], from the lowest to the highest that there are."""
+    """Map rewards to [0, 1], from the lowest to the highest in the file."""
     bounds: Annotated[tuple[float, float] | None, tyro.conf.arg(metavar="LOW HIGH")] = None
-    """Map rewards to [0, 1] from these two, those of the training data, say."""
+    """Map rewards to [0, 1] from these bounds, for example the bounds of the training data."""
     words: bool = False
-    """Episodes: completions are the actions' texts instead of choice labels."""
+    """Use the actions' texts as completions of episode logs, instead of choice labels."""
     skip_bad: bool = False
     """Leave bad rows out and count them, instead of refusing the file."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Read, say what was found, and write."""
+        """Read the samples, print a summary, and write them."""
         refuse_unknown(settings, type(self))
         from reflectrl.wings.text.samples import Reading, StepReading, read_samples, to_unit
         from reflectrl.wings.text.samples.sample import summary, through_sigmoid
@@ -162,7 +162,7 @@ class Convert(Data):
 
 
 def _show(account: Account, store: Path) -> None:
-    """A table of the files, and what is missing from them."""
+    """Print a table of the files, and the rows and files that were left out."""
     print(store)
     print(f"{'':32}{'samples':>10}{'prompts':>10}{'also in train':>15}")
     for name, counts in account.files.items():

@@ -16,12 +16,12 @@ from reflectrl.plugins import suggestion
 from reflectrl.types import UserError
 
 Choice = Annotated[Literal[Algorithm, "ppo"], tyro.conf.arg(metavar="{" + ",".join(get_args(Algorithm)) + "}")]
-"""An algorithm; "ppo" is known only to be answered with what serves instead."""
+"""An algorithm. "ppo" is accepted only to raise an error that names the right command."""
 
 
 @dataclass(frozen=True)
 class _Sections:
-    """The recipe's sections that count here."""
+    """The sections of a recipe that this command uses."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
@@ -32,21 +32,21 @@ class Offline:
     """Train a model on completions with rewards. Keys of [offline] and [model] are options: --offline.lr 1e-4"""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """Samples, HHA or normalised rows, TRL's columns, or an episode log, as JSON lines or a JSON list; or a folder of
-    files of JSON lines."""
+    """File with samples, HHA rows, normalised rows, TRL's columns or an episode log, as JSON lines or a JSON list; or a
+    folder of JSON-lines files."""
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
-    """Name or folder of the model; as it is, it is also the reference."""
+    """Name or folder of the initial model, which is also the reference."""
     algo: Choice = "a_lol"
-    """How to learn. Online PPO needs rewards, so it is an arm of text tasks instead: `reflectrl run`."""
+    """Learning algorithm. Online PPO needs a reward function, so it is an arm of text tasks: use `reflectrl run`."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the model and the metrics; runs/offline-DATA-ALGO if not given. The same command goes on."""
+    """Folder for the model and the metrics. Default: runs/offline-DATA-ALGO. The same command resumes a training."""
     skip_bad: bool = False
     """Leave bad rows out and count them, instead of refusing the file."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of the training."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Read, train, and say where the model is."""
+        """Read the samples, train, and print where the model is."""
         if self.algo == "ppo":
             raise UserError(
                 "offline: ppo writes completions itself and needs something that rewards them, which a file does not;"
@@ -67,7 +67,7 @@ class Offline:
         train_on_samples(samples, self.model, model, config, self.seed, folder, say)
 
     def _sections(self, settings: Sequence[str], algorithm: Algorithm) -> tuple[ModelConfig, OfflineConfig]:
-        """The settings given as options, with room in the context for prompts and completions."""
+        """Return the settings given as options, with a context long enough for prompts and completions."""
         data: dict[str, dict[str, Any]] = {"model": {}, "offline": {}}
         for dotted, value in parse_overrides(settings):
             section, _, key = dotted.partition(".")

@@ -1,4 +1,4 @@
-"""`judge`: what models of text tasks have written, side by side."""
+"""`judge`: compare the completions of two models of a text task."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 @dataclass(frozen=True)
 class Judge:
-    """Ask a model behind an OpenAI-compatible address which of two arms answers better; every pair in both orders."""
+    """Let a judge model behind an OpenAI-compatible API compare the answers of two arms, each pair in both orders."""
 
     run: RunPath
     """Run folder of a text task."""
     url: Annotated[str, tyro.conf.arg(metavar="URL")]
-    """Where the API begins, such as http://127.0.0.1:8000/v1. Prompts and completions are sent there."""
+    """Base URL of the API, such as http://127.0.0.1:8000/v1. Prompts and completions are sent there."""
     model: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    """The server's name of the judge."""
+    """Name of the judge model on the server."""
     arm: Annotated[str, tyro.conf.arg(metavar="ARM")] = "a_lol"
-    """Whose wins are counted."""
+    """Arm whose wins are counted."""
     against: Annotated[str, tyro.conf.arg(metavar="ARM")] = "nll"
-    """The other arm, or data: the completions of the data."""
+    """The other arm, or "data" for the completions of the data."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Seed of training of both."""
+    """Training seed of both arms."""
     split: Annotated[str, tyro.conf.arg(metavar="SPLIT")] = "test"
-    """Which prompts."""
+    """Split from which the prompts come."""
     sampling: Annotated[str, tyro.conf.arg(metavar="HOW")] = "greedy"
-    """greedy or sampled."""
+    """Sampling of the completions: greedy or sampled."""
     prompts: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """The first N prompts; 0 means all."""
+    """Number of prompts, from the first on; 0 means all."""
     threads: Annotated[int, tyro.conf.arg(metavar="N")] = 4
-    """Questions under way at a time."""
+    """Number of concurrent requests."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N")] = 16
-    """Longest answer; more for a judge that thinks aloud."""
+    """Longest answer of the judge in tokens. A judge that reasons before it answers needs more."""
     key_env: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    """The environment variable that holds the server's key, if it asks for one."""
+    """Environment variable with the server's API key, if it needs one."""
     max_requests: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Budget: most requests about this run, retries and earlier ones included; 0 sets no limit."""
+    """Largest number of requests for this run, including retries and earlier requests; 0 sets no limit."""
 
     def __call__(self, settings: Sequence[str]) -> None:
-        """Ask what has not been asked yet, and print the win rate."""
+        """Ask the questions that have no verdict yet, and print the win rate."""
         _refuse(settings)
         from reflectrl.endpoints.client import Endpoint
         from reflectrl.endpoints.config import EndpointConfig
@@ -89,7 +89,7 @@ class Judge:
             print(f"{cost.requests} questions for {self.url}: about {tokens} tokens at most", flush=True)
 
     def _written(self, arm: str) -> list[Sample]:
-        """What an arm's best checkpoint has written, or the completions of the data."""
+        """Return the completions of an arm's best checkpoint, or of the data."""
         from reflectrl.wings.text.generation.generate import one_per_prompt, read_completions
         from reflectrl.wings.text.samples import read_samples
 

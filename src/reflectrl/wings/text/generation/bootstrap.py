@@ -1,4 +1,4 @@
-"""An interval around a mean reward, by resampling."""
+"""Bootstrap confidence intervals of a mean reward."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 def mean_bootstrap(
     values_by_seed: Sequence[Sequence[float]], confidence: float, rng: np.random.Generator, resamples: int = 10_000
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of numbers pooled over seeds, by a two-stage bootstrap.
+    """Return the percentile interval of a mean pooled over seeds, by a two-stage bootstrap.
 
     Seeds are drawn with replacement, then as many values of each drawn seed (Davison and Hinkley 1997, "Bootstrap
     Methods and their Application", section 3.8).
 
     Args:
         values_by_seed: for each seed, one number per episode or completion; seeds without any are left out.
-        confidence: level in (0, 1).
-        rng: source of the resampling.
+        confidence: confidence level in (0, 1).
+        rng: random generator of the resampling.
         resamples: number of bootstrap samples.
 
     Returns:
-        (low, high); with one seed it speaks of that seed's model only.
+        (low, high). With one seed, the interval holds for that seed's model only.
 
     Raises:
         ValueError: no seed has a value.

@@ -1,4 +1,4 @@
-"""Completions that a model writes for prompts, appended to a file line by line so that a killed run goes on."""
+"""Generation of completions for prompts, appended to a file line by line so that a killed run can resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reflectrl.wings.text.samples.sample import Sample
 
 
 def one_per_prompt(samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample of each group: prompts to write for."""
+    """Return the first sample of each group, whose prompts are to be completed."""
     found: dict[str, Sample] = {}
     for sample in samples:
         found.setdefault(sample.group, sample)
@@ -37,23 +37,23 @@ def write_completions(
     batch_size: int = 64,
     tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Sample]:
-    """Write `draws` completions for each prompt; what the file already holds is not written again.
+    """Write `draws` completions for each prompt. Completions that the file already holds are not written again.
 
-    A completion depends on the model, its prompt, the seed and its own number only, not on the batch it is written in.
+    A completion depends only on the model, its prompt, the seed and its own index, not on the rest of its batch.
 
     Args:
         prompts: samples whose prompt, group and meta count; one per prompt.
-        path: the file that is appended to. It belongs to one model, sampling and seed.
-        most_tokens: longest completion in tokens; a shorter one ended with end-of-text.
-        prompt_tokens: longest prompt in tokens; longer ones lose their beginning, as in training.
-        tick: receives how many completions there are, and how many there will be.
+        path: file to append to. It belongs to one model, sampling and seed.
+        most_tokens: longest completion in tokens. A shorter completion ended with end-of-text.
+        prompt_tokens: longest prompt in tokens. Longer prompts lose their beginning, as in training.
+        tick: progress callback; receives the number of completions so far and in total.
 
     Returns:
-        The completions in the order of the prompts, with their log-probability under `sampling`; their reward is
-        NaN until something labels them.
+        The completions in the order of the prompts, with their log-probability under `sampling`. Their reward is NaN
+        until they are scored.
 
     Raises:
-        UserError: the file holds something else, or a prompt does not fit the model's context.
+        UserError: the file holds anything but completions, or a prompt does not fit the model's context.
     """
     wanted = [replace(one, id=one.id if draws == 1 else f"{one.id}#{k}") for one in prompts for k in range(draws)]
     done = read_completions(path)
@@ -74,10 +74,10 @@ def write_completions(
 
 
 def read_completions(path: Path) -> dict[str, Sample]:
-    """The completions that a file holds, by id; none if there is no such file. A half-written last line is dropped.
+    """Read the completions of a file, by id; none if there is no such file. A half-written last line is dropped.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: the file holds anything but completions.
     """
     drop_half_line(path)
     if not path.exists():

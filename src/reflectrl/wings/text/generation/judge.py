@@ -1,4 +1,4 @@
-"""Win rates by a judge behind an OpenAI-compatible address, which sees every pair of answers in both orders."""
+"""Win rates by a judge model behind an OpenAI-compatible API, which sees every pair of answers in both orders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _words() -> Any:
 
 
 def compare_request(prompt: str, first: str, second: str) -> str:
-    """What a judge is asked about two answers to a prompt."""
+    """Return the question to a judge about two answers to a prompt."""
     return str(_words().compare(prompt.strip(), first.strip(), second.strip()))
 
 
@@ -43,10 +43,10 @@ NAMED = r"\b(A|B|TIE|Tie|tie)\b"
 
 
 def read_verdict(answer: str) -> Verdict:
-    """Which answer a judge prefers; "unclear" if it does not say.
+    """Return the judge's preference: "first", "second", "tie", or "unclear" if it does not say.
 
-    Understood are, in this order: a first word that is "A", "B" or "TIE"; such a word alone on the last line; the only
-    one of these words in the whole answer.
+    Three forms are tried in this order: the first word is "A", "B" or "TIE"; such a word stands alone on the last line;
+    only one of these words occurs in the whole answer.
     """
     said = without_thinking(answer)
     if len(said.strip(PUNCTUATION)) == 1:
@@ -68,7 +68,7 @@ POINTS: Mapping[tuple[str, Verdict], int] = {
     ("theirs first", "first"): -1,
     ("theirs first", "second"): 1,
 }
-"""What a verdict says of ours; ties and unclear answers say nothing."""
+"""Points of our answer by order and verdict. Ties and unclear answers give no points."""
 
 
 class Question(NamedTuple):
@@ -79,20 +79,20 @@ class Question(NamedTuple):
     request: str
 
     def key(self, judge: str) -> str:
-        """Identifies the question: whoever is asked, and every word."""
+        """Return a hash of the judge's name and the full question."""
         return hashlib.sha256(f"{judge}\x1f{self.request}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Wins:
-    """How a judge decided between ours and theirs, prompt by prompt.
+    """Wins, ties and losses of our answers against theirs, counted by prompt.
 
-    A prompt is won if the two orders together speak for ours, lost if they speak for theirs, and a tie otherwise: a
-    judge that always prefers the answer it reads first gives ties only.
+    A prompt is won if the verdicts in both orders together favour our answer, lost if they favour theirs, and a tie
+    otherwise. So a judge that always prefers the first answer gives only ties.
 
     Attributes:
-        unclear: answers of the judge (of two per prompt) that named neither.
-        swayed: prompts on which the judge named the same place, not the same answer, in both orders.
+        unclear: number of verdicts (two per prompt) that named neither answer.
+        swayed: prompts on which the judge preferred the same position, not the same answer, in both orders.
     """
 
     wins: int
@@ -103,11 +103,11 @@ class Wins:
 
     @property
     def rate(self) -> float:
-        """Share of wins, ties counted as half."""
+        """Share of wins, with ties as half."""
         return (self.wins + self.ties / 2) / max(1, self.wins + self.ties + self.losses)
 
     def interval(self, confidence: float) -> tuple[float, float] | None:
-        """Student's t interval of the rate over prompts; None for fewer than two."""
+        """Return Student's t interval of the rate over prompts; None for fewer than two prompts."""
         return mean_interval([1.0] * self.wins + [0.5] * self.ties + [0.0] * self.losses, confidence)
 
 
@@ -121,18 +121,18 @@ def judge(
     tick: Callable[[int, int], None] = lambda done, total: None,
     begin: Callable[[Cost], None] = lambda cost: None,
 ) -> Wins:
-    """Ask a judge about the completions of the same prompts by two models.
+    """Ask a judge to compare two models' completions of the same prompts.
 
     Args:
-        path: file to which every verdict is appended; what is there is not asked again.
-        threads: questions after whose answers verdicts are written.
-        max_tokens: longest answer; more for a judge that thinks aloud.
-        tick: receives how many answers there are, and how many there will be.
-        begin: receives, before the first question, about what all of them will cost at most.
+        path: file to which every verdict is appended. Questions with a verdict are not asked again.
+        threads: questions per batch; verdicts are written after each batch.
+        max_tokens: longest answer of the judge in tokens. A judge that reasons before it answers needs more.
+        tick: progress callback; receives the number of answers so far and in total.
+        begin: receives, before the first question, an estimate of the largest total cost.
 
     Raises:
-        UserError: the two answer different prompts, the file holds other verdicts, the budget is spent, or the server
-            does not answer.
+        UserError: a prompt has no completion by the other model, the file holds anything but verdicts, the budget is
+            spent, or the server does not answer.
     """
     others = {sample.prompt: sample.completion for sample in theirs}
     questions = []
@@ -160,7 +160,7 @@ def judge(
 
 
 def count(verdicts: Mapping[tuple[str, str], Verdict]) -> Wins:
-    """Wins, ties and losses from the verdicts in both orders."""
+    """Count wins, ties and losses from the verdicts in both orders."""
     points: Counter[str] = Counter()
     for (name, order), verdict in verdicts.items():
         points[name] += POINTS.get((order, verdict), 0)

@@ -1,4 +1,4 @@
-"""Numbers about written text that need no model: variety, length, likeness to references, copying from a source."""
+"""Metrics of generated text that need no model: diversity, length, similarity to references, copying from a source."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words(text: str) -> list[str]:
-    """Words and punctuation marks in lower case."""
+    """Split a text into words and punctuation marks, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def distinct(texts: Sequence[str], n: int) -> float:
-    """Share of different n-grams among all n-grams of the whole corpus (Li et al. 2016); 0 if there are none.
+    """Return the share of distinct n-grams among all n-grams of the corpus (Li et al. 2016); 0 if there are none.
 
-    It falls as the corpus grows, so only corpora of one size can be compared.
+    The share falls as the corpus grows, so only corpora of equal size can be compared.
     """
     corpus = [words(text) for text in texts]
     grams = [gram for tokens in corpus for gram in zip(*(tokens[i:] for i in range(n)), strict=False)]
@@ -29,15 +29,15 @@ def distinct(texts: Sequence[str], n: int) -> float:
 
 
 def mean_length(texts: Sequence[str]) -> float:
-    """Mean number of words and punctuation marks."""
+    """Return the mean number of words and punctuation marks per text."""
     return sum(len(words(text)) for text in texts) / max(1, len(texts))
 
 
-# ---- likeness to references ------------------------------------------------------------------------------------------
+# ---- similarity to references ----------------------------------------------------------------------------------------
 
 
 class _NoSynonyms:
-    """Stands for WordNet where it is not on this machine."""
+    """Replacement for WordNet if it is not on this machine."""
 
     def synsets(self, word: str) -> list[Any]:
         return []
@@ -45,7 +45,9 @@ class _NoSynonyms:
 
 @cache
 def synonyms() -> tuple[Any, str]:
-    """WordNet if it is on this machine (nltk's data folders), and what METEOR then matches by; nothing is downloaded.
+    """Return WordNet, if it is in nltk's data folders, and the name of METEOR's way of matching words.
+
+    Nothing is downloaded. Without WordNet, the first value has no synonyms.
 
     Raises:
         UserError: nltk is not installed.
@@ -62,11 +64,11 @@ def synonyms() -> tuple[Any, str]:
 
 
 def meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
-    """Mean METEOR (Lavie and Agarwal 2007) of each text against the best of its references, computed by nltk.
+    """Return the mean METEOR (Lavie and Agarwal 2007) of texts, each against its best reference, computed by nltk.
 
     Returns:
-        The mean, and what words were matched by: "exact+stem+synonyms" needs WordNet on this machine, otherwise it is
-        "exact+stem"; the two must not be compared.
+        The mean, and the way of matching words: "exact+stem+synonyms" if WordNet is on this machine, else "exact+stem".
+        Means with different ways of matching must not be compared.
     """
     from nltk.translate.meteor_score import meteor_score
 
@@ -82,7 +84,7 @@ def meteor(texts: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[f
 
 
 def fragments(source: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Lengths of the pieces of `text` that stand in `source`, found greedily from the left, longest first.
+    """Return the lengths of fragments of `text` that occur in `source`, found greedily from the left, longest first.
 
     Source: Grusky et al. 2018, "Newsroom", figure 3.
     """
@@ -106,9 +108,9 @@ def _shared(source: Sequence[str], j: int, text: Sequence[str], i: int) -> int:
 
 
 def coverage_and_density(source: str, text: str) -> tuple[float, float]:
-    """Share of the words that lie in copied pieces, and the mean length of the piece in which a word lies.
+    """Return the share of words in copied fragments, and the mean length of the fragment that a word belongs to.
 
-    Both 0 for a text without words (Grusky et al. 2018, equations 1 and 2).
+    Both are 0 for a text without words (Grusky et al. 2018, equations 1 and 2).
     """
     written = words(text)
     found = fragments(words(source), written)

@@ -1,4 +1,4 @@
-"""The table of a text task: what was written, judged by every metric, per algorithm and seed, and pooled over seeds."""
+"""Result table of a text task: every metric of the completions, per algorithm and seed, and pooled over seeds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class TextRow:
-    """One model's completions on one split.
+    """Metrics of a model's completions on a split.
 
     Attributes:
         task: name of the task ("hha", "orders" ...).
-        arm: how the model was trained; "data" for the completions of the data themselves.
-        checkpoint: "best" or "last"; "" for what has but one.
+        arm: arm that trained the model; "data" for the completions of the data.
+        checkpoint: "best" or "last"; "" if the arm has only one.
         reward: mean over the completions.
-        low, high: bootstrap interval over the completions: of this model, not of others trained like it.
+        low, high: bootstrap interval over the completions. It holds for this model, not for other training seeds.
         metrics: means of the components, distinct-1/2/3, length ...
-        meteor_by: what METEOR matched words by.
+        meteor_by: METEOR's way of matching words.
     """
 
     task: str
@@ -48,7 +48,7 @@ class TextRow:
 def row_of(
     place: Mapping[str, Any], written: Sequence[Sample], references: Mapping[str, Sequence[str]], confidence: float
 ) -> TextRow:
-    """The row of some labelled completions.
+    """Return the row of scored completions.
 
     Args:
         place: task, arm, seed, checkpoint, split and sampling.
@@ -70,11 +70,11 @@ def row_of(
 
 
 def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]]) -> tuple[dict[str, float], str]:
-    """Every metric of labelled completions, and what METEOR matched by.
+    """Return every metric of scored completions, and METEOR's way of matching words.
 
     Args:
         written: completions with their components.
-        references: completions of the data by group of the prompt; METEOR is left out if there are none.
+        references: completions of the data by group of the prompt. METEOR is left out if there are none.
     """
     texts = [sample.completion for sample in written]
     names = dict.fromkeys(name for sample in written for name in sample.components if name != "tokens")
@@ -92,12 +92,13 @@ def metrics_of(written: Sequence[Sample], references: Mapping[str, Sequence[str]
 
 @dataclass(frozen=True)
 class TextLine:
-    """An arm pooled over its seeds.
+    """Metrics of an arm, pooled over its seeds.
 
     Attributes:
         reward: mean of the seeds' means.
-        low, high: Student's t interval over seeds; of a single seed the bootstrap over its completions, which says
-            nothing about other seeds (`interval` says which).
+        low, high: Student's t interval over seeds. With a single seed, it is the bootstrap interval over completions,
+            which says nothing about other seeds.
+        interval: kind of the interval: "t over seeds" or "bootstrap over completions".
         metrics: means over the seeds.
     """
 
@@ -117,7 +118,7 @@ class TextLine:
 
 
 def pooled(rows: Sequence[TextRow], confidence: float) -> list[TextLine]:
-    """A line per task, split, sampling, arm and checkpoint, in the order in which they first occur."""
+    """Pool rows into a line per task, split, sampling, arm and checkpoint, in order of first occurrence."""
     places: dict[tuple[str, ...], list[TextRow]] = {}
     for row in rows:
         places.setdefault((row.task, row.split, row.sampling, row.arm, row.checkpoint), []).append(row)
@@ -150,7 +151,7 @@ PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """The percentiles of some numbers, by "p50" and the like, with their mean and the share above 0."""
+    """Return percentiles of the values by name ("p50" ...), their "mean", and the share above 0 as "positive"."""
     array = np.asarray(values, dtype=float)
     found = {f"p{p}": float(value) for p, value in zip(PERCENTILES, np.percentile(array, PERCENTILES), strict=True)}
     return found | {"mean": float(array.mean()), "positive": float((array > 0).mean())}

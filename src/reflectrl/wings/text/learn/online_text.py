@@ -1,9 +1,10 @@
-"""Online PPO on text: write completions for prompts, score them, learn from them, in the loop of `learn/online.py`.
+"""Online PPO on text: generate completions for prompts, score them, learn from them, in the loop of `learn/online.py`.
 
 Source: the online baseline of Baheti et al. 2024, in the form of Ziegler et al. 2019 ("Fine-Tuning Language Models from
-Human Preferences", section 2) and Ouyang et al. 2022: every token is an action, the scaled reward stands at the last
-one, and each token pays for its distance from the reference. Departures: the critic reads detached hidden states, so no
-second backbone is trained; an epoch is one optimiser step; dropout is off, so ratios are 1 before the first step.
+Human Preferences", section 2) and Ouyang et al. 2022. Every token is an action. The scaled reward is given at the last
+token, and each token has a penalty for its divergence from the reference. Departures: the critic reads detached hidden
+states, so no second backbone is trained; an epoch is one optimiser step; dropout is off, so ratios are 1 before the
+first step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from reflectrl.wings.text.learn.written import write
 from reflectrl.wings.text.samples.sample import Sample
 
 Label = Callable[[Sequence[Sample]], list[Sample]]
-"""The samples with their rewards."""
+"""Function that returns the samples with their rewards."""
 
 
 def train_online_text(
@@ -44,18 +45,18 @@ def train_online_text(
     log: Log,
     state_folder: Path | None = None,
 ) -> None:
-    """Train the model in place; it ends with the weights that scored best.
+    """Train the model in place. It ends with the weights that scored best.
 
     Args:
-        lm: the reference, also where a training goes on; unless `config.kl_coef` is 0, a copy of it is kept in memory.
-        prompts: samples whose prompt, group and meta count; one per prompt.
-        config: `config.algorithm` does not matter, this is PPO.
-        lengths: its `prompt_tokens` and `completion_tokens` count.
+        lm: the reference model, also when a training resumes. A copy is kept in memory unless `config.kl_coef` is 0.
+        prompts: one sample per prompt; only prompt, group and meta are used.
+        config: settings of RL. The algorithm is always PPO, whatever `config.algorithm` says.
+        lengths: provides `prompt_tokens` and `completion_tokens`; its other settings are ignored.
         log: receives one flat dictionary per update.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        state_folder: folder in which every evaluation saves the state, so that a killed training can resume.
 
     Raises:
-        UserError: there are no prompts, or one of them (named) has no room in the model's context.
+        UserError: there are no prompts, or a prompt (named in the error) does not fit the model's context.
     """
     if not prompts:
         raise UserError("ppo: no training prompts")
@@ -65,7 +66,7 @@ def train_online_text(
 
 
 class TextRollouts(Rollouts):
-    """Completions that a model writes, with their rewards; the arguments are those of `train_online_text`."""
+    """Source of batches of completions with rewards. `train_online_text` describes the arguments."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class TextRollouts(Rollouts):
         generators = [np.random.default_rng(named_seed(seed, "write", update, i, k)) for _, i, k in places]
         wanted, how = [sample for sample, _, _ in places], Sampling(config.temperature)
         written = write(self.lm, wanted, how, generators, lengths.completion_tokens, lengths.prompt_tokens)
-        written.sort(key=lambda one: one.example.ids[: one.example.start])  # what begins alike is encoded together
+        written.sort(key=lambda one: one.example.ids[: one.example.start])  # shared prefixes are encoded once
         rewards_K = torch.tensor([sample.reward for sample in self.label([one.sample for one in written])])
         scaled_K = self.scale.add(rewards_K)
         batch = make_batch(self.lm, self.reference, critic, written, scaled_K, config)
@@ -110,7 +111,7 @@ class TextRollouts(Rollouts):
 
 
 def draw_prompts(count: int, update: int, size: int, seed: int) -> list[int]:
-    """Which of `count` prompts an update writes for: the next `size` of endless epochs, each in an order of its own."""
+    """Return the indices of an update's prompts: the next `size` of an endless series of shuffled epochs."""
     places = range(update * size, (update + 1) * size)
     epochs = {place // count for place in places}
     orders = {epoch: np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(count) for epoch in epochs}
@@ -119,7 +120,7 @@ def draw_prompts(count: int, update: int, size: int, seed: int) -> list[int]:
 
 @dataclass
 class RunningScale:
-    """The running standard deviation of all rewards so far, by which they are divided (Chan et al. 1983).
+    """Running standard deviation of all rewards so far, by which rewards are divided (Chan et al. 1983).
 
     Attributes:
         squares: sum of the squared distances from the mean.
@@ -130,7 +131,7 @@ class RunningScale:
     squares: float = 0.0
 
     def add(self, rewards_K: Tensor) -> Tensor:
-        """Take in further rewards, (K,), and return them scaled; as they are while all rewards are equal."""
+        """Add new rewards, (K,), and return them scaled. While all rewards so far are equal, they stay unscaled."""
         fresh, mean = len(rewards_K), float(rewards_K.double().mean())
         total, step = self.count + fresh, mean - self.mean
         self.squares += float((rewards_K.double() - mean).square().sum()) + step**2 * self.count * fresh / total

@@ -1,4 +1,4 @@
-"""From written completions to a batch of online RL: records per token, advantages, the policy's pass over a slice."""
+"""Batches of online RL from generated completions: rewards and advantages per token, and passes of the policy."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def make_batch(
     scores_K: Tensor,
     config: RLConfig,
 ) -> Batch:
-    """The N tokens of K completions, row behind row, end-of-text included; a slice holds whole completions.
+    """Build a batch from the N tokens of K completions, end-of-text included. A slice holds whole completions.
 
-    One pass of the policy gives the critic's values, and the log-probability of end-of-text, which generation does not
-    record; one of the reference gives what each token pays for its distance. The metric "kl" is that distance (k3, nats
-    per completion).
+    A pass of the policy gives the critic's values and the log-probability of end-of-text, which generation does not
+    record. A pass of the reference gives the KL penalty of each token. The metric "kl" is the divergence from the
+    reference (k3 estimator, nats per completion).
 
     Args:
-        written: completions of one prompt stand together, `config.group` of each.
-        scores_K: their scaled rewards.
+        written: completions, with the `config.group` completions of a prompt next to each other.
+        scores_K: scaled rewards of the completions.
     """
     rows = [one.example for one in written]
     lengths = lengths_of(rows)
@@ -49,6 +49,7 @@ def make_batch(
         logps.append(logp_NV.gather(1, labels_N[span, None])[:, 0])
         values += [critic(hidden_ND)] if critic is not None else []
     logp_N, values_N = torch.cat(logps), torch.cat(values) if values else None
+    # NaN marks end-of-text, whose log-probability generation does not record. The policy's own replaces it below.
     padded = [(*one.logprobs, *[torch.nan] * (n - len(one.logprobs))) for one, n in zip(written, lengths, strict=True)]
     drawn_N = torch.tensor([logp for row in padded for logp in row], device=lm.device)
     rewards_N, metrics = torch.zeros_like(logp_N), dict[str, float]()
@@ -65,7 +66,7 @@ def make_batch(
 
 
 def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int) -> list[tuple[Sequence[Example], slice]]:
-    """Completions, in slices for a pass of `most` at most, and where their tokens stand among those of all."""
+    """Split completions into slices of at most `most` for one pass, each with the range of its tokens in the batch."""
     found, start = [], 0
     for cut in passes(lm, [row.ids for row in rows], lengths_of(rows), most):
         part = rows[cut]
@@ -76,15 +77,15 @@ def token_slices(lm: LanguageModel, rows: Sequence[Example], most: int) -> list[
 
 
 def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequence[int], config: RLConfig) -> Tensor:
-    """How much better each token turned out than expected, (N,), not yet normalised.
+    """Return the advantage of each token, (N,), not yet normalised.
 
-    "critic": generalised advantage estimation over the tokens. The others compare whole completions, and all tokens of
-    one share its advantage: the sum of its rewards, minus nothing ("none"), minus the mean of the batch ("mean"), or
-    compared with the other completions of its prompt (`advantages.COMPARISONS`). With "grpo", each completion weighs
-    alike, however long it is.
+    "critic" uses generalised advantage estimation over the tokens. The other baselines compare whole completions, whose
+    tokens share one advantage: the sum of rewards ("none"), the sum minus the batch mean ("mean"), or a comparison with
+    the other completions of the prompt (`advantages.COMPARISONS`). With "grpo", completions of any length have equal
+    weight.
 
     Args:
-        lengths: tokens of each completion; completions of one prompt are neighbours, `config.group` of each.
+        lengths: number of tokens of each completion. The `config.group` completions of a prompt are neighbours.
     """
     parts = rewards_N.split(list(lengths))
     if values_N is not None:
@@ -102,13 +103,13 @@ def token_advantages(rewards_N: Tensor, values_N: Tensor | None, lengths: Sequen
 
 
 def token_logp(lm: LanguageModel, rows: Sequence[Example], temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (N, V) of all that could stand at each token of some completions, and the hidden states (N, D)
-    that they were predicted from. The temperature is that of generation; gradients flow.
+    """Return log-probabilities (N, V) over the vocabulary at each completion token, with gradient, at the sampling
+    temperature; and the hidden states (N, D) that predicted them.
     """
     logits_NV, hidden_ND, _ = completion_logits(lm, rows)
     return (logits_NV / temperature).log_softmax(-1), hidden_ND
 
 
 def lengths_of(rows: Sequence[Example]) -> list[int]:
-    """Tokens of each completion."""
+    """Return the number of tokens of each completion."""
     return [len(row.ids) - row.start for row in rows]

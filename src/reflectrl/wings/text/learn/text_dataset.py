@@ -1,4 +1,4 @@
-"""Samples as tokens that can be learned from: prompt and completion in text, scored under the whole vocabulary."""
+"""Training data from samples: prompts and completions as tokens, scored under the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from reflectrl.wings.text.samples.sample import Sample
 
 
 class TextCompletions:
-    """Completions in text, end-of-text included: each token under the whole vocabulary.
+    """Text completions, end-of-text included. Each token is scored under the whole vocabulary.
 
     Args:
-        examples: token ids of prompt and completion.
+        examples: token ids of prompts and completions.
     """
 
     def __init__(self, lm: LanguageModel, examples: Sequence[Example]) -> None:
@@ -48,7 +48,7 @@ class TextCompletions:
 
 
 def text_dataset(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> Dataset:
-    """Samples as tokens. Prompts that are too long lose their beginning, completions their end (end-of-text included).
+    """Tokenize samples. Prompts that are too long lose their beginning, completions their end (end-of-text included).
 
     Raises:
         UserError: there are no samples, or a completion leaves no room in the context for any of its prompt.
@@ -69,25 +69,26 @@ def _example(lm: LanguageModel, sample: Sample, config: OfflineConfig) -> Exampl
 
 
 def prompt_ids(lm: LanguageModel, sample: Sample, most: int, completion: int) -> Ids:
-    """A sample's prompt as tokens, in training and in writing: at most `most`, without its beginning if it is longer.
+    """Tokenize a sample's prompt, for training and for generation. A prompt that is too long loses its beginning.
 
     Args:
-        completion: how many tokens of the context the completion needs.
+        most: largest number of prompt tokens.
+        completion: number of tokens of the context that the completion needs.
 
     Raises:
-        UserError: nothing is left for the prompt; names the sample.
+        UserError: the completion leaves no room for the prompt. The error names the sample.
     """
     start = beginning(lm.tokenizer)
     room = min(most, lm.context - completion) - len(start)
     if room < 1:
         about = f"{completion} tokens leave no room for its prompt in the model's context of {lm.context}"
         raise UserError(f"sample {sample.id!r}: {about} (lower offline.completion_tokens)")
-    # Something has to predict the first token.
+    # An empty prompt becomes end-of-text, since some token has to predict the first one.
     return (*start, *_encode_prompt(lm, sample.prompt)[-room:]) or (lm.tokenizer.eos_token_id,)
 
 
 def _encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """The ids of a prompt, in which nothing is a control token but the end of each turn in DialoGPT's style."""
+    """Tokenize a prompt. Nothing in it becomes a control token, except for the ends of turns in DialoGPT's style."""
     if not prompt.endswith(dialogue.END) or dialogue.END not in conventions(lm.tokenizer).spelled:
         return lm.encode(prompt)
     mark, ids = encode_template(lm.tokenizer, dialogue.END), list[int]()
@@ -97,7 +98,7 @@ def _encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
 
 
 def shortened(lm: LanguageModel, samples: Sequence[Sample], config: OfflineConfig) -> tuple[int, int]:
-    """How many prompts and how many completions `text_dataset` cuts."""
+    """Return the numbers of prompts and of completions that `text_dataset` truncates."""
     examples, start = [_example(lm, sample, config) for sample in samples], len(beginning(lm.tokenizer))
     prompts = sum(
         row.start - start < len(_encode_prompt(lm, sample.prompt))

@@ -1,4 +1,4 @@
-"""Completions that a model writes, as text to be judged and as tokens to be learned from."""
+"""Generation of completions, as text to be scored and as tokens to be learned from."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from reflectrl.wings.text.samples.sample import Sample
 
 
 class Written(NamedTuple):
-    """A completion that a model has written.
+    """A completion that a model has generated.
 
     Attributes:
-        sample: the prompt's, with the completion as text; its reward is NaN until something labels it.
-        example: prompt and completion as tokens, end-of-text included where the model wrote it.
-        logprobs: of the completion's tokens when they were drawn (nats); end-of-text has none.
+        sample: the prompt's sample with the completion as text. Its reward is NaN until it is scored.
+        example: prompt and completion as tokens, with end-of-text if the model generated it.
+        logprobs: log-probabilities of the completion's tokens when they were drawn (nats), without end-of-text.
     """
 
     sample: Sample
@@ -40,14 +40,14 @@ def write(
     most_tokens: int,
     prompt_tokens: int,
 ) -> list[Written]:
-    """Write one completion for each prompt, all of them side by side.
+    """Generate one completion for each prompt, all in one batch.
 
     Args:
-        most_tokens: longest completion in tokens; a shorter one ended with end-of-text.
-        prompt_tokens: longest prompt in tokens; longer ones lose their beginning, as in training.
+        most_tokens: longest completion in tokens. A shorter completion ended with end-of-text.
+        prompt_tokens: longest prompt in tokens. Longer prompts lose their beginning, as in training.
 
     Raises:
-        UserError: a prompt has no room in the model's context.
+        UserError: a prompt does not fit the model's context.
     """
     starts = [prompt_ids(lm, sample, prompt_tokens, most_tokens) for sample in prompts]
     with lm.playing():

@@ -1,1 +1,1 @@
-"""Running a recipe of a text task: samples, reference, its value, every arm, what they write, the table."""
+"""Pipeline of a text task: samples, reference, its value, every arm, their completions, and the result table."""

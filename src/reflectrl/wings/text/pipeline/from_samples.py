@@ -1,4 +1,4 @@
-"""Training a model on samples with rewards: a folder with the settings, the reference cache, metrics and the model."""
+"""Training of a model on samples with rewards, into a folder with settings, reference cache, metrics and model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from reflectrl.wings.text.samples.sample import Sample
 Say = Callable[[str], None]
 
 LOGGED = "the value is fitted to the rewards in the data: it is that of whoever wrote the completions, not of the model"
-"""What is to be known where nothing can be played or scored."""
+"""Warning for trainings on a fixed file, where the reference's own completions cannot be scored."""
 
 
 def train_on_samples(
@@ -47,19 +47,20 @@ def train_on_samples(
     folder: Path,
     say: Say,
 ) -> Path:
-    """Train a model, which is its own reference; called again, it goes on, or finds that nothing is left to do.
+    """Train a model, which is its own reference. A second call resumes the training, or returns if it is complete.
 
     Args:
         source: name or folder of the model.
-        folder: gets `settings.json`, `reference-cache/`, `metrics.jsonl`, and in the end `model/` in Hugging Face's
-            format.
-        say: receives a line now and then.
+        folder: output folder for `settings.json`, `reference-cache/`, `metrics.jsonl`, and finally `model/` in Hugging
+            Face's format.
+        say: receives lines about the progress.
 
     Returns:
         The model's folder.
 
     Raises:
-        UserError: the model cannot be loaded, the samples teach nothing, or the folder holds another training.
+        UserError: the model cannot be loaded, there is nothing to learn from the samples, or the folder holds a
+            training with other settings.
     """
     context = _Context(samples, source, model, config, seed, folder, say)
     graph = _graph(context)
@@ -84,7 +85,7 @@ def train_on_samples(
 
 
 def _graph(context: _Context) -> Graph:
-    """What is made: the reference cache, then the model."""
+    """Return the graph of artifacts: the reference cache, then the model."""
     seed, make, settings = context.seed, f"{__name__}:make_", tuple(context.settings)
     output = ("reference-cache/reference_cache.json",)
     cache = Artifact("offline", "reference-cache", seed, "rl", f"{make}reference_cache", output, (), settings)
@@ -95,7 +96,7 @@ def _graph(context: _Context) -> Graph:
 
 @dataclass(frozen=True)
 class _Context:
-    """What the builders of reference cache and model get; the model is loaded once."""
+    """Inputs of the builders of reference cache and model. The language model is loaded once."""
 
     samples: Sequence[Sample]
     source: str | Path
@@ -107,7 +108,7 @@ class _Context:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All that decides what comes out."""
+        """All settings and inputs that determine the result."""
         digest = hashlib.sha256()
         for sample in self.samples:
             digest.update(repr((sample.prompt, sample.completion, sample.reward)).encode("utf-8", "surrogatepass"))
@@ -125,17 +126,17 @@ class _Context:
         return text_dataset(self.lm, self.samples, self.config)
 
     def reference_cache(self) -> ReferenceCache:
-        """What the reference thinks of the samples: made, or read where it has been made."""
+        """Load the reference's log-probabilities and values on the samples, or compute and save them."""
         needs_value, fitted = self.config.algorithm in BY_ADVANTAGE, partial(_say_metrics, self.say)
         folder, seed = self.folder / "reference-cache", named_seed(self.seed, "value")
         return cached_reference(folder, self.data, self.config, seed, fitted, needs_value=needs_value)
 
 
 def _claim(context: _Context, graph: Graph) -> State:
-    """Write the settings into the folder, unless what it holds was made with others.
+    """Write the settings into the folder, unless it holds a training with other settings.
 
     Raises:
-        UserError: it was (the first setting that differs is named), or what is there is damaged.
+        UserError: the settings differ (the error names the first difference), or the settings file is damaged.
     """
     path = context.folder / "settings.json"
     try:
@@ -150,14 +151,14 @@ def _claim(context: _Context, graph: Graph) -> State:
 
 
 def make_reference_cache(context: _Context) -> None:
-    """Note what the reference thinks of the samples."""
+    """Compute the reference's log-probabilities and values on the samples."""
     if context.config.algorithm in BY_ADVANTAGE:
         context.say(f"warning: {LOGGED}")
     context.reference_cache()
 
 
 def make_model(context: _Context) -> None:
-    """Learn from the samples."""
+    """Train the model on the samples."""
     learner, seed = context.folder / "learner", named_seed(context.seed, "offline")
     data, known = context.data, context.reference_cache()
     shared = {"kind": "offline", "seed": context.seed, "arm": None}

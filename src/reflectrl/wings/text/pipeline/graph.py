@@ -1,4 +1,4 @@
-"""The graph of a text task: samples, the reference that imitates them, its value, the arms, and what they write."""
+"""Artifact graph of a text task: samples, the reference that imitates them, its value, the arms, their completions."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ DATA, REFERENCE, PPO, VALUE = "data", "reference", "ppo", "offline-value"
 ARMS = {DATA: "the completions of the data", REFERENCE: "what the other arms start from"}
 ARMS |= dict.fromkeys(get_args(Algorithm), "offline learning from the reference")
 ARMS |= {PPO: "online learning from the reference: it writes, and is rewarded"}
-"""The arms of text tasks."""
+"""Arms of text tasks, with their descriptions."""
 ROOM = "reflectrl.wings.text.pipeline.training"
 WRITTEN = ("text.top_p", "rl.temperature", "offline.prompt_tokens", "offline.completion_tokens")
-"""Keys on which completions depend."""
+"""Recipe keys that completions depend on."""
 
 
 class TextPipeline:
-    """What a recipe with a text task makes."""
+    """Pipeline of a recipe with a text task."""
 
     @staticmethod
     def is_for(recipe: Recipe) -> bool:
-        """Whether the recipe has a text task."""
+        """Return whether the recipe has a text task."""
         return text_settings(recipe).task != "none"
 
     @staticmethod
     def graph(recipe: Recipe) -> Graph:
-        """Samples, reference, value, arms and completions; UserError names an arm or split that there is not."""
+        """Return the graph of samples, reference, value, arms and completions.
+
+        Raises:
+            UserError: the recipe names an unknown arm, split or reward.
+        """
         for arm in recipe.arms:
             if arm not in ARMS:
                 raise UserError(f"arms: unknown arm of a text task {arm!r}{suggestion(arm, ARMS)}")
@@ -59,7 +63,11 @@ class TextPipeline:
 
     @staticmethod
     def begin(recipe: Recipe, run: RunFolder) -> Context:
-        """Refuse what text tasks cannot do without, or do not know."""
+        """Check the recipe, and return the context of its builders.
+
+        Raises:
+            UserError: a setting that text tasks need is missing, or one is set that they do not support.
+        """
         from reflectrl.models.checking import require_usable
         from reflectrl.wings.text.pipeline.task import TextContext
 
@@ -78,7 +86,7 @@ class TextPipeline:
 
     @staticmethod
     def show(context: Context) -> None:
-        """The table of arms."""
+        """Print the table of arms."""
         from reflectrl.terminal import console
         from reflectrl.wings.text.pipeline.results import show
 
@@ -86,7 +94,7 @@ class TextPipeline:
 
     @staticmethod
     def compare(folders: Sequence[Path]) -> None:
-        """One table of several runs, pooled over seeds: what `reflectrl compare` prints of text tasks."""
+        """Print one table of several runs, pooled over seeds, for `reflectrl compare`."""
         from reflectrl.terminal import console
         from reflectrl.wings.text.pipeline.results import show
 
@@ -94,7 +102,7 @@ class TextPipeline:
 
 
 def _artifacts(recipe: Recipe, seed: int, samples: str) -> Iterator[Artifact]:
-    """What is made for one seed of training."""
+    """Yield the artifacts of a training seed."""
     folder, start = f"checkpoints/seed{seed}", [samples]
 
     def made(name: str, stage: Stage, outputs: tuple[str, ...], inputs: Sequence[str], *settings: str) -> Artifact:
@@ -126,13 +134,13 @@ def _artifacts(recipe: Recipe, seed: int, samples: str) -> Iterator[Artifact]:
 
 
 def places(recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequence[Any]]) -> list[dict[str, Any]]:
-    """What an arm writes: its best and its last checkpoint, on every split, in every way of sampling.
+    """List an arm's sets of completions: best and last checkpoint, on every split, with every kind of sampling.
 
     Args:
-        samples: gives the samples of a split; splits without samples are left out.
+        samples: returns the samples of a split. Splits without samples are left out.
 
     Returns:
-        task, arm, seed, checkpoint, split and sampling of each.
+        Task, arm, seed, checkpoint, split and sampling of each set.
     """
     checkpoints = ("",) if arm in (DATA, REFERENCE) else ("best", "last")
     ways = ("",) if arm == DATA else recipe.eval.sampling
@@ -147,12 +155,12 @@ def places(recipe: Recipe, seed: int, arm: str, samples: Callable[[str], Sequenc
 
 
 def task_name(recipe: Recipe) -> str:
-    """The task as tables call it, with its subset."""
+    """Return the name of the task in tables, with its subset."""
     settings = text_settings(recipe)
     name = recipe.name if settings.task == "own" else settings.task
     return f"{name}-{settings.subset}" if settings.subset else name
 
 
 def last(arm: str) -> str:
-    """The name of an arm's last checkpoint, beside that of its best."""
+    """Return the name of an arm's last checkpoint. The best checkpoint has the name of the arm."""
     return f"{arm}-last"

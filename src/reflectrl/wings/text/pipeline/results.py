@@ -1,4 +1,4 @@
-"""The outcome of a text task: `results.json`, the judged completions of every arm, the report, and the table."""
+"""Results of a text task: scores of every arm's completions in `results.json`, the report, and the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from reflectrl.wings.text.samples import Sample
 
 
 def rows(text: TextContext) -> Iterator[TextRow]:
-    """A row per arm, seed, checkpoint, split and sampling; the data's own completions have no seed of training."""
+    """Yield a row per arm, seed, checkpoint, split and sampling. The arm "data" has one row per split, as it has no
+    training seed.
+    """
     for arm in text.recipe.arms:
         for seed in text.recipe.seeds[:1] if arm == DATA else text.recipe.seeds:
             for place in places(text.recipe, seed, arm, text.samples):
@@ -36,7 +38,7 @@ def rows(text: TextContext) -> Iterator[TextRow]:
 
 
 def _written(text: TextContext, place: Mapping[str, Any]) -> list[Sample]:
-    """Completions, one per prompt: of the data, too, since the variety of texts can be compared for equal numbers."""
+    """Return one completion per prompt, even for the data: diversity metrics need equal numbers of texts."""
     if place["arm"] == DATA:
         return text.prompts(place["split"], text.recipe.eval.episodes)
     kept = {sample.group for sample in text.prompts(place["split"], text.recipe.eval.episodes)}
@@ -44,7 +46,7 @@ def _written(text: TextContext, place: Mapping[str, Any]) -> list[Sample]:
 
 
 def spread(text: TextContext) -> list[dict[str, Any]]:
-    """Percentiles of reward, value and advantage of the training samples, per seed."""
+    """Return percentiles of reward, value and advantage on the training samples, per seed."""
     found = []
     for seed in text.recipe.seeds if text.offline else ():
         _, known = reference_cache(text, text.load(REFERENCE, seed), seed, text.offline[0], lambda _: None)
@@ -83,11 +85,11 @@ def report(text: TextContext, artifact: Artifact, tick: Tick) -> None:
 # ---- on the terminal -----------------------------------------------------------------------------------------------
 
 LAST = ("distinct-1", "distinct-2", "distinct-3", "length", "meteor", "coverage", "density")
-"""Metrics that follow the components of the reward."""
+"""Metrics that stand after the reward's components in a table."""
 
 
 def show(screen: Console, *folders: Path) -> None:
-    """Print a table per task, split and sampling; the data's own completions stand in each.
+    """Print a table per task, split and sampling. Each table includes the completions of the data.
 
     Raises:
         UserError: a folder holds no results of a text task.
@@ -103,7 +105,11 @@ def show(screen: Console, *folders: Path) -> None:
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The results of a run."""
+    """Read the results of a run.
+
+    Raises:
+        UserError: there are no readable results, or they belong to another kind of task.
+    """
     path = folder / "results.json"
     try:
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -115,7 +121,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The metrics of a table: components first."""
+    """Return the metric names of a table, the reward's components first."""
     names = dict.fromkeys(name for line in lines for name in line["metrics"])
     return [*(name for name in names if name not in LAST), *(name for name in LAST if name in names)]
 

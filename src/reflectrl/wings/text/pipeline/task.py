@@ -1,4 +1,4 @@
-"""A run of a text task: where things lie, the samples, and the rewards that judge them."""
+"""Context of a run of a text task: paths, samples, and rewards."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from reflectrl.wings.text.samples import Reading, Sample, read_samples
 
 @dataclass(frozen=True)
 class TextContext(Context):
-    """What builders of a text task get: recipe and run folder, and what is slow to load, which is loaded once."""
+    """Input of the builders of a text task: recipe and run folder. Samples and rewards are loaded once."""
 
     @property
     def offline(self) -> list[str]:
-        """The arms that learn from the samples, and so need the reference's value."""
+        """Arms that learn from the samples, and so need the reference's value."""
         return [arm for arm in self.recipe.arms if arm in get_args(Algorithm)]
 
     def data(self, split: str) -> Path:
-        """Samples with rewards."""
+        """Return the file of a split's samples with rewards."""
         return self.run.path / "data" / f"{split}.jsonl"
 
     def written(self, arm: str, seed: int, split: str, sampling: str, checkpoint: str) -> Path:
-        """What an arm has written."""
+        """Return the file of an arm's completions."""
         return self.run.path / "completions" / f"{arm}-seed{seed}-{checkpoint}-{split}-{sampling}.jsonl"
 
     def samples(self, split: str) -> list[Sample]:
-        """The samples of a split, with rewards; [] if the data have no such split."""
+        """Return the samples of a split with rewards; [] if the data have no such split."""
         if split not in self._samples:
             path = self.data(split)
             self._samples[split] = list(read_samples(path)) if path.is_file() else []
@@ -49,16 +49,18 @@ class TextContext(Context):
         return {}
 
     def training(self, algorithm: str) -> list[Sample]:
-        """The training samples of an algorithm: preferences compare all, the others leave out rejected answers."""
+        """Return the training samples of an algorithm. Preference algorithms use all samples; the others leave out
+        rejected answers.
+        """
         found = self.samples("train")
         return found if algorithm in PREFERENCES else [sample for sample in found if imitable(sample)]
 
     def prompts(self, split: str, most: int = 0) -> list[Sample]:
-        """One sample to be imitated for each of the first `most` prompts of a split; all if 0."""
+        """Return one sample worth imitating for each of the first `most` prompts of a split; 0 means all prompts."""
         return list(islice(one_per_prompt(filter(imitable, self.samples(split))), most or None))
 
     def references(self, split: str) -> dict[str, list[str]]:
-        """The completions of the data, by group of the prompt, that are worth imitating."""
+        """Return the completions of the data that are worth imitating, by group of the prompt."""
         found: dict[str, list[str]] = {}
         for sample in filter(imitable, self.samples(split)):
             found.setdefault(sample.group, []).append(sample.completion)
@@ -66,18 +68,18 @@ class TextContext(Context):
 
     @cached_property
     def unprepared(self) -> Reward:
-        """What judges validation prompts, before it has seen the training samples."""
+        """Reward of the section [rewards], not yet fitted to the training samples."""
         return build(self.recipe.sections["rewards"], self.run.path / "scores")
 
     @cached_property
     def reward(self) -> Reward:
-        """What judges validation prompts."""
+        """Reward of the section [rewards], fitted to the training samples. It scores training and validation."""
         self.unprepared.prepare(self.training("nll"))
         return self.unprepared
 
     @cached_property
     def test_reward(self) -> Reward:
-        """What judges in the end."""
+        """Reward of the final evaluation: from [test_rewards], or else from [rewards]."""
         if not self.recipe.sections["test_rewards"]:
             return self.reward
         found = build(self.recipe.sections["test_rewards"], self.run.path / "scores")
@@ -85,7 +87,7 @@ class TextContext(Context):
         return found
 
     def load(self, name: str, seed: int) -> LanguageModel:
-        """A model of the run by name; "base" is what everything starts from."""
+        """Load a model of the run by name; "base" is the initial model."""
         made = self.run.checkpoint(seed, name)
         scratch = self.recipe.model.source == "scratch"
         source = made if name != "base" or scratch else self.recipe.model.source
@@ -94,12 +96,12 @@ class TextContext(Context):
 
 
 def imitable(sample: Sample) -> bool:
-    """Whether the data want this completion imitated: all, unless the row names another one by "sft_index"."""
+    """Return whether a completion is worth imitating. All are, unless the row's "sft_index" names another one."""
     wanted = sample.meta.get("sft_index")
     return wanted is None or sample.id.rpartition(".")[2] == str(wanted)
 
 
 def read_split(folder: Path, split: str) -> Sequence[Sample]:
-    """The samples of a file, those without reward included; [] if there is no such file."""
+    """Read a split's samples, including samples without reward; [] if there is no such file."""
     paths = [path for path in (folder / f"{split}.jsonl", folder / f"{split}.jsonl.gz") if path.is_file()]
     return read_samples(paths[0], reading=Reading(missing_reward=float("nan"))) if paths else []

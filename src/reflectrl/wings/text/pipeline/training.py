@@ -1,4 +1,4 @@
-"""Builders of a text task, each from files to files: samples, base, reference, its value, the arms, what they write."""
+"""Builders of a text task, each from files to files: samples, base, reference, its value, arms, and completions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from reflectrl.wings.text.samples.orders import orders
 Note = Callable[[dict[str, float]], None]
 
 ORDERS = {"train": 1000, "validation": 150, "test": 200}
-"""Prompts of the small task."""
+"""Default number of prompts per split of the task "orders"."""
 
 
 def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Write the samples of all splits with rewards into the run folder, the training set last.
+    """Score the samples of all splits and write them into the run folder, the training set last.
 
     Raises:
         UserError: there is no training or no validation set.
@@ -58,6 +58,7 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             )
             raise UserError(f"text task {task!r}: no {split} samples ({where})")
     text.unprepared.prepare([sample for sample in found["train"] if imitable(sample)])
+    # The training set comes last, because its file tells that the artifact is complete.
     for split in reversed(SPLITS):
         if found[split]:
             samples = _labelled(text, found[split])
@@ -66,7 +67,7 @@ def data(text: TextContext, artifact: Artifact, tick: Tick) -> None:
 
 
 def _source(text: TextContext, split: str) -> list[Sample]:
-    """The samples of the first prompts of a split, as many as the recipe wants."""
+    """Return the samples of a split's first prompts, as many prompts as the recipe asks for."""
     settings = text_settings(text.recipe)
     most = {"train": settings.prompts, "validation": settings.validation_prompts}.get(split, 0)
     samples: Sequence[Sample]
@@ -85,7 +86,10 @@ def _folder(text: TextContext) -> Path:
 
 
 def _source_of_data(text: TextContext, split: str) -> str:
-    """The command that writes the samples of a task; of the caller's own ones, a folder may be named after it."""
+    """Return the command that writes the samples of a task.
+
+    For a task of the user's own, the data folder's name may be the name of an installed benchmark.
+    """
     settings = text_settings(text.recipe)
     if settings.task != "own":
         return f"`reflectrl data {settings.task} --from DIR`"
@@ -102,7 +106,7 @@ def _labelled(text: TextContext, samples: Sequence[Sample]) -> list[Sample]:
 
 
 def base(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Make a model from scratch, whose tokens come from the training samples."""
+    """Make a model from scratch, with a vocabulary from the training samples."""
     texts = [words for sample in text.samples("train") for words in (sample.prompt, sample.completion)]
     init = named_seed(artifact.seed, "base")
     fill = partial(save_scratch, config=text.recipe.model, texts=texts, choices=0, seed=init)
@@ -110,7 +114,7 @@ def base(text: TextContext, artifact: Artifact, tick: Tick) -> None:
 
 
 def reference(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Imitate the data, or take the model as it is."""
+    """Train the reference by imitation of the data, or take the base model as it is."""
     seed, recipe = artifact.seed, text.recipe
     lm = text.load("base", seed)
     if text_settings(recipe).reference == "sft":
@@ -139,7 +143,7 @@ def _examples(lm: LanguageModel, samples: Any, config: OfflineConfig) -> Sequenc
 
 
 def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Learn the reference's value from what it writes for validation prompts, and appraise the training samples."""
+    """Fit the reference's value to the rewards of its completions, and compute advantages of the training samples."""
     seed = artifact.seed
     lm = text.load(REFERENCE, seed)
     learner = text.run.learner(seed, VALUE)  # never written: the reference cache is made in one go
@@ -152,12 +156,12 @@ def value(text: TextContext, artifact: Artifact, tick: Tick) -> None:
             tick(int(metrics["step"]), offline_settings(text.recipe).value_epochs, about)
 
         sets = {tuple(sample.id for sample in text.training(arm)): arm for arm in reversed(text.offline)}
-        for algorithm in reversed(sets.values()):  # an algorithm for each set of training samples that the arms need
+        for algorithm in reversed(sets.values()):  # one algorithm per distinct set of training samples
             reference_cache(text, lm, seed, algorithm, note)
 
 
 def remaining_values(text: TextContext, artifact: Artifact) -> bool:
-    """Whether a reference cache that the arms need is missing; an arm that reads a stale one refuses it."""
+    """Return whether a reference cache that the arms need is missing. The arms themselves refuse a stale cache."""
     folders = [cache_folder(text, artifact.seed, arm) for arm in text.offline]
     return not all((folder / REFERENCE_CACHE).is_file() for folder in folders)
 
@@ -165,7 +169,10 @@ def remaining_values(text: TextContext, artifact: Artifact) -> bool:
 def reference_cache(
     text: TextContext, lm: LanguageModel, seed: int, algorithm: str, note: Note
 ) -> tuple[Dataset, ReferenceCache]:
-    """An algorithm's samples, bound to the model, and what the reference (the model as it is now) thinks of them."""
+    """Return an algorithm's samples as data of the model, and the reference's view of them.
+
+    The model must still have the reference's weights.
+    """
     config, samples = offline_settings(text.recipe), text.training(algorithm)
     data = text_dataset(lm, samples, config)
     folder = cache_folder(text, seed, algorithm)
@@ -174,13 +181,13 @@ def reference_cache(
 
 
 def cache_folder(text: TextContext, seed: int, algorithm: str) -> Path:
-    """Where the reference cache of an algorithm's samples is kept: of all, or of those to be imitated."""
+    """Return the folder of the reference cache of an algorithm's samples: of all, or of the imitable samples only."""
     everything = len(text.training(algorithm)) == len(text.samples("train"))
     return text.run.checkpoint(seed, VALUE if everything else f"{VALUE}-imitable")
 
 
 def _played(text: TextContext, lm: LanguageModel, seed: int) -> Outcomes:
-    """What the reference's greedy completions of validation prompts earn."""
+    """Score the reference's greedy completions of validation prompts."""
     config = offline_settings(text.recipe)
     prompts = text.prompts("validation")
     path = text.written(REFERENCE, seed, "validation", "greedy", "value")
@@ -192,7 +199,7 @@ def _played(text: TextContext, lm: LanguageModel, seed: int) -> Outcomes:
 def completions(
     text: TextContext, lm: LanguageModel, prompts: Sequence[Sample], path: Path, sampling: str, seed: int
 ) -> list[Sample]:
-    """What a model writes for prompts, "greedy" or "sampled" as the recipe says."""
+    """Generate a model's completions of prompts. `sampling` is "greedy", or "sampled" with the recipe's settings."""
     recipe = text.recipe
     how = Sampling(0.0) if sampling == "greedy" else Sampling(recipe.rl.temperature, text_settings(recipe).top_p)
     return write_completions(
@@ -208,7 +215,7 @@ def completions(
 
 
 def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Learn one arm from the reference; the checkpoint that is best on validation prompts is kept, and the last one."""
+    """Train one arm from the reference, and save its best checkpoint on validation prompts and its last one."""
     seed, name = artifact.seed, artifact.name
     lm, learner = text.load(REFERENCE, seed), text.run.learner(seed, name)
     shared = {"kind": "rl" if name == PPO else "offline", "seed": seed, "arm": name}
@@ -242,7 +249,7 @@ def arm(text: TextContext, artifact: Artifact, tick: Tick) -> None:
 
 
 def _evaluate(text: TextContext, lm: LanguageModel, seed: int, arm: str) -> dict[str, float]:
-    """Mean reward of what the model, as it is, writes for validation prompts."""
+    """Return the mean reward of the current model's completions of validation prompts."""
     prompts = text.prompts("validation", text_settings(text.recipe).eval_prompts)
     path = text.written(arm, seed, "validation", "learning", "now")
     path.unlink(missing_ok=True)
@@ -259,11 +266,11 @@ def _mean(samples: Sequence[Sample]) -> float:
     return float(np.mean([sample.reward for sample in samples]))
 
 
-# ---- what an arm writes in the end ---------------------------------------------------------------------------------
+# ---- final completions of an arm -----------------------------------------------------------------------------------
 
 
 def writing(text: TextContext, artifact: Artifact, tick: Tick) -> None:
-    """Let an arm's best and last checkpoint write what is missing of their completions."""
+    """Generate the missing completions of an arm's best and last checkpoint."""
     models: dict[str, LanguageModel] = {}
     for place, prompts in _unwritten(text, artifact):
         name = last(artifact.name) if place["checkpoint"] == "last" else artifact.name
@@ -275,12 +282,12 @@ def writing(text: TextContext, artifact: Artifact, tick: Tick) -> None:
 
 
 def remaining_writing(text: TextContext, artifact: Artifact) -> bool:
-    """Whether an arm has not written all completions yet."""
+    """Return whether completions of an arm are missing."""
     return any(_unwritten(text, artifact))
 
 
 def _unwritten(text: TextContext, artifact: Artifact) -> Iterator[tuple[dict[str, Any], list[Sample]]]:
-    """The places at which completions are missing, with all their prompts."""
+    """Yield each incomplete set of completions (an entry of `places`) with all its prompts."""
     for place in places(text.recipe, artifact.seed, artifact.name, text.samples):
         prompts = text.prompts(place["split"], text.recipe.eval.episodes)
         if not {sample.id for sample in prompts} <= read_completions(written_to(text, place)).keys():
@@ -288,5 +295,5 @@ def _unwritten(text: TextContext, artifact: Artifact) -> Iterator[tuple[dict[str
 
 
 def written_to(text: TextContext, place: Mapping[str, Any]) -> Path:
-    """The file of the completions of a place."""
+    """Return the file of a set of completions (an entry of `places`)."""
     return text.written(place["arm"], place["seed"], place["split"], place["sampling"], place["checkpoint"] or "only")

@@ -1,4 +1,4 @@
-"""Rewards of written text: components by name or plug-in, scored in batches, kept, and summed by weights."""
+"""Rewards of generated text: components by name or plug-in, scored in batches, cached, and summed with weights."""
 
 from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.rewards.total import Reward, build

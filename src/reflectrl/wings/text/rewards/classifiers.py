@@ -1,4 +1,4 @@
-"""Sequence classifiers in Hugging Face format: loading, and scoring of texts in batches."""
+"""Sequence classifiers in Hugging Face's format: loading, and batched scoring of texts."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 Text = str | tuple[str, str]
-"""One text, or two that the tokenizer joins in its own way."""
+"""One text, or two texts that the tokenizer joins with its own separators."""
 
 NO_TOKEN = -1
 UNLIMITED = 10**6
-"""A tokenizer that says more than this has no limit of its own."""
+"""Threshold of `model_max_length`. Above it, a tokenizer has no real limit."""
 
 
 class Classifier:
-    """A sequence classifier on a device. A text's logits do not depend on the texts beside it.
+    """A sequence classifier on a device. A text's logits do not depend on the rest of its batch.
 
     Args:
-        source: folder, or name of a hub model; looked for on this machine only, unless `download`.
-        labels: the number of labels that it must have.
-        what: who asks for it ("reward 'fluency'"), for messages.
-        cut: which end of a text that is too long is left out.
+        source: folder, or name of a hub model. Without `download`, only this machine is searched.
+        labels: number of labels that the model must have.
+        what: user of the classifier ("reward 'fluency'"), for error messages.
+        cut: end at which a text that is too long is truncated.
 
     Raises:
-        UserError: nothing loadable is there, its head is not trained, or it has another number of labels.
+        UserError: no loadable model is there, its head is not trained, or it has another number of labels.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Classifier:
             raise UserError(f"{what}: the model {source!r} has {model.config.num_labels} labels; it must have {labels}")
         self.tokenizer.truncation_side, self.tokenizer.padding_side = cut, "right"
         self.model = model.to(pick_device(device)).eval()
-        # A decoder's verdict is read off the last token that is no padding. Where padding has no token of its own (as
-        # in DialogRPT), nothing counts as padding, and a batch holds texts of one length.
+        # A decoder's logits are read at the last token that is not padding. If padding has no token of its own (as in
+        # DialogRPT), nothing counts as padding, and a batch holds only texts of equal length.
         pad = self.tokenizer.pad_token_id
         self._pads = pad is not None and pad != self.tokenizer.eos_token_id
         model.config.pad_token_id = pad if self._pads else NO_TOKEN
         positions = getattr(model.config, "max_position_embeddings", None) or UNLIMITED
-        if "roberta" in model.config.model_type:  # its positions begin behind the padding's
+        if "roberta" in model.config.model_type:  # its positions start after the padding index
             positions -= model.config.pad_token_id + 1
         self.limit = int(min(self.tokenizer.model_max_length, positions, UNLIMITED))
         self.fingerprint = _fingerprint(source, model.config)
 
     @torch.inference_mode()
     def logits(self, texts: Sequence[Text], batch_size: int) -> Tensor:
-        """Logits (texts, labels), float32, on the CPU."""
+        """Return logits (texts, labels), float32, on the CPU."""
         rows: list[Any] = []
         for text in texts:
             parts = (text,) if isinstance(text, str) else text
@@ -83,7 +83,7 @@ class Classifier:
         return logits_TL
 
     def _batches(self, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-        """Numbers of texts, those of like length together."""
+        """Yield batches of text indices, in order of length."""
         batch: list[int] = []
         for i in sorted(range(len(lengths)), key=lengths.__getitem__):
             if batch and (len(batch) == size or (not self._pads and lengths[i] != lengths[batch[0]])):
@@ -95,7 +95,7 @@ class Classifier:
 
 
 def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]:
-    options: dict[str, Any] = {"local_files_only": not download, "trust_remote_code": False}  # unsaid, it would ask
+    options: dict[str, Any] = {"local_files_only": not download, "trust_remote_code": False}  # unset, it would ask
     require_sound(Path(source))
     try:
         refuse_kernels(source, local_files_only=not download)
@@ -116,7 +116,7 @@ def _load(source: str, what: str, dtype: str, download: bool) -> tuple[Any, Any]
 
 
 def _fingerprint(source: str, config: Any) -> str:
-    """Identifies weights: a hub model by its commit, a folder by its content."""
+    """Return a hash of the weights: by commit for a hub model, by content for a folder."""
     digest = hashlib.sha256(str(getattr(config, "_commit_hash", None) or "").encode())
     for path in sorted(Path(source).glob("*")) if Path(source).is_dir() else []:
         if path.is_file():
@@ -127,7 +127,7 @@ def _fingerprint(source: str, config: Any) -> str:
 
 
 class OasstConfig(GPTNeoXConfig):
-    """A GPT-NeoX, and how its hidden states are pooled: "mean" over the text, or the "last" token."""
+    """Configuration of a GPT-NeoX with pooled hidden states: "mean" over the text, or the "last" token."""
 
     model_type = "gpt_neox_reward_model"
     pooling: str = "last"
@@ -138,9 +138,8 @@ class OasstConfig(GPTNeoXConfig):
 
 
 class OasstRewardModel(GPTNeoXPreTrainedModel):
-    """OpenAssistant's reward models on Pythia, which `transformers` does not know by itself: a GPT-NeoX without its
-    language-model head, and a linear layer on the pooled hidden states. One number for a text, higher for a better last
-    answer.
+    """OpenAssistant's reward models on Pythia, which `transformers` does not include: a GPT-NeoX without language-model
+    head, and a linear layer on the pooled hidden states. A text gets one number, higher for a better last answer.
     """
 
     config_class = OasstConfig
@@ -152,7 +151,7 @@ class OasstRewardModel(GPTNeoXPreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object) -> SequenceClassifierOutput:
-        """Logits (B, 1); what is masked (padding on the right) does not count."""
+        """Return logits (B, 1). Masked tokens (padding on the right) are ignored."""
         mask_BT = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         hidden_BTD = self.gpt_neox(input_ids, attention_mask=mask_BT).last_hidden_state
         lengths_B1 = mask_BT.sum(1, keepdim=True)
@@ -165,6 +164,6 @@ class OasstRewardModel(GPTNeoXPreTrainedModel):
 
 @functools.cache
 def register() -> None:
-    """Let the loaders of `transformers` know the family."""
+    """Register OpenAssistant's reward models with the loaders of `transformers`."""
     AutoConfig.register(OasstConfig.model_type, OasstConfig)
     AutoModelForSequenceClassification.register(OasstConfig, OasstRewardModel)

@@ -1,7 +1,7 @@
-"""The built-in components that are sequence classifiers.
+"""Built-in reward components that are sequence classifiers.
 
-Sources: "Leftover Lunch" (Baheti et al., ICLR 2024, arXiv 2305.14718, section 4) for what is added up; the models' own
-pages for what they read and what their classes mean.
+Sources: "Leftover Lunch" (Baheti et al., ICLR 2024, arXiv 2305.14718, section 4) for the choice of components; the
+models' own pages for input formats and the meaning of classes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from reflectrl.wings.text.samples.sample import Sample
 
 
 class ClassifierComponent(Component):
-    """The probability of one class of a classifier, or the sigmoid of the only logit of a ranker.
+    """Probability of a chosen class under a classifier, or the sigmoid of a ranker's single logit.
 
-    Subclasses say which model, which class, and what the model reads.
+    Subclasses define the default model, the class, and the text that the model reads.
 
     Args:
         model: folder, or name of a hub model.
         device: torch device, or "auto".
-        dtype: of the weights.
+        dtype: dtype of the weights.
         batch_size: texts per forward pass.
         download: fetch a hub model that is not on this machine.
     """
@@ -55,12 +55,12 @@ class ClassifierComponent(Component):
 
     @property
     def fingerprint(self) -> str:
-        """The weights, and the class that reads them."""
+        """Identifier of the weights and of this class."""
         return f"{type(self).__name__} {self.classifier.fingerprint}"
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """Probabilities in [0, 1]."""
-        # A completion must not pass for the end of a turn, or of the text, by spelling its token.
+        """Return probabilities in [0, 1]."""
+        # A completion must not be able to end a turn or the text by spelling a control token.
         tokenizer = self.classifier.tokenizer
         plain = [replace(sample, completion=defused(tokenizer, sample.completion)) for sample in samples]
         logits_SL = self.classifier.logits([self.text(sample) for sample in plain], self.batch_size)
@@ -68,7 +68,7 @@ class ClassifierComponent(Component):
         return [float(score) for score in scores_S]
 
     def text(self, sample: Sample) -> Text:
-        """What the model reads: the response alone, unless a subclass says otherwise."""
+        """Return the text that the model reads: by default, the response alone."""
         return response_of(sample)
 
 
@@ -90,7 +90,7 @@ class Faithfulness(ClassifierComponent):
     default, chosen = "McGill-NLP/roberta-large-faithcritic", 0
 
     def text(self, sample: Sample) -> Text:
-        """Knowledge and response; UserError if the sample's meta has no knowledge."""
+        """Return knowledge and response; UserError if the sample's meta has no knowledge."""
         knowledge = sample.meta.get("knowledge")
         if not isinstance(knowledge, str):
             raise UserError(f"reward Faithfulness: sample {sample.id!r} has no 'knowledge' in its meta")
@@ -103,19 +103,19 @@ class DialogueRanker(ClassifierComponent):
     labels, cut = 1, "left"
 
     def text(self, sample: Sample) -> Text:
-        """What has been said, oldest first, and the response."""
+        """Return the turns of the dialogue, oldest first, and the response."""
         turns = [said for _, said in dialogue.split(sample.prompt) if said] or [sample.prompt.strip()]
         return str(self.classifier.tokenizer.eos_token).join([*turns, response_of(sample)])
 
 
 class Engagement(DialogueRanker):
-    """How long a conversation a response is likely to start (depth)."""
+    """Score for starting a long conversation (DialogRPT's "depth")."""
 
     default = "microsoft/DialogRPT-depth"
 
 
 class Upvote(DialogueRanker):
-    """How many votes a response is likely to get (updown)."""
+    """Score for getting many upvotes (DialogRPT's "updown")."""
 
     default = "microsoft/DialogRPT-updown"
 
@@ -126,17 +126,17 @@ class CometCritic(ClassifierComponent):
     chosen = 1
 
     def text(self, sample: Sample) -> Text:
-        """The prompt and the response."""
+        """Return the prompt and the response."""
         return sample.prompt.strip(), response_of(sample)
 
 
 class RewardModel(ClassifierComponent):
-    """Sigmoid of a reward model's number for the dialogue that ends with the response.
+    """Sigmoid of a reward model's output for the dialogue that ends with the response.
 
     Args:
-        style: how the dialogue is written: "chat" is the tokenizer's own template, "oasst" marks turns by
-            "<|prompter|>" and "<|assistant|>", "plain" is prompt and completion as they are; "auto" takes the first of
-            these that the tokenizer knows.
+        style: format of the dialogue. "chat" is the tokenizer's own template, "oasst" marks turns by "<|prompter|>" and
+            "<|assistant|>", and "plain" is prompt and completion unchanged. "auto" takes the first of these that the
+            tokenizer supports.
     """
 
     default, labels, cut = "OpenAssistant/oasst-rm-2.1-pythia-1.4b-epoch-2.5", 1, "left"
@@ -160,11 +160,11 @@ class RewardModel(ClassifierComponent):
 
     @property
     def fingerprint(self) -> str:
-        """The weights, and how the dialogue is written."""
+        """Identifier of the weights and of the dialogue format."""
         return f"{super().fingerprint} {self.style}"
 
     def text(self, sample: Sample) -> Text:
-        """The whole dialogue."""
+        """Return the whole dialogue."""
         if self.style == "plain":
             return sample.prompt + sample.completion
         turns = [(role, said) for role, said in dialogue.split(sample.prompt) if said]

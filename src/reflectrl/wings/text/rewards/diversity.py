@@ -17,8 +17,8 @@ from reflectrl.wings.text.samples.sample import Sample
 class Diversity(Component):
     """Mean of the non-zero tf-idf values of a response, under a vectoriser fitted on the training responses.
 
-    In [0, 1]; 0 for a response none of whose words occur there. Short responses get higher values, since the values of
-    a response have unit length.
+    The mean is in [0, 1], and 0 for a response whose words do not occur in the training responses. Short responses get
+    higher values, since the tf-idf vector of a response has unit length.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Diversity(Component):
 
     @property
     def fingerprint(self) -> str:
-        """The responses that it was fitted on."""
+        """Identifier of the responses that the vectoriser was fitted on."""
         return f"Diversity {self._seen}" if self._seen else ""
 
     def prepare(self, training: Sequence[Sample]) -> None:
@@ -48,7 +48,7 @@ class Diversity(Component):
         self._seen = hashlib.sha256("\x1f".join(responses).encode()).hexdigest()[:16]
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """One mean per sample."""
+        """Return one mean per sample."""
         if not self._seen:
             raise UserError("reward diversity needs training responses; there are none")
         rows = self._vectoriser.transform([response_of(sample) for sample in samples])

@@ -1,4 +1,4 @@
-"""Components of the waiter's reward, judged by a program (see `samples/orders.py`)."""
+"""Reward components of the task "orders", computed by a program (see `samples/orders.py`)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from reflectrl.wings.text.samples.sample import Sample
 
 
 class Relevance(Component):
-    """How well the dishes that are named match those that were ordered."""
+    """Match between the dishes that the answer names and the dishes that were ordered."""
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """F1 in [0, 1]; UserError if a sample's meta does not say what was ordered."""
+        """Return F1 scores in [0, 1]; UserError if a sample's meta has no "ordered"."""
         return [orders.relevance(_ordered(sample), response_of(sample)) for sample in samples]
 
 
 class Politeness(Component):
-    """Whether the answer begins politely."""
+    """Politeness of the answer's beginning."""
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """1 or 0."""
+        """Return 1 for each answer that begins politely, else 0."""
         return [orders.politeness(response_of(sample)) for sample in samples]
 
 
 class Economy(Component):
-    """Whether the answer says things once."""
+    """Absence of repetition in the answer."""
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """Shares in [0, 1]."""
+        """Return shares of distinct word pairs, in [0, 1]."""
         return [orders.economy(response_of(sample)) for sample in samples]
 
 

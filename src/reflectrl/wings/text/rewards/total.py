@@ -1,4 +1,4 @@
-"""A reward: components by name, each with a weight, and their weighted sum."""
+"""Rewards as weighted sums of named components."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from reflectrl.wings.text.rewards.base import Component
 from reflectrl.wings.text.samples.sample import Sample
 
 CHUNK = 1024
-"""So many new scores are written at a time; a kill loses no more."""
+"""Number of new scores per write to the disk. A killed run loses at most as many."""
 
 
 class Scores:
-    """A component's scores, each computed once.
+    """Cached scores of a component, each computed once.
 
     Args:
-        folder: where scores are kept between calls, one file per name and fingerprint; None keeps them in memory only.
+        folder: folder of the cache, with one file per name and fingerprint; None caches in memory only.
 
     Raises:
-        UserError: a file that is there is no file of scores.
+        UserError: a cache file cannot be read as scores.
     """
 
     def __init__(self, name: str, component: Component, folder: Path | None = None) -> None:
@@ -39,12 +39,12 @@ class Scores:
             component.folder = folder
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """One number per sample, in order.
+        """Return one number per sample, in order.
 
         Raises:
-            UserError: the component gave another number of scores, or one that is not finite.
+            UserError: the component returned the wrong number of scores, or a score that is not finite.
         """
-        if getattr(self.component, "by_group", False):  # it remembers what it may itself
+        if getattr(self.component, "by_group", False):  # such a component caches by itself
             return self._computed(samples)
         self._open()
         keys = [_key(sample) for sample in samples]
@@ -69,7 +69,7 @@ class Scores:
         return scores
 
     def _open(self) -> None:
-        """Forget what a component with another fingerprint has said, and read what this one has said before."""
+        """Open the cache of the component's current fingerprint. Scores under another fingerprint are dropped."""
         fingerprint = self.component.fingerprint
         if fingerprint == self._fingerprint:
             return
@@ -82,7 +82,7 @@ class Scores:
 
 
 def _key(sample: Sample) -> str:
-    """Identifies what a component may look at."""
+    """Return a hash of the fields that a component may read."""
     seen = json.dumps([sample.prompt, sample.completion, dict(sample.meta)], sort_keys=True)
     return hashlib.sha256(seen.encode()).hexdigest()[:24]
 
@@ -99,18 +99,18 @@ def _read(path: Path) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Reward:
-    """Components and weights. `scores` and `weights` have the same names."""
+    """Components and weights. `scores` and `weights` have the same keys."""
 
     scores: Mapping[str, Scores]
     weights: Mapping[str, float]
 
     def prepare(self, training: Sequence[Sample]) -> None:
-        """Show every component the training set."""
+        """Fit every component to the training set."""
         for scores in self.scores.values():
             scores.component.prepare(training)
 
     def label(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples with their components and, as their reward, the weighted sum."""
+        """Return the samples with their components, and the weighted sum as their reward."""
         columns = {name: scores.score(samples) for name, scores in self.scores.items()}
         return [
             replace(sample, reward=self.total(found), components={**sample.components, **found})
@@ -119,22 +119,22 @@ class Reward:
         ]
 
     def total(self, components: Mapping[str, float]) -> float:
-        """The weighted sum of one sample's components."""
+        """Return the weighted sum of a sample's components."""
         return sum(weight * components[name] for name, weight in self.weights.items())
 
 
 def build(section: Mapping[str, Any], cache: Path | None = None, download: bool = False) -> Reward:
-    """The reward that a recipe's section describes.
+    """Build the reward that a recipe's section describes.
 
     Args:
-        section: by name of a component its weight, or a table with `weight` (1 if not given) and the keyword arguments
-            of the component. A name that is no component's says by `use` which one it is, so that one component may
-            occur twice: `judge = {use = "reward_model", model = "..."}`.
+        section: component names with a weight each, or with a table of `weight` (default 1) and the component's keyword
+            arguments. With `use`, the table names the component and the key is free, so that one component may occur
+            twice: `judge = {use = "reward_model", model = "..."}`.
         cache: folder in which scores are kept between runs.
-        download: let components fetch their models, where a recipe does not forbid it.
+        download: let components download their models, unless the recipe forbids it.
 
     Raises:
-        UserError: no such component, an argument that it does not take, or a model that cannot be loaded.
+        UserError: a component is unknown, an argument is invalid, or a model cannot be loaded.
     """
     if not section:
         raise UserError("the rewards section names no component; write for instance [rewards] fluency = 1.0")

@@ -1,6 +1,6 @@
-"""A judge as reward: the completions of a prompt meet in pairs; each is worth the share of its meetings that it won.
+"""Reward by a judge: the completions of a prompt are compared in pairs, and the reward is the share of wins.
 
-A judge prefers what it reads first, or second; so every pair is shown in both orders, and their mean counts.
+Judges are biased towards the first or the second position. So every pair is shown in both orders, and the mean counts.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from reflectrl.wings.text.rewards.base import Component, response_of
 from reflectrl.wings.text.samples.sample import Sample
 
 Pair = tuple[str, str, str]
-"""A prompt, the answer that is shown first, and the one that is shown second."""
+"""A prompt, the answer that is shown first, and the answer that is shown second."""
 AT_ONCE = 16
-"""Questions after whose answers those are kept."""
+"""Number of questions per batch. Verdicts are saved after each batch."""
 
 
 class Judge(Protocol):
-    """Who compares."""
+    """A judge that compares two answers to a prompt."""
 
     name: str
-    """Identifies it, in what is kept of its verdicts."""
+    """Name of the judge, which identifies its saved verdicts."""
 
     def preferences(self, pairs: Sequence[Pair]) -> list[float]:
-        """How much each first answer is preferred to the second: 1, 0, or between; 0.5 is a tie."""
+        """Return the preference for each pair's first answer, from 0 to 1; 0.5 is a tie."""
         ...
 
 
 class EndpointJudge:
-    """A model behind an OpenAI-compatible address, which answers A, B or TIE; what it says otherwise is a tie."""
+    """A judge model behind an OpenAI-compatible API, which answers A, B or TIE. Any other answer counts as a tie."""
 
     def __init__(self, config: EndpointConfig, journal: Journal) -> None:
         self.endpoint, self.name = Endpoint(config, journal), f"{config.base_url} {config.model}"
 
     def preferences(self, pairs: Sequence[Pair]) -> list[float]:
-        """One question per pair; UserError where the server gives no answer."""
+        """Ask one question per pair; UserError if the server gives no answer."""
         asks = [Ask([said("user", compare_request(*pair))], 16) for pair in pairs]
         verdicts = map(read_verdict, self.endpoint.complete_all(asks))
         return [{"first": 1.0, "second": 0.0}.get(verdict, 0.5) for verdict in verdicts]
 
 
 class LocalJudge:
-    """A causal language model on this machine: P("A") against P("B") behind the question. Never a tie by rule."""
+    """A causal language model on this machine as judge: P("A") against P("B") after the question, without ties."""
 
     def __init__(self, model: str) -> None:
         from reflectrl.config import ModelConfig
@@ -66,7 +66,7 @@ class LocalJudge:
         self.policy, self.name = Policy(self.lm, scoring="sum"), f"local {model}"
 
     def preferences(self, pairs: Sequence[Pair]) -> list[float]:
-        """One pass per pair; UserError where a pair does not fit the model's context."""
+        """Run one forward pass per pair; UserError if a pair does not fit the model's context."""
         return [self._preference(pair) for pair in pairs]
 
     def _preference(self, pair: Pair) -> float:
@@ -80,29 +80,29 @@ class LocalJudge:
 
 
 class Tournament(Component):
-    """Ranks the completions of each prompt by what a judge says of their pairs, as a number in [0, 1].
+    """Rank the completions of each prompt by a judge's comparisons of pairs, as a number in [0, 1].
 
-    Of n different completions, each gets the mean over the n - 1 others of how much it is preferred to them: 1 for one
-    that beats all, 0 for one that loses to all, 0.5 for ties, and for one that is alone. Equal completions get equal
-    numbers. The judge is asked n (n - 1) times per prompt, and never twice about the same pair in the same order.
+    Each of n distinct completions gets its mean preference over the n - 1 others: 1 if it beats all, 0 if it loses to
+    all, 0.5 for ties or if there is no other. Equal completions get equal numbers. The judge is asked n (n - 1) times
+    per prompt, and never twice about the same pair in the same order.
 
     Args:
-        model: of the judge: a folder or hub name on this machine, or, with `base_url`, the server's name for it.
-        base_url: where the API of a server begins, such as "http://127.0.0.1:8000/v1". Prompts and completions are sent
+        model: the judge model: a folder or hub name on this machine or, with `base_url`, its name on the server.
+        base_url: base URL of a server's API, such as "http://127.0.0.1:8000/v1". Prompts and completions are sent
             there.
-        key_env: the environment variable that holds the server's key, if it asks for one.
-        max_requests: budget of the run, retries included; 0 sets no limit.
+        key_env: environment variable with the server's API key, if it needs one.
+        max_requests: largest number of requests per run, including retries; 0 sets no limit.
     """
 
     by_group = True
-    """A number depends on the other completions of the prompt, so it is not kept; the verdicts are."""
+    """True: a score depends on the prompt's other completions, so verdicts are cached instead of scores."""
 
     def __init__(self, model: str, base_url: str = "", key_env: str = "", max_requests: int = 0) -> None:
         self.model, self.base_url, self.key_env, self.max_requests = model, base_url, key_env, max_requests
 
     @cached_property
     def judge(self) -> Judge:
-        """The judge, loaded when it is asked for the first time."""
+        """Judge, loaded at its first use."""
         if not self.base_url:
             return LocalJudge(self.model)
         journal = Journal(self.folder / "judge.jsonl" if self.folder else None, Budget(requests=self.max_requests))
@@ -110,17 +110,17 @@ class Tournament(Component):
 
     @cached_property
     def verdicts(self) -> dict[str, float]:
-        """Preferences by question, those of the file included."""
+        """Preferences by question, starting with the preferences in the file."""
         return {} if self.path is None else _read(self.path)
 
     @cached_property
     def path(self) -> Path | None:
-        """The file of the judge's verdicts; None where nothing is kept between calls."""
+        """File of the judge's verdicts; None if nothing is kept between runs."""
         name = hashlib.sha256(self.judge.name.encode()).hexdigest()[:16]
         return None if self.folder is None else self.folder / f"verdicts-{name}.jsonl"
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
-        """One number per sample: its standing among the completions of its prompt."""
+        """Return the standing of each sample among the completions of its prompt."""
         groups: dict[str, dict[str, None]] = {}
         for sample in samples:
             groups.setdefault(sample.prompt, {})[response_of(sample)] = None
@@ -135,7 +135,7 @@ class Tournament(Component):
         return [found[sample.prompt][response_of(sample)] for sample in samples]
 
     def _ask(self, pairs: Sequence[Pair]) -> None:
-        """Ask what is not known yet, a few at a time, each of which is kept at once."""
+        """Ask the judge about pairs without a verdict, in small batches, and save the verdicts after each batch."""
         left = [pair for pair in dict.fromkeys(pairs) if self._key(pair) not in self.verdicts]
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]

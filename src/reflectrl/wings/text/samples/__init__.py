@@ -1,4 +1,4 @@
-"""Samples: prompts, completions and rewards to learn from offline, read from data files of many forms."""
+"""Samples for offline learning: prompts, completions and rewards, read from data files in several forms."""
 
 from reflectrl.wings.text.samples.reading import Reading, read_samples, stream_samples
 from reflectrl.wings.text.samples.rows import Gate

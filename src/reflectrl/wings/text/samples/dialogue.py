@@ -1,4 +1,4 @@
-"""Dialogues as text, by default "Human: ..." and "Assistant: ..." behind an empty line each, and back to turns."""
+"""Conversion between dialogues and text. By default, turns are "Human: ..." and "Assistant: ..." after empty lines."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from collections.abc import Iterable, Sequence
 from reflectrl.wings.text.samples.rows import BadRowError, Row, checked, text
 
 Turns = list[tuple[str, str]]
-"""(who speaks, what is said)."""
+"""Turns of a dialogue as (speaker, text)."""
 
 HUMAN, ASSISTANT, SYSTEM = "Human", "Assistant", "System"
 ROLES = {"user": HUMAN, "human": HUMAN, "prompter": HUMAN, "assistant": ASSISTANT, "gpt": ASSISTANT, "system": SYSTEM}
-"""What data files call the speakers."""
+"""Names of speakers in data files → our names."""
 
 STYLES = ("labelled", "dialogpt")
-"""How a dialogue is written down: "Human: ..." and "Assistant: ...", or an end-of-text behind each turn (DialoGPT)."""
+"""Formats of dialogues: "Human: ..." and "Assistant: ...", or end-of-text after each turn (DialoGPT)."""
 END = "<|endoftext|>"
 KNOWLEDGE = "Knowledge:"
-"""Begins what the assistant may know, before the first turn."""
+"""Marker of the assistant's knowledge, which stands before the first turn."""
 
 ONLY = 'a message has a role and a content, which is text or parts {"type": "text", "text": "..."}'
-"""What is supported of messages."""
+"""Description of supported messages, for errors."""
 
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant|System):[ \t]?")
 _MARK = re.compile(r"\s*(?:<\|(prompter|user|human|assistant|system)\|>|(Human|Assistant|System):)[ \t]?")
 
 
 def render(turns: Iterable[tuple[str, str]], knowledge: str = "", style: str = "labelled") -> str:
-    """The dialogue so far as a prompt: it ends where the assistant is to speak."""
+    """Render the dialogue so far as a prompt, which ends where the assistant's answer begins."""
     known = f"{KNOWLEDGE} {knowledge}" if knowledge else ""
     if style == "dialogpt":
-        texts = [text.replace(END, "") for text in (known, *(said for _, said in turns))]  # it ends turns only
+        texts = [text.replace(END, "") for text in (known, *(said for _, said in turns))]  # END may only end turns
         return "".join(text + END for text in texts if text)
     return known + "".join(f"\n\n{role}: {said}" for role, said in turns) + f"\n\n{ASSISTANT}:"
 
 
 def answer(said: str, style: str = "labelled") -> str:
-    """What is said next, as the completion of such a prompt."""
+    """Render the next turn as the completion of such a prompt."""
     return said if style == "dialogpt" else f" {said}"
 
 
 def split(dialogue: str) -> Turns:
-    """The turns of a dialogue in either style, an unfinished last one with "" as what is said; [] if it is none.
+    """Split a dialogue in either style into turns; [] if the text is not a dialogue.
 
-    Knowledge before the first turn is passed over.
+    An unfinished last turn has the text "". Knowledge before the first turn is skipped.
     """
     if dialogue.endswith(END):
         said = dialogue.split(END)[:-1]
@@ -58,14 +58,17 @@ def split(dialogue: str) -> Turns:
 
 
 def _alternating(said: Sequence[str]) -> Turns:
-    """Turns of unnamed speakers: the human spoke last, and both took turns."""
+    """Assign unnamed speakers to turns, assuming that they alternate and that the human spoke last."""
     return [((ASSISTANT, HUMAN)[(len(said) - i) % 2], one.strip()) for i, one in enumerate(said)]
 
 
 def marked(turns: Sequence[str]) -> Turns:
-    """Turns whose speakers are marked ("<|prompter|>Hello", "Human: Hello"), without the assistant's open turn.
+    """Read turns with marked speakers ("<|prompter|>Hello", "Human: Hello"), without the assistant's open turn.
 
-    Where nobody is marked, the human spoke last, and both took turns.
+    If no turn is marked, speakers are assumed to alternate, and the human to have spoken last.
+
+    Raises:
+        BadRowError: only some of the turns are marked.
     """
     found = [_MARK.match(turn) for turn in turns]
     if not any(found):
@@ -80,7 +83,7 @@ def marked(turns: Sequence[str]) -> Turns:
 
 
 def messages(value: Sequence[Row]) -> Turns:
-    """Turns that are given as {"role", "content"} messages; the content is text, or a list of parts that are text."""
+    """Read turns from {"role", "content"} messages, whose content is text or a list of text parts."""
     turns = []
     for message in value:
         if not isinstance(message, dict):
@@ -96,7 +99,7 @@ def messages(value: Sequence[Row]) -> Turns:
 
 
 def _content(message: Row) -> str:
-    """The text of a message, its parts joined as chat templates join them: without anything between."""
+    """Return the text of a message. Parts are joined without a separator, as in chat templates."""
     parts = message.get("content")
     if not isinstance(parts, list):
         return text(message, "content")

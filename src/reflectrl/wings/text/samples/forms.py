@@ -1,6 +1,6 @@
-"""The forms of rows that are read, each known by its columns, and how a row of each becomes samples.
+"""Readers of the supported forms of rows, which turn a row into samples. A form is recognised by its columns.
 
-Readers take the row, what the ids of its samples begin with, and the reward of rows that have none (or None).
+Readers take the row, the prefix of its samples' ids, and the reward of rows that have none (None refuses them).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reflectrl.wings.text.samples.sample import Sample, group_of
 
 
 def plain(row: Row, name: str, missing: float | None) -> list[Sample]:
-    """Our own rows, and those with a prompt, a completion and perhaps a reward or a label (true, false)."""
+    """Read our own rows, and rows with a prompt, a completion, and optionally a reward or a label (true, false)."""
     prompt, completion = _pair(need(row, "prompt"), need(row, "completion"), "completion")
     return [
         Sample(
@@ -52,13 +52,13 @@ def _reward(row: Row, missing: float | None) -> float:
 
 
 def preference(row: Row, name: str) -> list[Sample]:
-    """A chosen and a rejected completion: rewards 1 and 0, or `score_chosen` and `score_rejected` where there are.
+    """Read a chosen and a rejected completion, with rewards `score_chosen` and `score_rejected`, or 1 and 0.
 
-    The columns say what is preferred, as in TRL, whatever the scores say. Where they disagree (`preference_oddity`),
-    the pair's two scores change places: this keeps the scale of the file, on which other pairs of the same prompt are.
-    Each completion's own score then stands in its components.
+    The columns decide the preference, as in TRL. If the scores disagree (`preference_oddity`), they are swapped, which
+    keeps the reward scale that other pairs of the same prompt use. Each completion's own score is then kept in its
+    components.
 
-    Conversations may hold the prompt, as the messages with which both begin; then it is read there.
+    If there is no prompt, or if conversations repeat it, the messages that both share at the start are the prompt.
     """
     repeated = isinstance(row["chosen"], list) and len(row["chosen"]) > 1
     if "prompt" not in row or repeated:
@@ -82,21 +82,21 @@ def preference(row: Row, name: str) -> list[Sample]:
 
 
 def preference_oddity(row: Row) -> str:
-    """Say that the scores of a pair disagree with its columns; "" if they do not."""
+    """Return a note if the scores of a pair disagree with its columns, else ""."""
     scores = _scores(row)
     disagree = scores["chosen"] < scores["rejected"]
     return "score_chosen is below score_rejected; the columns count, so the scores change places" if disagree else ""
 
 
 def _scores(row: Row) -> dict[str, float]:
-    """The scores of the two completions; 1 and 0 where the row has none."""
+    """Return the scores of the two completions; 1 and 0 if the row has none."""
     if "score_chosen" not in row and "score_rejected" not in row:
         return {"chosen": 1.0, "rejected": 0.0}
     return {key: number(row, f"score_{key}") for key in ("chosen", "rejected")}
 
 
 def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:
-    """Prompt and completion as text, where they are text or lists of messages."""
+    """Return prompt and completion as text. Each is given as text or as a list of messages."""
     prompt = dialogue.render(dialogue.messages(prompt)) if isinstance(prompt, list) and prompt else prompt
     if isinstance(completion, list) and completion:
         turns = dialogue.messages(completion)
@@ -110,10 +110,10 @@ def _pair(prompt: Any, completion: Any, name: str) -> tuple[str, str]:
 
 
 def ranked(row: Row, name: str, missing: float | None) -> list[Sample]:
-    """HHA rows: for each of two or more responses the dialogue before it ("prefix"), its text and its reward.
+    """Read an HHA row, with the dialogue so far ("prefix"), text ("suffix") and reward of each response.
 
-    No order is assumed; a response to another dialogue than the first has a group of its own. "sft_index" names the
-    response that the data wants imitated; it is kept in `meta`.
+    Responses may be in any order. A response to a different dialogue than the first gets a group of its own.
+    "sft_index", the index of the response worth imitating, is kept in `meta`.
     """
     prefixes, suffixes = items(row, "prefix"), items(row, "suffix")
     rewards = items(row, "reward") if missing is None or row.get("reward") is not None else [missing] * len(suffixes)
@@ -139,7 +139,7 @@ def _ranked_prompt(prefix: Any) -> str:
 
 
 def normalised(row: Row, name: str, missing: float | None) -> list[Sample]:
-    """Rows with components of the reward; each reference is a completion, and all share the row's reward."""
+    """Read a row with reward components. Each reference is a completion, and all share the row's reward."""
     prompt, references = text(row, "prompt_or_input_text"), items(row, "references")
     components = mapping(row, "reward_components")
     if "final_reward" not in components and missing is not None:
@@ -158,7 +158,7 @@ def normalised(row: Row, name: str, missing: float | None) -> list[Sample]:
 
 
 def _word(row: Row, key: str, default: str) -> str:
-    """An id: text or a whole number."""
+    """Return an id, given as text or as an integer."""
     value = row.get(key)
     if value is None:
         return default

@@ -1,9 +1,9 @@
-"""A small text task whose reward a program knows: a waiter answers orders, in logged answers of mixed quality.
+"""A small text task with a programmatic reward: a waiter answers orders, in logged answers of mixed quality.
 
-A good answer names what was ordered and nothing else, begins politely, and does not repeat itself. The logged waiter
-does each of these only some of the time, and is less polite to guests who are not: what is to be expected depends on
-the prompt. Everything is drawn from the seed; sets of dishes are dealt to one split each, so no order of the test set,
-in whatever wording, occurs in training.
+A good answer names exactly the ordered dishes, begins politely, and does not repeat itself. The logged waiter does each
+of these only some of the time, and is less polite to impolite guests. So the expected reward depends on the prompt.
+Everything is drawn from the seed. Each set of dishes belongs to one split, so no order of the test set occurs in
+training in any wording.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SPLITS = {"train": 0.7, "validation": 0.15, "test": 0.15}
 
 
 class Waiter(NamedTuple):
-    """How often the logged waiter does what.
+    """Probabilities of the logged waiter's behaviour.
 
     Attributes:
-        polite: to friendly guests, and to blunt ones.
-        exact: names all that was ordered; otherwise a dish is forgotten or swapped.
-        repeats: says an ending again.
+        polite: probabilities of a polite answer to friendly and to blunt guests.
+        exact: probability that all ordered dishes are named; otherwise a dish is forgotten or swapped.
+        repeats: probability that the ending is repeated.
     """
 
     polite: tuple[float, float] = (0.5, 0.2)
@@ -50,7 +50,7 @@ WAITER = Waiter()
 
 
 def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAITER) -> Iterator[Sample]:
-    """Samples of `count` prompts with `answers` logged answers each; their reward is NaN until something labels them.
+    """Yield samples of `count` prompts with `answers` logged answers each. Their reward is NaN until they are scored.
 
     Args:
         split: "train", "validation" or "test".
@@ -73,7 +73,7 @@ def orders(count: int, answers: int, split: str, seed: int, waiter: Waiter = WAI
 
 
 def split_of(dishes: list[str]) -> str:
-    """The split to which a set of dishes belongs, in whatever order and wording they are asked for."""
+    """Return the split of a set of dishes. It does not depend on their order or on the wording of the prompt."""
     place = named_seed("orders", *sorted(dishes)) / 2**63
     for split, share in SPLITS.items():
         if place < share:
@@ -95,27 +95,27 @@ def _answer(dishes: list[str], friendly: bool, waiter: Waiter, rng: np.random.Ge
 
 
 def listed(dishes: list[str]) -> str:
-    """Dishes as one says them: "tea, soup and bread"."""
+    """Join dishes into a phrase: "tea, soup and bread"."""
     return " and ".join(filter(None, [", ".join(dishes[:-1]), dishes[-1]]))
 
 
-# ---- what an answer is worth -----------------------------------------------------------------------------------------
+# ---- rewards of an answer --------------------------------------------------------------------------------------------
 
 
 def relevance(ordered: list[str], answer: str) -> float:
-    """F1 of the dishes that are named against those that were ordered, each counted once."""
+    """Return the F1 score of the named dishes against the ordered dishes, each counted once."""
     said = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
     named, wanted = {dish for dish in DISHES if dish in said}, set(ordered)
     return 2 * len(named & wanted) / (len(named) + len(wanted))
 
 
 def politeness(answer: str) -> float:
-    """1 if the answer begins with a polite phrase, else 0."""
+    """Return 1 if the answer begins with a polite phrase, else 0."""
     return float(answer.strip().startswith(POLITE))
 
 
 def economy(answer: str) -> float:
-    """Share of the pairs of neighbouring words that are said for the first time; 0 for fewer than two words."""
+    """Return the share of distinct pairs among all pairs of neighbouring words; 0 for fewer than two words."""
     said = "".join(letter if letter.isalpha() else " " for letter in answer.lower()).split()
     pairs = list(pairwise(said))
     return len(set(pairs)) / len(pairs) if pairs else 0.0

@@ -1,4 +1,4 @@
-"""Reading samples from files of any known form, line by line or element by element."""
+"""Reading of samples from files of any supported form, line by line or element by element."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Reading:
     """Options of reading.
 
     Attributes:
-        missing_reward: reward of rows that have none; None refuses them. `math.nan` reads what is to be scored.
-        steps: how episodes become samples.
+        missing_reward: reward of rows that have none; None refuses them. `math.nan` accepts samples to be scored later.
+        steps: options for turning episodes into samples.
     """
 
     missing_reward: float | None = None
@@ -33,12 +33,12 @@ class Reading:
 
 
 class Form(NamedTuple):
-    """Rows with certain columns.
+    """A form of rows, recognised by its columns.
 
     Attributes:
-        read: (what was parsed, name, options) → samples.
-        parse: a line or an element of a list → what `read` takes.
-        oddity: what is odd about a row that is read all the same; "" if nothing is.
+        read: maps (parsed row, name, options) to samples.
+        parse: maps a line, or an element of a JSON list, to the parsed row.
+        oddity: returns a note about something unusual in a row that is read anyway; "" if there is nothing.
     """
 
     columns: tuple[str, ...]
@@ -63,20 +63,21 @@ FORMS = (
     Form(("chosen", "rejected"), lambda row, name, how: forms.preference(row, name), oddity=forms.preference_oddity),
     Form(("prompt", "completion"), lambda row, name, how: forms.plain(row, name, how.missing_reward)),
 )
-"""The first whose columns a row has, all of them, is its form. A file has one form, that of its first good row."""
+"""Supported forms. A row has the first form whose columns it has. The first good row decides the form of a file."""
 
 
 def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading()) -> Samples:  # noqa: B008
-    """The samples of a file, in memory; of a folder, those of its .jsonl and .jsonl.gz files in order of their names.
+    """Read the samples of a file into memory. A folder's .jsonl and .jsonl.gz files are read in order of their names.
 
-    Forms are told by their columns: our own rows, HHA rows, normalised rows, TRL's columns, episode logs
-    (docs/offline-data.md). Equal prompts are held once.
+    A form is recognised by its columns: our own rows, HHA rows, normalised rows, TRL's columns, episode logs
+    (docs/offline-data.md). Equal prompts share one string in memory.
 
     Args:
         skip_bad: leave bad rows out and count them in `.skipped`, instead of refusing the file.
 
     Raises:
-        UserError: the file cannot be read, has no known form or no sample, or a row is bad (named by file and line).
+        UserError: the file cannot be read, has no supported form or no sample, or a row is bad (the error names file
+            and line).
     """
     gate = Gate(skip_bad)
     prompts: dict[str, str] = {}
@@ -93,9 +94,9 @@ def read_samples(path: Path, skip_bad: bool = False, reading: Reading = Reading(
 
 
 def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iterator[Sample]:  # noqa: B008
-    """As `read_samples`, one after another, with nothing kept but their ids.
+    """Yield the samples that `read_samples` returns one by one, keeping only their ids in memory.
 
-    What is left out, and what is odd about rows that are read, is counted in `gate`.
+    Rows that are left out, and notes about unusual rows, are counted in `gate`.
     """
     seen: set[str] = set()
     for file in files_of(path):
@@ -119,7 +120,7 @@ def stream_samples(path: Path, gate: Gate, reading: Reading = Reading()) -> Iter
 
 
 def form_of(row: dict[str, Any]) -> Form:
-    """The form that a row's columns show; BadRowError if it is none of those known."""
+    """Return the form of a row, from its columns; BadRowError if it has no supported form."""
     for form in FORMS:
         if all(column in row for column in form.columns):
             return form
@@ -128,7 +129,7 @@ def form_of(row: dict[str, Any]) -> Form:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file, or the data files of the folder."""
+    """Return the file itself, or the data files of a folder; UserError if the folder has none."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.iterdir() if file.name.endswith((".jsonl", ".jsonl.gz")))

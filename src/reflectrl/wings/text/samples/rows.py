@@ -1,4 +1,4 @@
-"""Rows of data files, one at a time: JSON lines or lists, and the checks by which a bad row is refused or skipped."""
+"""Rows of data files, one at a time, from JSON lines or lists, with checks by which bad rows are refused or skipped."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from reflectrl.wings.text.samples.sample import Skipped
 Row = Mapping[str, Any]
 
 CHUNK = 1 << 20
-"""Bytes or characters that are read of a JSON list at a time."""
+"""Number of bytes or characters of a JSON list that are read at a time."""
 LARGEST = 1 << 26
-"""Characters of one element of a JSON list, at most."""
+"""Largest number of characters in an element of a JSON list."""
 _GAP = re.compile(r"[\s,]*")
-"""What stands between two elements of a JSON list."""
+"""Separator between two elements of a JSON list."""
 
 
 class BadRowError(ValueError):
-    """What is wrong with a row: a reason, by which bad rows are counted, and what it is about."""
+    """Error in a row, with a reason, by which bad rows are counted, and a detail."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -36,16 +36,16 @@ class BadRowError(ValueError):
 
 
 class LeftOutError(BadRowError):
-    """A row that nobody needs to mend: published data hold some of them. It is left out and counted."""
+    """A row that is left out and counted, but needs no repair. Published data sets contain such rows."""
 
 
 class Gate:
-    """What happens to bad rows: they are refused by file and line, or counted by their reason if `skip_bad`.
+    """Policy for bad rows: with `skip_bad`, they are counted by reason; otherwise, the first bad row is an error.
 
     Attributes:
-        skipped: the bad rows that were skipped, by reason.
-        left_out: the rows that were left out for a reason that is no mistake.
-        notes: the rows that are read although something is odd about them, by what that is.
+        skipped: bad rows that were skipped, by reason.
+        left_out: rows that were left out without being wrong (`LeftOutError`), by reason.
+        notes: unusual rows that were read anyway, by note.
     """
 
     def __init__(self, skip_bad: bool = False, advice: str = "") -> None:
@@ -58,7 +58,7 @@ class Gate:
         """Count a bad row; `place` is "file:line".
 
         Raises:
-            UserError: bad rows are not skipped.
+            UserError: the row is bad, and bad rows are not skipped.
         """
         forgiven = isinstance(error, LeftOutError)
         if not (forgiven or self.skip_bad):
@@ -67,16 +67,16 @@ class Gate:
         counted.setdefault(error.reason, Skipped()).add(place)
 
     def note(self, place: str, words: str) -> None:
-        """Count a row that is read although something is odd about it; `words` say what."""
+        """Count an unusual row that is read anyway; `words` describe it."""
         self.notes.setdefault(words, Skipped()).add(place)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file's bytes, unpacked if its name ends in .gz.
+    """Open a file for reading bytes, decompressed if its name ends in .gz.
 
     Raises:
-        UserError: it cannot be read, or is damaged.
+        UserError: the file cannot be read, or is damaged.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -86,20 +86,20 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
-    """The records of a file: its lines that are not blank, as bytes, or the elements of the JSON list that it is.
+    """Yield the records of a file: its non-blank lines as bytes, or the elements of a JSON list.
 
     Args:
         lists: read a file that begins with "[" as one JSON list.
 
     Returns:
-        Each record's number from 1 (of its line, or among the elements), its place ("file:line" or
-        "file:line, element N"), and the record; `parsed` makes a row of it.
+        The number of each record (its line, or its position in the list, from 1), its place ("file:line" or
+        "file:line, element N"), and the record, which `parsed` turns into a row.
 
     Raises:
-        UserError: the file cannot be read, or a list is broken: what follows then cannot be read either.
+        UserError: the file cannot be read, or a JSON list is broken, so that its rest is unreadable.
     """
     with opened(path) as file:
-        # Looking ahead instead of going back, because a pipe cannot go back.
+        # Peek instead of seeking back, because a pipe cannot seek.
         head: bytes = cast(Any, file).peek(CHUNK)
         if lists and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
             for count, (number, value) in enumerate(_elements(path, file), start=1):
@@ -112,7 +112,7 @@ def records(path: Path, lists: bool = True) -> Iterator[tuple[int, str, Any]]:
 
 
 def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    """The elements of a JSON list with the lines on which they begin, of which few are held at a time."""
+    """Yield (first line, element) for the elements of a JSON list, reading the file in chunks."""
     stream = io.TextIOWrapper(file, "utf-8-sig")
     decoder, count, line = json.JSONDecoder(), 1, 1
     try:
@@ -156,7 +156,7 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
 
 
 def parsed(record: Any) -> dict[str, Any]:
-    """The object that a line (bytes) or an element of a list is; BadRowError if it is none."""
+    """Return the JSON object in a line (bytes) or list element; BadRowError if it is not an object."""
     if isinstance(record, bytes):
         try:
             record = json.loads(record)
@@ -170,7 +170,7 @@ def parsed(record: Any) -> dict[str, Any]:
 
 
 def text(row: Row, key: str) -> str:
-    """The text under a key, which may not be blank."""
+    """Return the text under a key; BadRowError if it is missing or blank."""
     value = need(row, key)
     if not isinstance(value, str):
         raise BadRowError(f"{key} must be text", f"not {value!r:.60}")
@@ -178,7 +178,7 @@ def text(row: Row, key: str) -> str:
 
 
 def checked(value: str, name: str) -> str:
-    """The text, if it says something and can be written down."""
+    """Return the text; BadRowError if it is blank or cannot be encoded as UTF-8."""
     if not value.strip():
         raise BadRowError(f"empty {name}")
     try:
@@ -189,12 +189,12 @@ def checked(value: str, name: str) -> str:
 
 
 def number(row: Row, key: str, name: str = "") -> float:
-    """The finite number under a key."""
+    """Return the number under a key; BadRowError if it is missing or not finite."""
     return finite(need(row, key, name), name or key)
 
 
 def finite(value: Any, name: str) -> float:
-    """The value as a float, if it is a finite number."""
+    """Return the value as a float; BadRowError if it is not a finite number."""
     if value is None:
         raise BadRowError(f"missing {name}")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -202,13 +202,13 @@ def finite(value: Any, name: str) -> float:
     try:
         if math.isfinite(value):
             return float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of floats
         pass
     raise BadRowError(f"{name} is not finite", f"{value!r:.60}")
 
 
 def to_float(word: str, name: str) -> float:
-    """The number that a word spells."""
+    """Parse a number; BadRowError if the word is not one."""
     try:
         return float(word)
     except ValueError:
@@ -216,7 +216,7 @@ def to_float(word: str, name: str) -> float:
 
 
 def items(row: Row, key: str) -> list[Any]:
-    """The list under a key."""
+    """Return the list under a key; BadRowError if there is none."""
     value = need(row, key)
     if not isinstance(value, list):
         raise BadRowError(f"{key} must be a list", f"not {value!r:.60}")
@@ -224,7 +224,7 @@ def items(row: Row, key: str) -> list[Any]:
 
 
 def mapping(row: Row, key: str) -> dict[str, Any]:
-    """The object under a key; an empty one where there is none."""
+    """Return the object under a key; {} if the key is missing."""
     value = row.get(key)
     if value is not None and not isinstance(value, dict):
         raise BadRowError(f"{key} must be an object", f"not {value!r:.60}")
@@ -232,14 +232,14 @@ def mapping(row: Row, key: str) -> dict[str, Any]:
 
 
 def need(row: Row, key: str, name: str = "") -> Any:
-    """The value under a key."""
+    """Return the value under a key; BadRowError if it is missing."""
     if row.get(key) is None:
         raise BadRowError(f"missing {name or key}")
     return row[key]
 
 
 def clean(value: Any) -> Any:
-    """A JSON value that can be written again: numbers that are not finite become None, and half characters "?"."""
+    """Return a JSON value that can be written again: non-finite numbers become None, lone surrogates become "?"."""
     try:
         if isinstance(value, dict):
             return {clean(key): clean(item) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""A sample, the unit of offline learning: a prompt, one completion of it, and the reward that it earned."""
+"""Sample, the unit of offline learning: a prompt, one completion, and its reward."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, overload
 from reflectrl.types import UserError
 
 PLACES = 5
-"""So many places of bad rows are kept for each reason; the others are counted."""
+"""Number of places of bad rows that are kept per reason. Further rows are only counted."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one prompt.
+    """A prompt with one completion and its reward.
 
     Attributes:
-        id: names the sample within its file.
-        group: what samples of one prompt share; pairs and rankings are made within groups.
-        prompt: all that the model reads. Training cuts what does not fit from its left, by tokens.
-        completion: what it is to write, with the space that separates it from the prompt; never cut silently.
-        reward: what the completion earned; finite, or NaN in samples that are still to be scored.
-        components: what the reward was made of, by name, and other numbers about the completion.
-        logprob: log-probability (nats, summed over tokens) under what wrote the completion; None if unknown.
-        meta: whatever else is known of it, as JSON values: "knowledge" of a grounded dialogue, "head" and "relation"
-            of an event; of an episode's step "instance", "step", and "options" (the completions it could choose from).
+        id: unique name of the sample within its file.
+        group: name shared by the samples of a prompt. Pairs and rankings are made within groups.
+        prompt: the model's full input. Training truncates long prompts on the left, by tokens.
+        completion: the target text, with the space that separates it from the prompt; never truncated silently.
+        reward: reward of the completion: finite, or NaN for samples that are not scored yet.
+        components: parts of the reward by name, and other numbers about the completion.
+        logprob: log-probability (nats, summed over tokens) under the model that wrote the completion; None if unknown.
+        meta: further JSON values: "knowledge" of a grounded dialogue; "head" and "relation" of an event; "instance",
+            "step" and "options" (the completions to choose from) of an episode's step.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass
 class Skipped:
-    """How many rows were left out for one reason, and where the first of them stand ("file:line")."""
+    """Number of rows that were left out for a reason, and the places of the first few ("file:line")."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Samples(Sequence[Sample]):
-    """What a file held: the samples in order, and by reason the rows that were left out (`skip_bad`)."""
+    """Samples of a file in order, and the rows that were left out with `skip_bad`, by reason."""
 
     items: tuple[Sample, ...] = ()
     skipped: Mapping[str, Skipped] = field(default_factory=dict, hash=False)
@@ -74,7 +74,7 @@ class Samples(Sequence[Sample]):
         return iter(self.items)
 
     def groups(self) -> dict[str, list[Sample]]:
-        """The samples of each prompt, in order."""
+        """Return the samples of each group, in order."""
         found: dict[str, list[Sample]] = {}
         for sample in self.items:
             found.setdefault(sample.group, []).append(sample)
@@ -82,22 +82,22 @@ class Samples(Sequence[Sample]):
 
     @property
     def ties(self) -> int:
-        """How many groups of two or more samples have but one reward, and so prefer nothing."""
+        """Number of groups whose samples (two or more) all have the same reward, and so give no preference."""
         return sum(tied(group) for group in self.groups().values())
 
 
 def tied(group: Sequence[Sample]) -> bool:
-    """Whether these are two or more samples with one reward."""
+    """Return whether a group has two or more samples, all with the same reward."""
     return len(group) > 1 and all(sample.reward == group[0].reward for sample in group)
 
 
 def group_of(prompt: str) -> str:
-    """The group of a prompt whose data names none: 16 hexadecimal digits of its hash."""
+    """Return the default group of a prompt: 16 hexadecimal digits of its hash."""
     return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def summary(samples: Samples) -> list[str]:
-    """Lines for people. Lengths are in characters: how many tokens that is depends on the model."""
+    """Return a readable summary, line by line. Lengths are in characters, since tokens depend on the model."""
     groups = samples.groups()
     many = sum(len(group) > 1 for group in groups.values())
     rewards = [sample.reward for sample in samples if not math.isnan(sample.reward)]
@@ -111,41 +111,41 @@ def summary(samples: Samples) -> list[str]:
 
 
 def skipped_lines(what: str, skipped: Mapping[str, Skipped]) -> list[str]:
-    """A line per reason for which rows are missing, with the first places."""
+    """Return a line per reason for which rows were left out, with the first places."""
     return [f"{what}: {one.count} rows, {reason} ({', '.join(one.first)})" for reason, one in skipped.items()]
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Smallest, median, 95th percentile and largest."""
+    """Format the smallest value, the median, the 95th percentile and the largest value."""
     ranked = sorted(values)
     places = (("least", 0.0), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
     return ", ".join(f"{name} {ranked[round(share * (len(ranked) - 1))]:.6g}" for name, share in places)
 
 
 BOUNDS = "bounds"
-"""Where a sample's `meta` keeps the two rewards that became 0 and 1."""
+"""Key in a sample's `meta` for the two rewards that were mapped to 0 and 1."""
 
 
 LOGIT = "logit"
-"""Where a sample's `components` keep the reward that went through the sigmoid."""
+"""Key in a sample's `components` for the reward before the sigmoid."""
 
 
 def through_sigmoid(sample: Sample) -> Sample:
-    """The sample with the sigmoid of its reward, which is a reward model's number."""
+    """Return the sample with the sigmoid of its reward, which is a reward model's raw output."""
     small = math.exp(-abs(sample.reward))
     reward = (1 if sample.reward >= 0 else small) / (1 + small)
     return replace(sample, reward=reward, components={**sample.components, LOGIT: sample.reward})
 
 
 def to_unit(samples: Samples, bounds: tuple[float, float] | None = None) -> Samples:
-    """The samples with their rewards mapped by (reward - low) / (high - low), and `[low, high]` in their meta.
+    """Map the rewards of samples by (reward - low) / (high - low), and keep `[low, high]` in their meta.
 
     Args:
-        bounds: (low, high); by default the lowest and the highest reward that there are. With those of other samples,
-            rewards may fall outside of [0, 1]; they are not cut.
+        bounds: (low, high); by default the lowest and the highest reward of the samples. With other bounds, rewards may
+            fall outside of [0, 1]. They are not clipped.
 
     Raises:
-        UserError: the bounds are no interval, or the rewards were mapped before.
+        UserError: the bounds are not an interval, or the rewards were already mapped.
     """
     if any(BOUNDS in sample.meta for sample in samples):
         raise UserError("these rewards were mapped to [0, 1] before")

@@ -1,4 +1,4 @@
-"""Episodes as samples: each step's choice is a completion, rewarded with what the episode earned from there on."""
+"""Conversion of episodes to samples: each step's choice is a completion, and its reward is the reward-to-go."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from reflectrl.wings.text.samples.sample import Sample, group_of
 
 @dataclass(frozen=True)
 class StepReading:
-    """How steps become samples.
+    """Options for turning steps into samples.
 
     Attributes:
-        gamma: discount of later rewards, in [0, 1].
+        gamma: discount factor of the reward-to-go, in [0, 1].
         labels: choice labels of the policy's tokenizer (`Policy.labels(n).texts`); by default "1", "2", ...
-        words: render for a policy that answers with the text of an action instead of a label.
+        words: True for a policy that answers with the text of an action instead of a label.
     """
 
     gamma: float = 1.0
@@ -36,16 +36,16 @@ class StepReading:
 
 
 def rewards_to_go(episode: Episode, gamma: float) -> list[float]:
-    """Discounted sum of the rewards from each step on: G_t = r_t + gamma G_{t+1}."""
+    """Return the discounted reward-to-go of each step: G_t = r_t + gamma G_{t+1}."""
     rewards = [step.reward for step in reversed(episode.steps)]
     return list(accumulate(rewards, lambda later, reward: reward + gamma * later))[::-1]
 
 
 def from_episode(episode: Episode, name: str, reading: StepReading = StepReading()) -> Iterator[Sample]:  # noqa: B008
-    """A sample per step: its prompt is what the policy read, its reward the reward-to-go (environment units).
+    """Yield a sample per step, with the policy's prompt, and the reward-to-go as reward (environment units).
 
     Args:
-        name: what their ids begin with.
+        name: prefix of the samples' ids.
 
     Raises:
         BadRowError: an action is blank, or a return is not finite.
@@ -53,7 +53,7 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
     """
     instance = group_of(task_key(episode.task))
     for t, (step, value) in enumerate(zip(episode.steps, rewards_to_go(episode, reading.gamma), strict=True)):
-        # Where something else was done than was chosen, the choice's order and probabilities do not count.
+        # If the action differs from the policy's choice, the choice's order and probabilities do not apply.
         turn = step.choice if step.choice is not None and step.choice.choice == step.action else None
         drawn = turn.sampling if turn else None
         at_temperature = {"temperature": drawn.temperature, "top_p": drawn.top_p} if drawn else {}
@@ -72,7 +72,7 @@ def from_episode(episode: Episode, name: str, reading: StepReading = StepReading
 
 
 def _rendered(step: Step, turn: Turn | None, reading: StepReading) -> tuple[str, list[str]]:
-    """The prompt, and the completions among which it asks to choose."""
+    """Return the prompt of a step, and the completions to choose from."""
     actions = step.observation.actions
     if reading.words:
         prompt = words_prompt(step.observation, step.reflection)
@@ -90,7 +90,7 @@ def _labels(count: int) -> Sequence[str]:
 
 
 def _logprob(step: Step, turn: Turn | None) -> float | None:
-    """Log-probability of the choice among the legal actions, at the temperature at which it was drawn."""
+    """Return the log-probability of the choice among the legal actions, at its sampling temperature."""
     if turn is None:
         return None
     if turn.logprobs:

@@ -1,4 +1,4 @@
-"""Writing samples: files that are complete, or as they were before."""
+"""Atomic writing of samples: a file is either complete or left as it was."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from reflectrl.wings.text.samples.sample import Sample, Samples
 
 
 class LineFile:
-    """A file that is written line by line beside its place, packed if its name ends in .gz, and put there by `keep`.
+    """A file that is written line by line under a temporary name, and moved to its final name by `keep`.
 
-    Use as a context manager; without `keep`, what was written is dropped.
+    It is compressed if the final name ends in .gz. Use it as a context manager. Without `keep`, the lines are dropped.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class LineFile:
         self._lines = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=self._file, mtime=0)) if packed else self._file
 
     def write(self, line: str) -> None:
-        """Add a line, to which the line break is added."""
+        """Write a line, and a line break after it."""
         try:
             self._lines.write(line.encode("utf-8") + b"\n")
         except OSError as error:
@@ -46,7 +46,7 @@ class LineFile:
         self.count += 1
 
     def keep(self) -> None:
-        """Put the file in its place."""
+        """Flush the file and move it to its final name."""
         try:
             if self._lines is not self._file:
                 self._lines.close()
@@ -71,7 +71,7 @@ class LineFile:
 
 
 def write_samples(path: Path, samples: Iterable[Sample]) -> int:
-    """Write samples in our own form, one JSON line each, and say how many.
+    """Write samples in our own form, one JSON line each; return their number.
 
     Raises:
         UserError: the file cannot be written, or a number is not finite.
@@ -80,10 +80,10 @@ def write_samples(path: Path, samples: Iterable[Sample]) -> int:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a file, and say how many.
+    """Write lines to a file; return their number.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     with LineFile(path) as file:
         for line in lines:
@@ -93,7 +93,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> int:
 
 
 def to_line(sample: Sample) -> str:
-    """A sample as one JSON line without the line break; what is empty or unknown is left out, a NaN reward too."""
+    """Return a sample as a JSON line without line break. Empty and unknown fields and a NaN reward are left out."""
     row: dict[str, Any] = {key: value for key, value in vars(sample).items() if value is not None and value != {}}
     if math.isnan(sample.reward):
         del row["reward"]
@@ -108,19 +108,19 @@ FORMS: tuple[str, ...] = get_args(TrlForm)
 
 
 def to_trl(samples: Sequence[Sample], form: str, threshold: float | None = None) -> Iterator[dict[str, Any]]:
-    """Rows that TRL reads, of one form, in the order of the samples; prompts and completions keep every space.
+    """Convert samples to rows in a form that TRL reads, in order. Spaces in prompts and completions are kept.
 
-    - "prompt-completion": a row per sample, with its reward, which TRL does not look at.
-    - "preference": of each group the best completion against every one that earned less, with "score_chosen" and
-      "score_rejected": the pairs from which our own DPO learns. A completion that is there several times earned the
-      mean.
-    - "unpaired": a row per sample, whose "label" says whether its reward is above `threshold`.
+    - "prompt-completion": a row per sample, with its reward, which TRL ignores.
+    - "preference": for each group, the best completion paired with every completion of lower reward, with
+      "score_chosen" and "score_rejected". Our own DPO learns from the same pairs. A completion that occurs several
+      times has its mean reward.
+    - "unpaired": a row per sample, whose "label" is True if its reward is above `threshold`.
 
     Args:
-        threshold: of "unpaired"; None is the mean reward.
+        threshold: threshold of "unpaired"; None means the mean reward.
 
     Raises:
-        UserError: there is no such form, or a sample that has no reward yet.
+        UserError: the form is unknown, or a sample has no reward yet.
     """
     if unscored := [sample.id for sample in samples if math.isnan(sample.reward)]:
         raise UserError(f"{len(unscored)} samples have no reward yet, the first being {unscored[0]!r}")

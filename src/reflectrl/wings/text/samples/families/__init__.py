@@ -1,4 +1,4 @@
-"""The task families of the paper: from the raw files that a user downloads to samples, split by split."""
+"""Task families of the A-LoL paper: conversion of downloaded raw files to samples, split by split."""
 
 from reflectrl.wings.text.samples.families import comet, hha, knowledge, reddit
 from reflectrl.wings.text.samples.families.store import Account, Family, prepare, read_account

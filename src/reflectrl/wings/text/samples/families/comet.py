@@ -1,8 +1,8 @@
-"""Commonsense inferences: an event and a relation, of which an inference is to be written.
+"""Commonsense inferences: the prompt is an event and a relation, the completion an inference.
 
-Two forms are read: ATOMIC 2020 (Hwang et al. 2021, arXiv 2010.05953), lines of head, relation and tail between tabs,
-perhaps with a critic's score behind them; and ATOMIC-10x (West et al. 2022, arXiv 2110.07178), JSON lines with "head",
-"relation", "tail", "split" and the critic's "p_valid_model", in a file with atomic10x in its name.
+Two forms are read. ATOMIC 2020 (Hwang et al. 2021, arXiv 2010.05953) has lines of head, relation and tail, separated by
+tabs, with an optional critic's score at the end. ATOMIC-10x (West et al. 2022, arXiv 2110.07178) has JSON lines with
+"head", "relation", "tail", "split" and the critic's "p_valid_model", in a file with atomic10x in its name.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ RELATIONS = {
     "Desires": "One thing that {} wants is",
     "NotDesires": "One thing that {} does not want is",
 }
-"""The relations of ATOMIC 2020 and of ATOMIC-10x, as the beginning of a sentence that the inference completes."""
+"""Relations of ATOMIC 2020 and ATOMIC-10x, each as the beginning of a sentence that the inference completes."""
 
 STYLES = {
     "words": None,
     "distill": "<head> {head} </head> <relation> {relation} </relation> [GEN]",
     "atomic2020": "{head} {relation} [GEN]",
 }
-"""How a prompt is written: in words, or as the COMET-distill and COMET-ATOMIC 2020 models read it."""
+"""Formats of prompts: words, or the formats of the COMET-distill and COMET-ATOMIC 2020 models."""
 
 SCORE = "valid"
 """Name of the critic's score among a sample's components."""
 
 
 def prompt_of(head: str, relation: str, style: str = "words") -> str:
-    """The prompt for an event and a relation; BadRowError if the relation is unknown."""
+    """Return the prompt for an event and a relation; BadRowError if the relation is unknown."""
     if relation not in RELATIONS:
         raise BadRowError("unknown relation", f"{relation!r:.40}{suggestion(relation, RELATIONS)}")
     template = STYLES[style]
@@ -65,7 +65,7 @@ def prompt_of(head: str, relation: str, style: str = "words") -> str:
 
 
 def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
-    """One inference. Those of one event are kept in one split."""
+    """Read an inference. All inferences from an event stay in one split."""
     if source.ends(".tsv"):
         fields = _fields(record)
         if [field.split("_")[0].lower() for field in fields[:3]] == ["head", "relation", "tail"]:

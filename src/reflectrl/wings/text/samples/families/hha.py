@@ -3,8 +3,8 @@
 Two forms are read: "chosen" and "rejected" dialogues in one piece, as in Anthropic/hh-rlhf (Bai et al. 2022,
 arXiv 2204.05862), and the "prefix", "suffix", "reward" rows that PRO (Song et al., AAAI 2024) made of them.
 
-Training records of which any answer ends in a colon are left out, since such answers break off ("Here are some:");
-so did Leftover Lunch (Baheti et al., ICLR 2024). Files of the other splits are kept whole.
+Training records with an answer that ends in a colon are left out, as in Leftover Lunch (Baheti et al., ICLR 2024),
+since such answers break off ("Here are some:"). Other splits keep all records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reflectrl.wings.text.samples.sample import Sample, group_of
 
 
 def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
-    """The two (or more) answers of a record. Dialogues that begin alike are kept in one split."""
+    """Read the two or more answers of a record. Dialogues with the same first turn stay in one split."""
     row = parsed(record)
     if "prefix" in row and "suffix" in row:
         samples = ranked(row, name, None)
@@ -36,7 +36,7 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
 
 
 def _pair(row: Row, name: str) -> list[Sample]:
-    """The answer that was preferred has reward 1, the other one 0."""
+    """Return both answers as samples: the preferred answer has reward 1, the other answer 0."""
     chosen, rejected = _turns(row, "chosen"), _turns(row, "rejected")
     if chosen[:-1] != rejected[:-1]:
         raise LeftOutError("dialogues that differ before their last turn")

@@ -1,8 +1,8 @@
-"""Dialogue grounded in knowledge: the turns so far and a sentence that is known, to which the answer is to be faithful.
+"""Dialogue grounded in knowledge: the answer should be faithful to a given sentence of knowledge.
 
 Three forms are read: Wizard of Wikipedia (Dinan et al. 2019, arXiv 1811.01241), a JSON list of objects with "dialog";
 FaithDial (Dziri et al. 2022, arXiv 2204.10757), a JSON list of objects with "utterances"; and FaithDial turn by turn,
-JSON lines with "history", "knowledge" and "response". The answers have no reward yet: it is what classifiers say.
+JSON lines with "history", "knowledge" and "response". The answers have no reward yet. Classifiers give it later.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reflectrl.wings.text.samples.sample import Sample, group_of
 
 WOW, FAITHDIAL, BOTH = "wow", "faithdial", "both"
 UNUSED = "no_passages_used"
-"""What stands in Wizard of Wikipedia where the wizard used no knowledge."""
+"""Placeholder in Wizard of Wikipedia for turns in which the wizard used no knowledge."""
 
 
 def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry | LeftOutError]:
-    """The answers of a dialogue that has knowledge for them. A dialogue is kept in one split."""
+    """Read the answers of a dialogue. Answers without knowledge are left out. A dialogue stays in one split."""
     row = parsed(record)
     if "dialog" in row:
         kind, answers = WOW, list(_wizard(row))
@@ -46,7 +46,7 @@ def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry |
 
 
 def _wizard(row: Row) -> Iterator[tuple[Turns, str, str]]:
-    """(turns so far, knowledge or "", answer) of the wizard's turns."""
+    """Yield (turns so far, knowledge or "", answer) for each of the wizard's turns."""
     turns: Turns = []
     for turn in map(_object, items(row, "dialog")):
         said = text(turn, "text").strip()
@@ -58,7 +58,7 @@ def _wizard(row: Row) -> Iterator[tuple[Turns, str, str]]:
 
 
 def _faithful(turn: Row) -> tuple[Turns, str, str]:
-    """The same of a turn of FaithDial, whose speakers take turns."""
+    """Return (turns so far, knowledge or "", answer) of a FaithDial turn, whose speakers alternate."""
     history = [text({"history": said}, "history").strip() for said in items(turn, "history")]
     turns = [((ASSISTANT, HUMAN)[(len(history) - i) % 2], said) for i, said in enumerate(history)]
     return turns, str(turn.get("knowledge") or "").strip(), text(turn, "response").strip()

@@ -1,8 +1,7 @@
-"""Reddit replies: a comment and what was answered, in two sets, of upvoted and of downvoted answers.
+"""Reddit comments and their replies, in a set of upvoted and a set of downvoted replies.
 
-Read are CSV files with the columns "parent_text" and "text" and, if there are any, "score" and "subreddit"; the
-name of a file tells which set it is (comments_positive.csv, comments_negative.csv). The replies have no reward yet: it
-is what classifiers say of them.
+The CSV files have the columns "parent_text" and "text", and optionally "score" and "subreddit". The name of a file
+tells its set (comments_positive.csv, comments_negative.csv). The replies have no reward yet. Classifiers give it later.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from reflectrl.wings.text.samples.sample import Sample, group_of
 SETS = dict.fromkeys(("positive", "pos", "upvoted", "up"), "positive")
 SETS |= dict.fromkeys(("negative", "neg", "downvoted", "down"), "negative")
 GONE = ("", "[deleted]", "[removed]", "nan")
-"""What stands where a comment is no longer there."""
+"""Placeholders for comments that no longer exist."""
 
 
 def set_of(source: Source) -> str:
-    """Which of the two sets a file's name, or that of a folder above it, tells; "" if none."""
+    """Return the set ("positive" or "negative") in the name of a file or of its nearest folder; "" if none."""
     for part in reversed(source.name.split("/")):
         told = [SETS[word] for word in re.split("[^a-z]+", part.lower()) if word in SETS]
         if told:
@@ -36,7 +35,7 @@ def set_of(source: Source) -> str:
 
 
 def records(source: Source) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV file with their places: the line on which each ends."""
+    """Yield ("file:line", row) of a CSV file, where the line is the last line of the row."""
     with opened(source.path) as file:
         stream = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.DictReader(stream, strict=True)
@@ -51,7 +50,7 @@ def records(source: Source) -> Iterator[tuple[str, Any]]:
 
 
 def read(record: Any, name: str, source: Source, style: str) -> Iterator[Entry]:
-    """One reply. Those to one comment are kept in one split, whether upvoted or not."""
+    """Read a reply. All replies to a comment stay in one split, upvoted or not."""
     if isinstance(record, BadRowError):
         raise record
     parent, reply = _said(record, "parent_text"), _said(record, "text")

@@ -1,4 +1,4 @@
-"""The raw files that a user has downloaded: which there are, to which split they belong, and the records in them."""
+"""Raw files that a user has downloaded: search for files, their splits, and their records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ _WORDS |= dict.fromkeys(("valid", "validation", "val", "dev"), "validation")
 
 
 class Source(NamedTuple):
-    """A file, its name without endings from the given folder on, and its split as that name tells it; "" if not."""
+    """A raw file.
+
+    Attributes:
+        name: path from the given folder on, without endings.
+        split: split that the name tells; "" if none.
+    """
 
     path: Path
     name: str
@@ -24,16 +29,18 @@ class Source(NamedTuple):
 
     @property
     def fixed(self) -> str:
-        """The split of its records; "" where held-out sets may be taken from them."""
+        """Split of the records; "" if held-out sets may be drawn from them."""
         return "" if self.split == "train" else self.split
 
     def ends(self, ending: str) -> bool:
-        """Whether its name has that ending, be it packed or not."""
+        """Return whether the name has an ending, with or without .gz after it."""
         return self.path.name.removesuffix(".gz").endswith(ending)
 
 
 def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
-    """The files with these endings, perhaps behind them .gz, in folders and their folders; files that are named count.
+    """Find files with these endings, with or without .gz after them. Folders are searched with all their subfolders.
+
+    A file that is given by itself counts as training data if its name tells no split.
 
     Raises:
         UserError: a path does not exist, or there is no such file.
@@ -53,7 +60,7 @@ def find(paths: Sequence[Path], endings: Sequence[str]) -> list[Source]:
 
 
 def split_of(name: str) -> str:
-    """The split that a file's name tells, or else that of the nearest folder's; "" if none does."""
+    """Return the split in a file's name, or else in the name of the nearest folder; "" if none."""
     for part in reversed(name.split("/")):
         told = [_WORDS[word] for word in re.split("[^a-z]+", part.lower()) if word in _WORDS]
         if told:
@@ -62,10 +69,10 @@ def split_of(name: str) -> str:
 
 
 def records(source: Source) -> Iterator[tuple[str, Any]]:
-    """(place, line or value) of a file of JSON lines, or of one that is a JSON list; `parsed` reads them.
+    """Yield (place, record) of a file of lines, or of a file that is a JSON list. `rows.parsed` reads a record.
 
     Raises:
-        UserError: the file cannot be read, or a list is broken: what follows then cannot be read either.
+        UserError: the file cannot be read, or a JSON list is broken, so that its rest is unreadable.
     """
     for _, place, record in rows.records(source.path, lists=not source.ends(".tsv")):
         yield place, record

@@ -1,4 +1,4 @@
-"""Preparing a family's data: its samples, written split by split into a store, with an account of what was found."""
+"""Preparation of a family's data: samples, written split by split into a store, with an account of their number."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from reflectrl.wings.text.samples.writing import LineFile, to_line
 ACCOUNT = "data.json"
 
 Tick = Callable[[int, int, str], None]
-"""Called with (done, total, what) as the work goes on."""
+"""Progress callback, called with (done, total, what)."""
 EVERY = 10_000
-"""So many records lie between two calls."""
+"""Number of records between two calls of the progress callback."""
 
 
 class Entry(NamedTuple):
-    """What one record of the raw data gives.
+    """Samples from one record of the raw data.
 
     Attributes:
-        split: where it belongs; "" if it belongs to training data of which held-out sets may be a part.
-        key: records with the same key stay together when held-out sets are taken.
-        folders: the folders in the store to which it goes; "" is the store itself.
+        split: split of the record; "" for training data from which held-out sets may be drawn.
+        key: records with the same key stay in one split when held-out sets are drawn.
+        folders: folders of the store that get the samples; "" is the store itself.
     """
 
     samples: list[Sample]
@@ -42,14 +42,15 @@ class Entry(NamedTuple):
 
 
 class Family(NamedTuple):
-    """How the raw data of a family are read.
+    """Reader of a family's raw data.
 
     Attributes:
-        endings: of its files' names.
-        styles: the ways in which prompts can be written, the default first.
-        usable: whether a file can be used, by its name.
-        records: (place: "file:line", record) of a file, in order.
-        read: (record, name, source, style) → what it gives; raises BadRowError, and yields those of parts.
+        endings: endings of the files' names.
+        styles: formats of prompts, the default first.
+        usable: returns, from its name, whether a file can be used.
+        records: yields ("file:line", record) of a file, in order.
+        read: maps (record, name, source, style) to entries. It raises BadRowError for a bad record, and yields
+            LeftOutError for a part of a record that is left out.
     """
 
     name: str
@@ -62,16 +63,16 @@ class Family(NamedTuple):
 
 @dataclass
 class Account:
-    """What a store holds, and what was left out on the way.
+    """Contents of a store, and the rows and files that were left out.
 
     Attributes:
-        files: file in the store → how many samples, groups, and groups that `train` has as well.
-        rewards: the lowest and the highest; none while all are to be scored.
-        ties: records whose completions all have one reward; they are kept.
-        left_out: reason → (how many, the first places), of rows that nobody needs to mend.
-        skipped: the same of bad rows.
-        unread: files that do not say to which split they belong.
-        options: how it was made.
+        files: file in the store → number of samples, of prompts, and of prompts that occur in `train` as well.
+        rewards: lowest and highest reward; empty if no sample has a reward yet.
+        ties: number of records whose completions all have the same reward. They are kept.
+        left_out: reason → (count, first places) of rows that are known to be unusable and need no repair.
+        skipped: reason → (count, first places) of bad rows.
+        unread: files whose names do not tell their split.
+        options: options of the preparation.
     """
 
     family: str
@@ -85,10 +86,10 @@ class Account:
 
 
 def read_account(store: Path, family: str) -> Account | None:
-    """What a store holds; None if there is none.
+    """Read the account of a store; None if there is none.
 
     Raises:
-        UserError: it is another family's, or cannot be read.
+        UserError: the store belongs to another family, or its account cannot be read.
     """
     path = store / ACCOUNT
     if not path.exists():
@@ -112,16 +113,16 @@ def prepare(
     sigmoid: bool = False,
     tick: Tick = lambda done, total, what: None,
 ) -> Account:
-    """Write a family's samples into a store. What it held before is there until all is written.
+    """Write a family's samples into a store. Its old files are replaced only after all new files are complete.
 
     Args:
-        paths: the raw files, or folders of them.
-        style: how prompts are written; "" is the family's first.
-        held_out: the share of the training data's keys that is put into each split that has no file of its own.
-        sigmoid: put rewards through the sigmoid, because they are a reward model's numbers.
+        paths: raw files, or folders with raw files.
+        style: format of prompts; "" means the family's default.
+        held_out: share of the training data's keys that goes to each split without a file of its own.
+        sigmoid: apply the sigmoid to rewards that are a reward model's raw outputs.
 
     Raises:
-        UserError: a row is bad, nothing is found, the store cannot be written or is another family's.
+        UserError: a row is bad, no sample is found, the store cannot be written, or it belongs to another family.
     """
     style = style or family.styles[0]
     if style not in family.styles:
@@ -152,7 +153,7 @@ def prepare(
 
 
 def _nothing_found(account: Account, paths: Sequence[Path]) -> UserError:
-    """The error that says why there is no sample."""
+    """Return the error that says why there is no sample."""
     rows = account.left_out | account.skipped
     left = ", ".join(f"{counted['count']} {reason}" for reason, counted in rows.items())
     unread = ", ".join(account.unread)
@@ -163,7 +164,7 @@ def _nothing_found(account: Account, paths: Sequence[Path]) -> UserError:
 
 
 def _remove_outdated(store: Path, names: Iterable[str]) -> None:
-    """Remove files of an earlier preparation, and their folders if nothing else is in them; none outside the store."""
+    """Remove files of an earlier preparation, and folders that are then empty. Nothing outside the store is removed."""
     for name in names:
         if store.resolve() in (store / name).resolve().parents:
             with suppress(OSError):
@@ -172,7 +173,7 @@ def _remove_outdated(store: Path, names: Iterable[str]) -> None:
 
 
 def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, tick: Tick) -> Iterator[Entry]:
-    """What the records give; the bad ones are refused or counted."""
+    """Yield the entries of all records. Bad records are refused or counted by `gate`."""
     for done, source in enumerate(sources):
         for k, (place, record) in enumerate(family.records(source), start=1):
             if k % EVERY == 1:
@@ -188,7 +189,7 @@ def _entries(family: Family, sources: Sequence[Source], gate: Gate, style: str, 
 
 
 class _Writer:
-    """The files of a store, written beside their places."""
+    """Writer of a store's files, which stay temporary until `keep`."""
 
     def __init__(self, store: Path, missing: Sequence[str], held_out: float, sigmoid: bool) -> None:
         self.store, self.missing, self.held_out, self.sigmoid = store, missing, held_out, sigmoid
@@ -211,7 +212,7 @@ class _Writer:
                 self._prompts.setdefault(name, set()).add(bytes.fromhex(sample.group))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Of each file: samples, prompts, and prompts that its training file has as well."""
+        """Count samples, prompts, and prompts that occur in the training file as well, for each file."""
         found = {}
         for name in sorted(self._files):
             train = str(PurePosixPath(name).with_name("train.jsonl"))
@@ -220,20 +221,20 @@ class _Writer:
         return found
 
     def keep(self, account: Account) -> None:
-        """Put all files in their places, the account last."""
+        """Move all files to their final places, the account last."""
         written = self.stack.enter_context(LineFile(self.store / ACCOUNT))
         written.write(json.dumps(asdict(account), indent=1, ensure_ascii=False))
         for file in (*self._files.values(), written):
             file.keep()
 
     def tidy(self) -> None:
-        """Remove the folders that were made in vain."""
+        """Remove folders that stayed empty."""
         for folder in (*{file.path.parent for file in self._files.values()}, self.store):
             with suppress(OSError):
                 folder.rmdir()
 
 
 def _drawn(key: str, missing: Sequence[str], share: float) -> str:
-    """The split of a key: the same in every run, whatever else the data hold."""
+    """Return the split of a key. It is the same in every run and does not depend on the other data."""
     number = int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:8], "big") / 2**64
     return next((split for i, split in enumerate(missing) if number < (i + 1) * share), "train")
