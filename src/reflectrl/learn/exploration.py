@@ -130,7 +130,7 @@ class Pay:
         return shaping(phi_T1, self.gamma)
 
     def bonuses(self, episode: Episode) -> list[float]:
-        """Return the bonus [T] of each step, which belongs to the observation that it led to. The last step has none."""
+        """Return the bonus [T] of each step, given for the observation that it led to. The last step has none."""
         own = replayed(episode)
         paid = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
         return [0.0] * own + paid + [0.0]

@@ -110,8 +110,8 @@ def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bo
     """Compute generalised advantage estimates: A_t = sum_l (gamma lambda)^l delta_{t+l}.
 
     delta_t = r_t + gamma V_{t+1} - V_t. Lambda 1 gives the discounted return minus the value, and lambda 0 gives the
-    one-step temporal-difference error (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
-    Estimation", equations 16 to 18).
+    one-step temporal-difference error (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized
+    Advantage Estimation", equations 16 to 18).
 
     Args:
         rewards_T: [T] rewards of one episode, in order.
@@ -166,7 +166,7 @@ def normalise(advantages_N: Tensor) -> Tensor:
 
 
 def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n). Its gradient is minus the policy gradient (Williams 1992).
+    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n) (Williams 1992). Its gradient is minus the policy gradient.
 
     Args:
         logp_N: [N] log-probabilities of the actions taken, with gradient.

@@ -209,7 +209,7 @@ class KVCache:
         return held[:1], held[1:]
 
     def first(self, count: int) -> Tensor:
-        """Return keys and values (count, L, 2, G, D) of the first `count` tokens, as a view if they are in one tensor."""
+        """Return keys and values (count, L, 2, G, D) of the first `count` tokens. A view if they are in one tensor."""
         if self.whole is not None:
             return self.whole[:count]
         return torch.stack([layer[:, :, :count] for layer in self.layers]).permute(3, 0, 1, 2, 4)
