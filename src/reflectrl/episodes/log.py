@@ -40,7 +40,7 @@ def _read_line(path: Path, number: int, line: bytes) -> Episode:
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
-    """Yield the episodes of several logs in order. Of episodes with equal task, seed and arm, only the first is kept."""
+    """Yield the episodes of several logs in order. If task instance, seed and arm are equal, only the first is kept."""
     seen = set()
     for episode in chain(*logs):
         key = (task_key(episode.task), episode.seed, str(episode.provenance.get("arm")))

@@ -166,7 +166,9 @@ def normalise(advantages_N: Tensor) -> Tensor:
 
 
 def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n) (Williams 1992). Its gradient is minus the policy gradient.
+    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n) (Williams 1992).
+
+    Its gradient is minus the policy gradient.
 
     Args:
         logp_N: [N] log-probabilities of the actions taken, with gradient.

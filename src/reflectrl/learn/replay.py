@@ -38,7 +38,7 @@ class ReplayBuffer:
         return tuple(self._priorities)
 
     def add(self, episodes: Iterable[Episode], priorities: Sequence[float] = ()) -> None:
-        """Add the successful episodes. Without `priorities` they get the highest priority, so that they are drawn soon."""
+        """Add the successful episodes. Without `priorities` they get the highest priority, to be drawn soon."""
         succeeded = [episode for episode in episodes if episode.success]
         self._priorities.extend(priorities or [max(self._priorities, default=1.0)] * len(succeeded))
         self._kept.extend(succeeded)

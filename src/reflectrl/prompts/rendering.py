@@ -72,7 +72,7 @@ def _refuse_powers(source: str) -> None:
 
 @contextmanager
 def _at_most(lines: int) -> Iterator[None]:
-    """Stop a template within the block after `lines` lines of its code. Unlike a time limit, a count is reproducible."""
+    """Stop a template within the block after `lines` lines of its code. A count is the same on every machine."""
     left = lines
 
     def count(frame: FrameType, event: str, _: object) -> Any:

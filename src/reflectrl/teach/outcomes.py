@@ -2,8 +2,8 @@
 
 In every state of a teaching episode, each legal action is tried several times: it is taken, and a policy plays on to
 the end. A template then tells which actions won. The best action also becomes the step's target. This is one step of
-policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). Steps of
-lost episodes become negative examples: wherever any action won, the right action is now known.
+policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). Steps
+of lost episodes become negative examples: wherever any action won, the right action is now known.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def outcomes(
 
 
 def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
-    """Return the action that won most. Ties go to the preferred action, then to the highest return, then to the first."""
+    """Return the action that won most. Ties go to the preferred action, then the highest return, then the first."""
     order = sorted(tried, key=lambda one: (-one.won, one.action != preferred, -one.mean_return, one.action))
     return order[0].action
 
