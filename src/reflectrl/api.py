@@ -153,7 +153,7 @@ class Agent:
 
     Attributes:
         player: policy, which chooses actions.
-        reflector: reflector, which writes the reflection that the player reads; None if there is none.
+        reflector: player that writes the reflection for the policy; None if the arm has none.
         name: name under which results are reported.
         reflection: text written before the latest choice, or None.
         probabilities: action → probability at the latest choice. Empty if the player gives none.

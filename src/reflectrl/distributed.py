@@ -125,7 +125,8 @@ class Team:
         """Sum gradients over the ranks in place, and metrics too.
 
         Each rank has its share of both, already divided by the size of the whole batch, so that the sums are means over
-        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed already.
+        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed
+        already.
 
         Returns:
             The summed metrics. A metric that a rank lacks counts as 0.

@@ -25,7 +25,7 @@ ENGINE = ("submit", "news", "close", "env_worker")
 
 
 def names(kind: str) -> list[str]:
-    """Return the short names that installed packages announce for a kind ("envs", "verbs", "recipes" ...)."""
+    """Return the short names that installed packages, including ours, announce for a kind ("envs", "verbs" ...)."""
     return list(announced(kind))
 
 

@@ -1,7 +1,7 @@
 """Worker processes that host environments, for `reflectrl.envs.pool`.
 
-A worker hosts several environments and answers calls in the order in which they were made. Its pipe carries calls and
-answers, never an environment. Neither this module nor what a worker imports needs torch.
+A worker hosts several environments and answers calls in order. Its pipe carries calls and answers, never an
+environment. This module and everything that a worker imports work without torch.
 """
 
 from __future__ import annotations

@@ -3,9 +3,14 @@
 The loop serves agents, where a unit is an action (`rollouts.EpisodeRollouts`), and text, where a unit is a token. The
 difference, how a batch is collected and read, is behind the interface `batch.Rollouts`.
 
-Source: Reflect-RL, section on online RL. Departures from its released code: rewards are reported without the entropy
-bonus; the critic reads the hidden state of the whole prompt; dropout is off, so ratios are 1 before the first update;
-illegal actions have probability 0; success is an event; everything needed to go on after a kill is saved.
+Source: Reflect-RL, section on online RL. Departures from its released code:
+
+- Rewards are reported without the entropy bonus.
+- The critic reads the hidden state of the whole prompt.
+- Dropout is off, so ratios are 1 before the first update.
+- Illegal actions have probability 0.
+- Success is an event.
+- Everything needed to continue after a kill is saved.
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ class EpisodeRollouts(Rollouts):
 
         Episodes that begin near a win have their own mean. The result is then a tensor (N,), otherwise a number.
         """
+        # Starts near a win have higher returns: with a common mean, all other episodes would look bad.
         near_N, at_first = begun_near(episodes), self.baseline[False]
         return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 

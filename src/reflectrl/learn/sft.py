@@ -1,8 +1,10 @@
 """Supervised fine-tuning of either player: loss on the completion only, evaluation loss, early stopping.
 
 One linear loop. `examples.py` defines the rows and their loss. Departures from the released code of Reflect-RL:
-completions end with end-of-text, so that reflections end; the prompt is the same as in play; and logits are computed at
-completion positions only.
+
+- Completions end with end-of-text, so the model learns where a reflection ends.
+- The prompt is the same as in play.
+- Logits are computed at completion positions only.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Trainer:
         if folder is not None:
             self.resumed = distributed.first(partial(load_meta, folder))
         if folder is not None and self.resumed is not None:
-            tensors = load_tensors(distributed.first(lambda: folder))  # the first rank's folder, which all read
+            tensors = load_tensors(distributed.first(lambda: folder))  # all ranks read the first rank's folder
             if missing := self.parts.keys() - tensors.keys():
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")

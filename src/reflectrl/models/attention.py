@@ -184,7 +184,7 @@ class DecodingAttention:
         rows = zip(self.slots, self.held, pending, strict=True)
         added = [(token, held + i, slot, i) for slot, held, ids in rows for i, token in enumerate(ids)]
         ids_N, places_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
-        # Each query sees its row's tokens up to its own. Padding queries see the first token, lest softmax give NaN.
+        # Each query sees its row's tokens up to its own. Padding sees the first token, since softmax of none is NaN.
         last_RS = places_N.new_zeros(running, wide)
         last_RS[self._slots_N, self._depths_N] = places_N
         end = max(place for _, place, _, _ in added) + 1

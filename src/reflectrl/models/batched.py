@@ -218,7 +218,7 @@ class _Batch:
         starts = np.array([block.start for block in blocks])
         tokens_E, count = np.concatenate(seen), 1 + max(map(int, map(np.max, seen)))
         token_RT = np.arange(len(blocks) * self.long).reshape(-1, self.long) % count
-        token_RT[rows, places] = tokens_E  # padding is many tokens, lest one collect all its gradients
+        token_RT[rows, places] = tokens_E  # padding is spread over many tokens, so that no token collects all gradients
         columns = (rows, places, tokens_E, starts, token_RT.ravel(), *related(blocks))
         self._rows_E, self._places_E, self._tokens_E, self._starts_R, tokens, *self._related = to_device(
             device, *columns

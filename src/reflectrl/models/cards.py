@@ -25,7 +25,7 @@ def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
     """Raise UserError if weights were trained with a tokenizer other than this.
 
     Args:
-        backbone: fingerprint of the backbone's tokenizer, if the adapter has its own tokenizer.
+        backbone: fingerprint of the backbone's tokenizer, if an adapter has its own tokenizer.
     """
     if not (folder / CARD).is_file():
         return

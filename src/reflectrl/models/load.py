@@ -239,7 +239,7 @@ def _loading(source: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
+        if not Path(source).exists():  # the library's message would be about a failed connection, which misleads
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
             near = suggestion(source, names("models"))
             raise UserError(f"model {source!r} {about}{near if 'mean' in near else ''}") from error
@@ -359,7 +359,7 @@ def require_adapter_loaded(peft: Any, folder: Path, name: str) -> None:
 
     saved = set(load_peft_weights(str(folder), device="cpu"))
     own = set(get_peft_model_state_dict(peft, adapter_name=name, save_embedding_layers=False))
-    # PEFT saves tied tensors once or twice, depending on its version: either name is that of a tensor of the model.
+    # PEFT saves tied tensors once or twice, depending on its version. Both names belong to tensors of the model.
     known = {key.replace(f".{name}", "") for key in peft.state_dict()}
     # Embeddings of the backbone are saved beside an adapter whose tokenizer has more tokens (`make_room`).
     known |= {key for key in saved if key.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight"))}

@@ -168,7 +168,7 @@ class PackedBackend:
         if scoring != "enumeration":
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
-        labels = max(answers, key=lambda one: len(one.ids)).ids  # those of fewer actions are the first of these
+        labels = max(answers, key=lambda one: len(one.ids)).ids  # prompts with fewer actions use the first of these
         (labels_A,) = to_device(self.device, [ids[0] for ids in labels])
         return self.logits(hidden_PD, labels_A).float(), hidden_PD
 

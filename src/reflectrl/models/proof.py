@@ -215,7 +215,7 @@ class _Trial:
             early_TV = self.expected(early)[1]
             hidden_TD, logits_TV = self.expected((*self.branch, *self.tiny[:2]))
             own_TV = own_logits(self.core, hidden_TD)
-        except Exception as error:  # of any kind: it is somebody's code
+        except Exception as error:  # of any kind, since a model may bring its own code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
         if logits_TV.isnan().any():
             raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
@@ -310,7 +310,8 @@ class _Trial:
     def try_body(self, lm: LanguageModel) -> None:
         """Check everything that play and learning do with the layers."""
         self._try_packed(lm)
-        apart = drops(self.core) or getattr(self.core, "recomputes", False)  # learning goes another way than play
+        # With dropout or checkpointing, learning uses the library's forward pass and play does not: check both.
+        apart = drops(self.core) or getattr(self.core, "recomputes", False)
         if lm.shortcuts.packed and lm.shortcuts.blocks and apart:
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]

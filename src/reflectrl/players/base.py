@@ -44,7 +44,7 @@ class LiveEpisode:
 class Player(Protocol):
     """Anything that can choose actions, or write reflections before another player chooses.
 
-    A turn with a `choice` is an action; a turn without one is a reflection.
+    A turn with a `choice` is an action, and a turn without a choice is a reflection.
     """
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:

@@ -19,7 +19,7 @@ from reflectrl.prompts.tokens import beginning, conventions, encode_template, en
 from reflectrl.types import Observation, UserError
 
 CUT = 4
-"""Fraction of the context (1 / CUT, a quarter) in whose multiples a history that is too long is cut."""
+"""Number of pieces in a context. A history that is too long loses whole pieces, a quarter (1 / CUT) of the context."""
 
 
 LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")

@@ -57,7 +57,7 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, str]], open_answer: b
 
 
 def _fixed_clock() -> str:
-    """Return a macro that replaces the library's function `strftime_now`, since templates take no functions."""
+    """Return a macro that replaces the library's `strftime_now`, since a function cannot be passed to a template."""
     written = {f"%{part}": f"{TODAY:%{part}}" for part in DATE_PARTS}
     written |= {f"%-{part}": f"{TODAY:%{part}}".lstrip("0") or "0" for part in "dmHIMSj"}
     filters = "".join(f"|replace({part!r}, {value!r})" for part, value in written.items())
