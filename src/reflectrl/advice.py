@@ -1,4 +1,4 @@
-"""What messages advise, worded in one place: how to install an extra, and how the caller sets something."""
+"""Advice in messages, worded in one place: installing an extra, and setting an option."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from typing import Any
 
 _typed: ContextVar[bool] = ContextVar("typed", default=False)
-"""Whether the caller types commands; otherwise a Python program calls."""
+"""True if the caller types commands, False if a Python program calls."""
 
 
 @contextmanager
 def on_the_command_line() -> Iterator[None]:
-    """Word advice as options of the command line within the block; elsewhere it is worded for Python."""
+    """Word advice for the command line within the block. Elsewhere it is worded for Python."""
     token = _typed.set(True)
     try:
         yield
@@ -23,12 +23,15 @@ def on_the_command_line() -> Iterator[None]:
 
 
 def is_typed() -> bool:
-    """Whether the caller types commands."""
+    """Return whether the caller types commands."""
     return _typed.get()
 
 
 def install(*extras: str) -> str:
-    """How to install extras; without any, the whole package. It is on no index, so the advice is about its checkout."""
+    """Advise how to install extras, or the package itself if none are given.
+
+    The package is on no index, so the advice refers to its checkout.
+    """
     if not extras:
         return "in the checkout of reflectrl: pip install . (or make setup)"
     names = ",".join(extras)
@@ -36,11 +39,11 @@ def install(*extras: str) -> str:
 
 
 def option(key: str, value: Any = None) -> str:
-    """How the caller sets something: `--rl.lr 0.1` on the command line, `rl={"lr": 0.1}` in Python.
+    """Write a setting as the caller would: `--rl.lr 0.1` on the command line, `rl={"lr": 0.1}` in Python.
 
     Args:
-        key: the name of an option, or the dotted key of a recipe.
-        value: what to set it to, for a section a mapping; None names the key only, True stands for a switch.
+        key: name of an option, or dotted key of a recipe.
+        value: value of the setting, or a mapping for a section. None names the key only, and True stands for a switch.
     """
     if is_typed():
         return _as_option(key, value)

@@ -40,19 +40,19 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Observation, Step, Task, Turn, UserError, named_seed
 
 EnvLike = str | type[TextEnv] | Mapping[str, Any]
-"""An environment: its name ("frozenlake", "package.module:Class", or a project's folder, as `reflectrl init` makes it),
-its class, or name and arguments in a mapping. Of a project, also where its class is given, the recipe counts."""
+"""Environment: its name ("frozenlake", "package.module:Class", or a project's folder made by `reflectrl init`), its
+class, or a mapping of name and arguments. For a project, even if given by its class, the project's recipe is used."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a training, and what it left there."""
+    """Folder of a training, with its results."""
 
     folder: Path
 
     @property
     def results(self) -> dict[str, Any]:
-        """The content of `results.json`: "rows" by arm, split, stage and seed, and their "summary" over seeds.
+        """Content of `results.json`: "rows" by arm, split, stage and seed, and their "summary" over seeds.
 
         Raises:
             UserError: the run has not been evaluated yet.
@@ -76,11 +76,11 @@ def train(
     """Train agents in an environment and evaluate them. If it is interrupted, call it again to continue.
 
     Args:
-        env: the environment, or a whole recipe; with a recipe, give no `settings`. A project (its folder's name, or its
-            class) is trained by its own `recipe.toml`, as `reflectrl run` does it.
-        folder: where everything is written; `runs/NAME` by default.
-        until: the last stage ("teach", "sft", "rl", "eval", "report").
-        trust: let a project's recipe run code that it names beside its own, now and from now on.
+        env: the environment, or a whole recipe without further `settings`. A project (its folder's name, or its class)
+            is trained by its own `recipe.toml`, as with `reflectrl run`.
+        folder: output folder; `runs/NAME` by default.
+        until: last stage to run ("teach", "sft", "rl", "eval", "report").
+        trust: allow a project's recipe to run code from outside the project, now and in the future.
         settings: keys of a recipe: `arms=["sft", "reflect-rl"]`, `seeds=[0, 1]`, `sft={"steps": 300}` ...
 
     Raises:
@@ -100,13 +100,17 @@ def train(
 
 
 def env_section(env: EnvLike) -> dict[str, Any]:
-    """An environment as the `env` section of a recipe describes it."""
+    """Return an environment as the `env` section of a recipe."""
     section, path = _named(env)
     return section if path is None else dict(_project(path, {"env": section}).env)
 
 
 def _named(env: EnvLike) -> tuple[dict[str, Any], Path | None]:
-    """The arguments that are given with an environment, with its name unless a project's recipe has it; that recipe."""
+    """Split an environment into its `env` section and the path of its project's recipe, or None.
+
+    The section holds the given arguments. It also holds the environment's name, unless a project was given by name:
+    then the recipe has it.
+    """
     if isinstance(env, type):
         return {"name": f"{env.__module__}:{env.__qualname__}"}, recipe_of_class(env)
     section = {"name": env} if isinstance(env, str) else dict(env)
@@ -118,13 +122,13 @@ def _named(env: EnvLike) -> tuple[dict[str, Any], Path | None]:
 
 
 def _project(path: Path, settings: Mapping[str, Any], trust: bool = False) -> Recipe:
-    """The recipe of a project with further settings; its own environment needs no trust, since it was named."""
+    """Load a project's recipe with further settings. Its own environment needs no trust, since the user named it."""
     own = dict(word.removeprefix("env.").split("=", 1) for word in own_environment(path))
     return load_recipe(path, {**settings, "env": {**own, **settings.get("env", {})}}, trust)
 
 
 def _recipe(env: EnvLike, settings: Mapping[str, Any], trust: bool) -> Recipe:
-    """The recipe by which an environment is trained: its project's, or the default one, with further settings."""
+    """Return the recipe for training an environment: its project's or the default recipe, with further settings."""
     section, path = _named(env)
     if path is not None:
         return _project(path, {**settings, "env": section}, trust)
@@ -136,7 +140,7 @@ def make_env(env: EnvLike, **arguments: Any) -> TextEnv:
     """Make an environment.
 
     Args:
-        arguments: of its class, such as `size=6`.
+        arguments: arguments of its class, such as `size=6`.
 
     Raises:
         UserError: no environment has that name, or its class does not take these arguments.
@@ -145,14 +149,14 @@ def make_env(env: EnvLike, **arguments: Any) -> TextEnv:
 
 
 class Agent:
-    """Trained players, ready to act: a policy and, where the arm has one, a reflector. `load_agent` makes one.
+    """Trained players, ready to act: a policy and, if the arm has it, a reflector. `load_agent` makes an agent.
 
     Attributes:
-        player: the policy, which chooses actions.
-        reflector: writes the reflection that the player reads; None if there is none.
-        name: the name under which its results are reported.
-        reflection: the text written before the latest choice, or None.
-        probabilities: action → probability at the latest choice; empty if the player gives none.
+        player: policy, which chooses actions.
+        reflector: player that writes the reflection for the policy; None if the arm has none.
+        name: name under which results are reported.
+        reflection: text written before the latest choice, or None.
+        probabilities: action → probability at the latest choice. Empty if the player gives none.
     """
 
     def __init__(self, player: Player, reflector: Player | None = None, name: str = "agent") -> None:
@@ -160,7 +164,7 @@ class Agent:
         self.reset()
 
     def reset(self, seed: int = 0) -> None:
-        """Begin a new episode. Call it after every reset of the environment; `seed` decides sampled choices."""
+        """Begin a new episode. Call this after every reset of the environment. `seed` decides sampled choices."""
         self._rng = np.random.default_rng(named_seed(seed, "players"))
         self._live: LiveEpisode | None = None
         self.reflection: str | None = None
@@ -170,9 +174,9 @@ class Agent:
         """Choose among the legal actions.
 
         Args:
-            observation: the current observation: a `TextEnv`'s `observe()`, or plain text.
-            actions: the legal actions, if the observation is plain text.
-            reward: what the previous action earned (only arms that aim at a target return read it).
+            observation: current observation, from a `TextEnv`'s `observe()` or as plain text.
+            actions: legal actions, if the observation is plain text.
+            reward: reward of the previous action. Only arms that aim at a target return use it.
 
         Returns:
             The index of the chosen action, as `TextEnv.step` takes it.
@@ -195,7 +199,7 @@ class Agent:
         return turn.choice
 
     def _continued(self, observation: Observation, reward: float) -> LiveEpisode:
-        """The live episode at a new observation; the turns taken on the previous one become a step."""
+        """Return the live episode at a new observation. The turns on the previous observation become a step."""
         if self._live is None:
             nowhere = cast("TextEnv", None)  # trained players look at the observation alone
             return LiveEpisode(nowhere, Task("", ""), 0, self._rng, observation)
@@ -207,16 +211,16 @@ class Agent:
 
 
 def load_agent(run: Run | str | Path, arm: str = "", seed: int = 0, *, trust: bool = False) -> Agent:
-    """Load the agent that a run has trained for one of its arms; its choices are greedy.
+    """Load the agent that a run has trained for one of its arms. Its choices are greedy.
 
     Args:
         run: the run, or its folder.
-        arm: its row in the results; by default the last trained arm of the recipe.
-        seed: the seed of the training.
-        trust: allow the run's models to run code of their own, if its recipe asks for that.
+        arm: name of the arm in the results; by default the last trained arm of the recipe.
+        seed: seed of the training.
+        trust: allow the run's models to run their own code, if the recipe asks for that.
 
     Raises:
-        UserError: there is no such run or arm, or it is not trained yet.
+        UserError: there is no such run or arm, or the arm is not trained yet.
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
     if not arm:
@@ -242,16 +246,16 @@ def evaluate(
 
     Args:
         agent: a loaded agent, or a player that needs no training: "random", "expert", "oracle", "baseline".
-        env: the environment. Given a name or a class, many are made and played side by side.
-        stage: a stage of the curriculum; by default the whole task.
-        episodes: play only this many tasks, the first ones; 0 means all.
-        seed: decides all randomness.
-        batch: the largest number of episodes that are played side by side.
-        confidence: the level of the intervals.
+        env: the environment. Given a name or a class, several are made and played at the same time.
+        stage: stage of the curriculum; by default the whole task.
+        episodes: number of tasks to play, from the first on; 0 means all.
+        seed: seed of all randomness.
+        batch: largest number of episodes that are played at the same time.
+        confidence: level of the confidence intervals.
 
     Returns:
-        Rows as in `results.json`. The last row is the stage itself; rows before it are its milestones and its kinds of
-        tasks. Each has "success", its Wilson interval "low" to "high", "return" and "steps".
+        Rows as in `results.json`. The last row is the stage itself. Rows before it are milestones and kinds of tasks.
+        Each has "success", its Wilson interval "low" to "high", "return" and "steps".
 
     Raises:
         UserError: no such player or environment, or the environment raised.

@@ -1,8 +1,8 @@
-"""Whether files are still what was written: digests of the files in a folder, and checksums of lines.
+"""Detection of damaged files: digests of the files in a folder, and checksums of lines.
 
 A flipped bit in saved weights, or in a reward of a log, is loaded without complaint and silently changes results. So
-files are checked when they are read. (This protects against accidents, not against somebody who changes the digests as
-well.)
+files are checked when they are read. (This protects against accidents, not against an attacker who changes the digests
+as well.)
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from reflectrl.types import UserError
 
 DIGESTS = "digests.json"
-"""The file beside others that holds their digests."""
+"""Name of the file that holds the digests of the files beside it."""
 
 CHECKSUM = "crc32"
 SEAL = f',"{CHECKSUM}":"' + '{:08x}"}}'
-"""How a sealed line ends."""
+"""Format of the end of a sealed line."""
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
 
 
 def write_digests(folder: Path) -> None:
-    """Write `digests.json` into a folder, and into each folder below it: the SHA-256 of every file beside it."""
+    """Write `digests.json`, the SHA-256 of every file beside it, into a folder and each folder below."""
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         found = {path.name: _sha256(path) for path in sorted(place.iterdir()) if path.is_file()}
         if found:
@@ -35,10 +35,10 @@ def write_digests(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the first damaged file of a folder, in words that begin with its path; None if all is well.
+    """Describe the first damaged file of a folder, beginning with its path. Return None if all files are undamaged.
 
-    A folder without digests counts as undamaged, since nothing is known about it. Files that were added later do not
-    matter. Each file is read once per process, unless it is written again.
+    A folder without digests counts as undamaged, since nothing is known about it. Files that were added later are
+    ignored. Each file is read once per process, unless it is written again.
 
     Raises:
         OSError: a file cannot be read.
@@ -63,7 +63,7 @@ def damage(folder: Path) -> str | None:
 
 
 def require_undamaged(folder: Path) -> None:
-    """Raise UserError if a file of a folder is damaged; a folder without digests is taken as it is.
+    """Raise UserError if a file of a folder is damaged. A folder without digests counts as undamaged.
 
     Raises:
         UserError: names the file and what to do.
@@ -77,12 +77,12 @@ def require_undamaged(folder: Path) -> None:
 
 @lru_cache(maxsize=4096)
 def _known(path: Path, modified: int, size: int) -> str:
-    """The digest of a file that was last written at that time."""
+    """Return the digest of a file. The other arguments make the cache notice changes of the file."""
     return _sha256(path)
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file of the user's; UserError if it cannot be read."""
+    """Return the SHA-256 of a user's file. Raise UserError if it cannot be read."""
     try:
         now = path.stat()
         return _known(path.resolve(), now.st_mtime_ns, now.st_size)
@@ -99,12 +99,12 @@ def _sha256(path: Path) -> str:
 
 
 def seal(line: str) -> str:
-    """A JSON object on one line, with the CRC-32 of its text as a last key, "crc32"."""
+    """Add the CRC-32 of a JSON object's line as its last key, "crc32"."""
     return line[:-1] + SEAL.format(zlib.crc32(line.encode("utf-8")))
 
 
 def unseal(line: str) -> str:
-    """Remove the seal from a line; a line without one is returned unchanged.
+    """Remove the checksum from a line. A line without a checksum is returned unchanged.
 
     Raises:
         ValueError: the line has changed since it was sealed.
@@ -114,6 +114,7 @@ def unseal(line: str) -> str:
     whole = seal(text)
     if line == whole:
         return text
-    if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == whole[-11:]:  # its key is there, or its number
+    # The line has a checksum's key, or the right number after a damaged key: so it was sealed, and has changed.
+    if line[start:].startswith(SEAL.partition("{")[0]) or line[-11:] == whole[-11:]:
         raise ValueError("the line is not what was written there (its checksum differs)")
     return line

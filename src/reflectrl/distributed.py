@@ -1,12 +1,12 @@
-"""Several processes that make one artifact together: data parallelism on torch.distributed.
+"""Data parallelism on torch.distributed: several processes that make an artifact together.
 
-`torchrun --nproc-per-node N -m reflectrl run ...` (or `accelerate launch`) starts N processes, the ranks. All of them
-hold the model. Each plays its stripe of the episodes and computes its share of a batch's gradient; episodes are
-gathered and gradients summed, so that every rank knows the same and takes the same optimiser step. `team` is None
-where a process works alone, and everything here then does nothing: learning is written once, for one process and for
+`torchrun --nproc-per-node N -m reflectrl run ...` (or `accelerate launch`) starts N processes, the ranks. Each rank
+holds the model, plays its stripe of the episodes, and computes its share of a batch's gradient. Episodes are gathered
+and gradients are summed, so that all ranks have the same data and take the same optimiser step. `team` is None if a
+process works alone, and the functions here then do nothing. So the code of learning is the same for one process and for
 many.
 
-The first rank leads: it makes what is not worth sharing, and it alone writes (`pipeline/ranks.py`).
+The first rank leads: it makes artifacts that are not worth sharing, and it alone writes (`pipeline/ranks.py`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reflectrl.types import UserError
 
-if TYPE_CHECKING:  # torch is slow to import, and whoever uses a team has it already
+if TYPE_CHECKING:  # torch is slow to import, and only processes that have imported it use a team
     from torch import Tensor, nn
 
 T = TypeVar("T")
 Build = TypeVar("Build", bound=Callable[..., Any])
 
 PATIENCE = 8.0
-"""Seconds in which ranks that fail or end wait for each other's last word."""
+"""Seconds for which ranks that fail or end wait for each other's last message."""
 
 BUCKET = 2**23
-"""Most numbers of gradients that are summed in one message."""
+"""Largest number of gradient elements that are summed in one message."""
 
 
 def launched() -> tuple[int, int]:
-    """(rank, ranks) as torchrun, accelerate or a cluster's launcher says; (0, 1) for a process started alone."""
+    """Return (rank, number of ranks) as set by torchrun, accelerate or a cluster's launcher; (0, 1) without one."""
     try:
         ranks = int(os.environ["WORLD_SIZE"])
         return (int(os.environ["RANK"]), ranks) if ranks > 1 else (0, 1)
@@ -42,43 +42,46 @@ def launched() -> tuple[int, int]:
 
 
 def spoken_for() -> bool:
-    """Whether another rank says what goes wrong on all of them. It is given time: launchers end all after the first."""
+    """Return whether the first rank reports an error that all ranks have, so that this rank stays silent.
+
+    Wait a while in that case: launchers kill all ranks as soon as one ends, and the first rank needs time to report.
+    """
     if launched()[0] > 0:
         time.sleep(PATIENCE)
     return launched()[0] > 0
 
 
 class LostRank(UserError):
-    """Another process of this run has ended, or did not answer in time."""
+    """Error: another process of this run has ended, or did not answer in time."""
 
 
 class HasSeed(Protocol):
-    """An episode, or the job of one."""
+    """Episode or job, identified by its seed."""
 
     @property
     def seed(self) -> int: ...
 
 
 class Steps(Protocol):
-    """Keeps the ranks in step where models are divided among them (`models/sharded.py`)."""
+    """Lockstep of the ranks for sharded models (`models/sharded.py`)."""
 
     def settle(self) -> None:
-        """Help the others with their passes until all are here."""
+        """Help the other ranks with their passes until all have reached this call."""
 
     def backward(self, loss: Tensor) -> None:
-        """Go back through the passes that led to a loss, and through those of the others."""
+        """Run the backward pass of a loss, together with the other ranks' backward passes."""
 
 
 class Team:
-    """The ranks, as one of them sees them. Its methods are called by all ranks in the same order.
+    """Group of ranks, as seen by one of them. All ranks must call its methods in the same order.
 
     Attributes:
-        rank: the number of this process, from 0.
-        size: how many there are.
-        lockstep: keeps them in step; None as long as every rank holds whole models.
+        rank: number of this process, from 0.
+        size: number of ranks.
+        lockstep: coordinator of passes through sharded models; None if every rank holds full models.
 
     Raises:
-        LostRank: in every method, where a rank has died or kept the others waiting too long.
+        LostRank: in every method, if a rank has died or kept the others waiting too long.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -86,12 +89,12 @@ class Team:
         self.lockstep: Steps | None = None
 
     def settle(self) -> None:
-        """Help the others with their passes through divided models until all are here."""
+        """Help the other ranks with their passes through sharded models until all have reached this call."""
         if self.lockstep is not None:
             self.lockstep.settle()
 
     def gather(self, value: T) -> list[T]:
-        """What each rank gives, by rank, on every rank; anything that can be pickled."""
+        """Return the values of all ranks, in the order of ranks, on every rank. Values must be picklable."""
         import torch.distributed as dist
 
         self.settle()
@@ -101,7 +104,7 @@ class Team:
         return found
 
     def share(self, value: T) -> T:
-        """What the first rank gives, on every rank."""
+        """Return the first rank's value on every rank. The value must be picklable."""
         import torch.distributed as dist
 
         self.settle()
@@ -111,7 +114,7 @@ class Team:
         return found[0]
 
     def sum(self, tensor: Tensor) -> None:
-        """Add up a tensor over the ranks, in place; the sum has the same bits on all of them."""
+        """Sum a tensor over the ranks, in place. The sum has the same bits on all ranks."""
         import torch.distributed as dist
 
         self.settle()
@@ -119,13 +122,14 @@ class Team:
             dist.all_reduce(tensor)
 
     def reduce(self, parameters: Sequence[nn.Parameter], metrics: Mapping[str, float]) -> dict[str, float]:
-        """Add up gradients in place, and metrics.
+        """Sum gradients over the ranks in place, and metrics too.
 
-        Each rank brings its share of both, as parts of one sum: what was divided was divided by the whole batch's
-        numbers. A parameter that no rank has a gradient for keeps none. Those of divided models are added up already.
+        Each rank has its share of both, already divided by the size of the whole batch, so that the sums are means over
+        the batch. A parameter without a gradient on any rank keeps none. Gradients of sharded models are summed
+        already.
 
         Returns:
-            The summed metrics, those of ranks that had nothing to do included.
+            The summed metrics. A metric that a rank lacks counts as 0.
         """
         import torch
 
@@ -145,10 +149,10 @@ class Team:
         return {name: sum(one.get(name, 0.0) for one, _ in gathered) for name in names}
 
     def play(self, jobs: Iterable[Any], rollout: Callable[[Sequence[Any]], Iterable[HasSeed]]) -> Iterator[Any]:
-        """Every n-th job is played here; all episodes, in the order of their jobs, are given on every rank.
+        """Play every n-th job on this rank, and yield all ranks' episodes in the order of their jobs.
 
         Args:
-            rollout: plays some jobs. An episode depends on its own job, not on where it is played.
+            rollout: function that plays some jobs. An episode depends only on its own job, not on the rank.
         """
         jobs = list(jobs)
         with alone():
@@ -159,7 +163,7 @@ class Team:
 
 
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one kind in a row, as many as go into one message."""
+    """Group consecutive tensors of the same dtype and device, as many as fit into one message."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         kind = (tensor.dtype, tensor.device)
@@ -174,7 +178,7 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def all_present() -> Iterator[None]:
-    """Torch's errors of a collective call, within the block, are those of a rank that is gone."""
+    """Turn torch's errors of a collective call within the block into `LostRank`."""
     try:
         yield
     except RuntimeError as error:  # torch has no narrower class for what gloo says
@@ -184,12 +188,12 @@ def all_present() -> Iterator[None]:
 
 
 team: Team | None = None
-"""The ranks that are making an artifact together at this moment; None where this process works alone."""
+"""Ranks that are making an artifact together at this moment; None if this process works alone."""
 
 
 @contextmanager
 def together(ranks: Team) -> Iterator[None]:
-    """Within the block, this process is one of a team."""
+    """Make this process a member of a team within the block."""
     global team
     before, team = team, ranks
     try:
@@ -200,7 +204,7 @@ def together(ranks: Team) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within the block, this process works for itself."""
+    """Make this process work alone within the block."""
     global team
     before, team = team, None
     try:
@@ -213,24 +217,25 @@ def alone() -> Iterator[None]:
 
 
 def mine(items: Sequence[T]) -> Sequence[T]:
-    """This rank's piece of a sequence: neighbours stay together, and pieces are about equally long."""
+    """Return this rank's part of a sequence. Parts are contiguous and about equally long."""
     if team is None:
         return items
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]
 
 
 def is_divided(tensor: Tensor) -> bool:
-    """Whether this rank has a piece of it only: torch's `DTensor`, whose module takes a second to import."""
+    """Return whether a tensor is sharded, so that this rank holds only a part."""
+    # Not `isinstance(tensor, DTensor)`: that module takes a second to import.
     return hasattr(tensor, "full_tensor")
 
 
 def total(value: float) -> float:
-    """The sum of what the ranks give, on each of them."""
+    """Return the sum of all ranks' values, on every rank."""
     return value if team is None else float(sum(team.gather(value)))
 
 
 def first(function: Callable[[], T]) -> T:
-    """What a function returns on the first rank, where alone it is called; on every rank."""
+    """Call a function on the first rank only, and return its result on every rank."""
     if (ranks := team) is None:
         return function()
     with alone():
@@ -239,6 +244,6 @@ def first(function: Callable[[], T]) -> T:
 
 
 def on_all_ranks(build: Build) -> Build:
-    """Mark a builder of artifacts that all ranks call together; others are called by the first rank alone."""
+    """Mark a builder of artifacts that all ranks call together. Other builders run on the first rank only."""
     build.on_all_ranks = True  # type: ignore[attr-defined]
     return build

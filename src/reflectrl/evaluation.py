@@ -1,8 +1,8 @@
-"""From evaluation episodes to results with confidence intervals.
+"""Results of evaluation episodes, with confidence intervals.
 
-A row is one arm on one split, stage and sampling, with one seed. Its interval is Wilson's, over its episodes. A summary
-pools the seeds: its success is the mean over seeds; its interval is the wider one of Student's t over the seeds' rates
-and Wilson's over all episodes, so that it hides neither the spread between trainings nor that between episodes.
+A row belongs to one arm, split, stage, sampling and seed. Its interval is Wilson's, over its episodes. A summary pools
+the seeds: its success is the mean over seeds, and its interval spans both Student's t over the seeds' success rates and
+Wilson's over all episodes. So it hides neither the spread between trainings nor the spread between episodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEYS = ("arm", "env", "split", "stage", "sampling")
 
 
 def rows_of(episodes: Sequence[Episode], env: TextEnv, confidence: float) -> list[Row]:
-    """Rows of the episodes of one arm, split, stage, sampling and seed.
+    """Compute the result rows of episodes that share arm, split, stage, sampling and seed.
 
     There is a row for the stage of the episodes. If that is the environment's last stage, there is also a row for each
     milestone, whose success means that its event happened, and for each group of tasks that the environment names.
@@ -70,7 +70,7 @@ def _row(shared: Mapping[str, Any], stage: str, won: list[bool], episodes: Seque
 
 
 def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """pass@k for k = 2, 4, ... up to all attempts, averaged over tasks; empty if each task was played once."""
+    """Compute pass@k for k = 2, 4, ... up to all attempts, averaged over tasks. Empty if each task was played once."""
     most = min(map(len, tasks), default=1)
     counts = sorted({*(2**i for i in range(1, most.bit_length()) if 2**i <= most), most} - {1})
     found = {f"pass@{k}": sum(pass_at(k, len(won), sum(won)) for won in tasks) / len(tasks) for k in counts}
@@ -78,15 +78,15 @@ def _attempts(tasks: Sequence[Sequence[bool]]) -> dict[str, float]:
 
 
 def pass_at(k: int, attempts: int, wins: int) -> float:
-    """An unbiased estimate of the chance that at least one of k attempts wins (Chen et al. 2021, section 2.1).
+    """Estimate without bias the probability that at least one of k attempts wins (Chen et al. 2021, section 2.1).
 
-    It is 1 - C(attempts - wins, k) / C(attempts, k).
+    The estimate is 1 - C(attempts - wins, k) / C(attempts, k).
     """
     return 1.0 - comb(attempts - wins, k) / comb(attempts, k)
 
 
 def _illegal(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The share of steps in which a player named no legal action, so that a random one was taken; empty if zero."""
+    """Return the share of steps in which a player named no legal action and a random one was taken. Empty if zero."""
     choices = [step.choice for episode in episodes for step in episode.steps]
     illegal = sum(turn is not None and turn.player == "illegal" for turn in choices)
     return {"illegal": illegal / len(choices)} if illegal else {}
@@ -118,6 +118,6 @@ def _pooled(key: tuple[Any, ...], group: list[Row], confidence: float) -> Row:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    """The mean, or None if there are no values (an arm that never wins has no steps to success)."""
+    """Return the mean, or None without values. (An arm that never wins has no steps to success.)"""
     listed = list(values)
     return sum(listed) / len(listed) if listed else None

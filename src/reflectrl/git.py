@@ -1,8 +1,8 @@
-"""Read the commits of a git repository, none of whose settings has any effect.
+"""Safe reading of the commits of a git repository, without any effect of its settings.
 
 A repository may come from a stranger, and its configuration can name programs that git runs (filters, signatures,
-monitors, hooks, aliases ...). So git never sees the repository: it runs in an empty one of our own, made for the
-occasion, which borrows the repository's objects alone. Configurations of the user and of the system are left out too.
+monitors, hooks, aliases ...). So git never sees the repository. It runs in a temporary empty repository of our own,
+which borrows only the objects. Configurations of the user and of the system are left out too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 from reflectrl.types import UserError
 
 SECONDS = 120
-"""Longest time that git may take for one thing."""
+"""Longest time in seconds for a git command."""
 LARGEST = 2**20
-"""Bytes of the largest file of a repository that is read here, such as its list of branches."""
+"""Largest size in bytes of a repository's file that is read here, such as its list of branches."""
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _BRANCH = re.compile(r"refs/heads/[^\x00-\x20\\:?*~^\[]+")
 _FILES = ("100644", "100755")
@@ -33,7 +33,7 @@ def is_clone(root: Path) -> bool:
 
 
 def head_of(root: Path) -> str | None:
-    """Return the commit that is checked out in a folder; None where the folder is no clone, or has no commit."""
+    """Return the commit that is checked out in a folder; None if the folder is not a clone, or has no commit."""
     place = _place_of(root)
     if place is None:
         return None
@@ -51,13 +51,13 @@ def head_of(root: Path) -> str | None:
 
 
 class Commits:
-    """The commits of a clone up to the one that is checked out. Use it as a context manager.
+    """Commits of a clone up to the checked-out commit. Use it as a context manager.
 
     Attributes:
-        head: the commit that is checked out.
+        head: the checked-out commit.
 
     Raises:
-        UserError: the folder is no clone, or, in all methods, git cannot be run or complains.
+        UserError: the folder is not a clone. In all methods: git cannot be run or fails.
     """
 
     def __init__(self, root: Path) -> None:
@@ -95,7 +95,7 @@ class Commits:
         """Run a git command and return what it prints.
 
         Args:
-            given: what it reads from its standard input.
+            given: the command's standard input.
         """
         command = ["git", "--no-pager", "--no-replace-objects", *words]
         try:
@@ -133,7 +133,7 @@ class Commits:
         """Write the ordinary files of a commit's tree into a new folder, byte for byte.
 
         Raises:
-            UserError: it cannot be written, or a path of the tree leads out of the folder.
+            UserError: the files cannot be written, or a path of the tree leads out of the folder.
         """
         digests = self.digests(commit)
         for path in digests:
@@ -161,10 +161,11 @@ class Commits:
 
 
 def _place_of(root: Path) -> tuple[Path, Path] | None:
-    """Find where a clone keeps what is its own (HEAD) and what it shares with other worktrees (branches, objects).
+    """Find a clone's own git folder (with HEAD), and the folder shared with other worktrees (branches, objects).
 
-    A folder that only says that its repository is elsewhere is believed if that repository says so too, as it does of a
-    worktree; else a stranger's folder could have another one read. For the same reason objects must be its own.
+    If a folder's `.git` only points to a repository elsewhere, that repository must point back, as for a worktree.
+    Otherwise a stranger's folder could make us read another repository. For the same reason, borrowed or linked objects
+    are refused.
     """
     git = root / ".git"
     if git.is_symlink() or not git.exists():
@@ -187,7 +188,7 @@ def _line(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """Read a small ordinary file; "" where there is none."""
+    """Read a small ordinary file; "" if there is none."""
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST:
             return ""

@@ -1,6 +1,6 @@
-"""From a name to an object: an entry point that an installed package announces, or "package.module:Class".
+"""Plug-ins: resolving a name to an object, by an installed package's entry point or by "package.module:Class".
 
-Our own wings are found in the same way as anybody else's package, so the core names none of them.
+Our own wings are found in the same way as other packages, so the core names none of them.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from typing import Any
 from reflectrl.types import UserError
 
 BY_PATH = ("envs", "rewards", "engines")
-"""Kinds of plug-ins that may be named by import path. Each key of a recipe that names one needs trust in a file."""
+"""Kinds of plug-ins that may be named by import path. In a recipe's file, such a name needs the user's trust."""
 ENGINE = ("submit", "news", "close", "env_worker")
-"""What a class has that makes artifacts and hosts environments elsewhere (`pipeline.workers.Engine`)."""
+"""Methods of an engine, a class that makes artifacts and hosts environments elsewhere (`pipeline.workers.Engine`)."""
 
 
 def names(kind: str) -> list[str]:
-    """The short names that installed packages, ours included, announce for a kind ("envs", "verbs", "recipes" ...)."""
+    """Return the short names that installed packages, including ours, announce for a kind ("envs", "verbs" ...)."""
     return list(announced(kind))
 
 
 def announced(kind: str) -> dict[str, EntryPoint]:
-    """Name → entry point of the group "reflectrl.KIND", sorted by name, without those whose module is missing."""
+    """Map names to entry points of the group "reflectrl.KIND", sorted by name. Missing modules are left out."""
     return dict(_announced(kind, tuple(sys.path)))
 
 
 @lru_cache
 def _announced(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Reading what all installed packages announce takes milliseconds, and every environment that is made asks."""
+    """Read the entry points of all installed packages.
+
+    Cached, because reading takes milliseconds, and each new environment needs the entry points.
+    """
     points = sorted(entry_points(group=f"reflectrl.{kind}"), key=lambda point: point.name)
     return {point.name: point for point in points if _is_there(point.module)}
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module can be found; a wing's folder may have been removed."""
+    """Return whether a module can be found. A wing's folder may have been removed."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # a package around it is gone
@@ -50,15 +53,15 @@ def _is_there(module: str) -> bool:
 
 
 def brought(kind: str) -> list[Any]:
-    """Everything that installed packages announce for a kind, in the order of the names."""
+    """Import all objects that installed packages announce for a kind, in the order of their names."""
     return [resolve(kind, name) for name in names(kind)]
 
 
 def resolve(kind: str, name: str) -> Any:
-    """The object that a name stands for.
+    """Import the object with this name.
 
     Raises:
-        UserError: nothing goes by that name (with the nearest one), or importing it failed.
+        UserError: the name is unknown (the message suggests the nearest name), or importing failed.
     """
     if ":" in name and kind in BY_PATH:
         look_here()
@@ -70,10 +73,10 @@ def resolve(kind: str, name: str) -> Any:
 
 
 def resolve_class(kind: str, name: str, base: type) -> type[Any]:
-    """The class that a name stands for. Anything else is refused and never called, since it might do anything.
+    """Import the class with this name. Anything else is refused and never called, since it might do anything.
 
     Raises:
-        UserError: as `resolve`, or it is no class derived from `base`.
+        UserError: as `resolve`, or the object is not a class derived from `base`.
     """
     found = resolve(kind, name)
     if not (inspect.isclass(found) and issubclass(found, base)):
@@ -83,10 +86,10 @@ def resolve_class(kind: str, name: str, base: type) -> type[Any]:
 
 
 def resolve_engine(name: str) -> type[Any]:
-    """Find the engine of that name. What has not all of an engine's functions is refused and never called.
+    """Import the engine with this name. Objects without all methods of an engine are refused and never called.
 
     Raises:
-        UserError: as `resolve`, or it is no engine.
+        UserError: as `resolve`, or the object is not an engine.
     """
     found = resolve("engines", name)
     lacking = [f"{function}()" for function in ENGINE if not callable(getattr(found, function, None))]
@@ -107,7 +110,7 @@ def look_here() -> None:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """' (did you mean "x"?)' where a known word is near, else ' (known: a, b, c)'."""
+    """Return ' (did you mean "x"?)' if a known word is similar, else ' (known: a, b, c)'."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1)
     if near:
@@ -134,20 +137,20 @@ def _import(kind: str, target: str) -> Any:
 
 
 def _near(word: str, module: ModuleType) -> str:
-    """Suggests one of the classes and functions that a module defines itself."""
+    """Suggest a similar name among the classes and functions that a module defines itself."""
     own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
     return suggestion(word, own)
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in a few words: those of the system if it gave any, else the message, else the error's type.
+    """Return the reason of an error in a few words: the system's text, else the message, else the error's type.
 
-    Errors of the system that a library raises itself (of safetensors, of archives) bring none of the system's words.
+    OSErrors that a library raises itself (for safetensors files or archives) have no text from the system.
     """
     words = getattr(error, "strerror", None) or str(error)
     return " ".join(str(words).split()) or type(error).__name__
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and its message without line breaks."""
+    """Return an exception as one line: its type, and its message without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

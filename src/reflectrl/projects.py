@@ -1,4 +1,4 @@
-"""Projects: folders that hold a Python package with an environment, and a `recipe.toml`; `reflectrl init` makes one.
+"""Projects: folders with a Python package for an environment and a `recipe.toml`, as `reflectrl init` makes them.
 
 The command line and the Python API find them here, so that a name means the same to both.
 """
@@ -21,31 +21,31 @@ RECIPE = "recipe.toml"
 
 
 def project_recipe(word: str) -> Path | None:
-    """The recipe of the project in the folder of that name; None if there is no such project."""
+    """Return the path of the recipe of the project in this folder; None if there is no such project."""
     path = Path(word) / RECIPE
     return path if word.rstrip("/").isidentifier() and path.is_file() else None
 
 
 def projects() -> list[str]:
-    """The folders here that hold a project."""
+    """Return the names of the project folders in the current folder."""
     return [path.parent.name for path in sorted(Path().glob(f"*/{RECIPE}")) if project_recipe(path.parent.name)]
 
 
 def own_environment(path: Path) -> list[str]:
-    """The environment of a project as an option, as if the user had typed it.
+    """Return a project's own environment as an option, as if the user had typed it; empty if it has none.
 
     By naming a folder, the user also names the package in it, so no further consent is needed. Other code that the
     recipe names must still be trusted.
 
     Args:
-        path: the project's recipe.
+        path: path of the project's recipe.
     """
     name = str(read_recipe(path).env.get("name", ""))
     return [f"env.name={name}"] if name.partition(":")[0].split(".")[0] == path.parent.name else []
 
 
 def recipe_of_class(kind: type) -> Path | None:
-    """The recipe of the project that a class belongs to: the one beside its package, if that names this class."""
+    """Return the path of a class's project recipe: the file in its package, if it names this class."""
     package = sys.modules.get(kind.__module__.partition(".")[0])
     if package is None or not getattr(package, "__file__", None):
         return None
@@ -57,10 +57,10 @@ def recipe_of_class(kind: type) -> Path | None:
 
 
 def require_environment(name: str) -> None:
-    """Refuse a name that is no environment's: neither installed, nor a project's, nor an import path.
+    """Refuse a name that is neither an installed environment, nor a project, nor an import path.
 
     Raises:
-        UserError: suggests the nearest name.
+        UserError: the name is unknown. The message suggests the nearest name.
     """
     known = announced("envs")
     if ":" not in name and name not in known and project_recipe(name) is None:
@@ -69,17 +69,17 @@ def require_environment(name: str) -> None:
 
 
 def recipe_named(name: str) -> Path | None:
-    """The recipe of the project that the name of an environment means; None where it means no project.
+    """Return the path of the recipe if an environment's name means a project; None if it means no project.
 
     Raises:
-        UserError: it means nothing.
+        UserError: the name is unknown.
     """
     require_environment(name)
     return None if ":" in name or name in announced("envs") else project_recipe(name)
 
 
 def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The `env` section that a name and the settings after it (`--key value`, `--env.key value`) describe."""
+    """Return the `env` section for a name and the settings after it (`--key value`, `--env.key value`)."""
     pairs = [(key.removeprefix("env."), Word(value)) for key, value in parse_overrides(settings)]
     path = recipe_named(name)
     if path is None:
@@ -89,16 +89,16 @@ def env_section(name: str, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def with_learner(recipe: Recipe, named: Collection[str]) -> tuple[Recipe, str]:
-    """A recipe that names demonstrations has an arm that learns from them.
+    """Make sure that a recipe with demonstrations has an arm that learns from them.
 
-    Where neither its file nor the caller names one, it takes the place of the arms that learn without, and the run has
-    a name of its own, since models made from scratch are made from the text of what teaches them.
+    If neither the recipe nor the caller names such an arm, it replaces the arms that learn without demonstrations. The
+    run then gets a name of its own, because models from scratch depend on the text of the demonstrations.
 
     Args:
-        named: the keys that the caller has set; arms or a name among them are left as they are.
+        named: keys that the caller has set. Arms or a name among them are left unchanged.
 
     Returns:
-        The recipe, and a note on what was changed or would help; "" where nothing is to be said.
+        The recipe, and a note on what was changed or would help ("" for none).
     """
     if recipe.teach.by != "log" or any(arm.is_taught for arm in chosen(recipe.arms, recipe).values()):
         return recipe, ""

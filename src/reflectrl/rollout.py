@@ -26,7 +26,7 @@ from reflectrl.types import Episode, Observation, Step, Task, UserError, named_s
 
 @dataclass(frozen=True)
 class Start:
-    """A point inside an earlier episode: the seed of that episode, and its actions up to that point."""
+    """Point inside an earlier episode: the seed of that episode, and its actions up to that point."""
 
     seed: int
     actions: tuple[str, ...]
@@ -34,11 +34,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Job:
-    """An episode to be played: the task, and the seed of all its randomness.
+    """Episode to be played: the task, and the seed of all its randomness.
 
-    With a `start`, the actions up to that point are repeated before the player is asked for the first time. The
-    environment then draws the same random numbers as before, and only the player's come from the seed of the job. With
-    a `horizon`, the episode is cut off after that many further steps, unless the environment ends it earlier.
+    With a `start`, the actions up to that point are repeated before the player acts for the first time. The environment
+    then draws the same random numbers as before, and only the player's random numbers come from the job's seed. With a
+    `horizon`, the episode is cut off after that many further steps, unless the environment ends it earlier.
     """
 
     task: Task
@@ -63,14 +63,14 @@ def rollout(
     processes make an artifact together, each plays some of the jobs, and all of them yield all episodes.
 
     Args:
-        make_env: makes an environment; called as often as one is needed, and each is closed in the end. An `EnvPool`
-            lends its environments instead (which may live in worker processes), and keeps them.
-        batch: the largest number of episodes that are played at the same time.
-        reflector: writes before the player chooses, or None.
-        reflect_probability: the chance that the reflector writes at a step.
+        make_env: function that makes an environment, called for each environment needed. All are closed in the end. An
+            `EnvPool` instead lends its environments, which may run in worker processes, and keeps them.
+        batch: largest number of episodes that are played at the same time.
+        reflector: player that writes before the other player chooses, or None.
+        reflect_probability: probability that the reflector writes at a step.
 
     Raises:
-        UserError: an environment raised an exception, or a start cannot be reached again; names environment and task.
+        UserError: an environment raised an exception, or a start cannot be reached again. Names environment and task.
     """
     if (team := distributed.team) is not None:
         yield from team.play(
@@ -132,7 +132,7 @@ def rollout(
 
 
 class TimeStep(NamedTuple):
-    """An environment's answer to a reset or a step."""
+    """Result of an environment's reset or step."""
 
     observation: Observation
     reward: float
@@ -143,13 +143,13 @@ class TimeStep(NamedTuple):
 
 
 def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]:
-    """Begin a task and repeat the actions of a start; in this process or in a worker.
+    """Begin a task and repeat the actions of a start, in this process or in a worker.
 
     Returns:
-        The steps up to the start, in which no player took a turn, and the environment's latest answer.
+        The steps up to the start, in which no player took a turn, and the environment's latest result.
 
     Raises:
-        UserError: the environment raised an exception; or it behaved differently than before, so that an action is not
+        UserError: the environment raised an exception, or it behaved differently than before, so that an action is not
             legal or the episode is already over.
     """
     now, steps = advance(env, task, None, named_seed(start.seed, "env") % 2**32), list[Step]()
@@ -168,11 +168,13 @@ def begin(env: TextEnv, task: Task, start: Start) -> tuple[list[Step], TimeStep]
 
 
 def advance(env: TextEnv, task: Task, action: int | None, seed: int | None = None) -> TimeStep:
-    """Carry out a legal action, given by its index, or begin the task if it is None; in this process or in a worker.
+    """Carry out a legal action, given by its index, or begin the task if the action is None.
+
+    Runs in this process or in a worker.
 
     Raises:
-        UserError: the environment raised anything at all; names it and the task. This includes `sys.exit` and other
-            exceptions derived from BaseException; only Ctrl-C passes through.
+        UserError: the environment raised any exception, including `sys.exit` and other BaseExceptions. Names
+            environment and task. Only Ctrl-C passes through.
     """
     try:
         if action is None:

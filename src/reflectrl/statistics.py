@@ -8,15 +8,15 @@ import numpy as np
 
 
 def wilson(successes: int, episodes: int, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval of a success rate over independent episodes.
+    """Compute Wilson's score interval of a success rate over independent episodes.
 
     It keeps its width when every episode was won or lost, where the usual normal interval shrinks to a point (Wilson
-    1927; computed by `scipy.stats.binomtest`). It describes the episodes of one trained model, and says nothing about
-    what another seed of training would have given: for that, see `mean_interval`.
+    1927; computed by `scipy.stats.binomtest`). It describes the episodes of a single trained model, and says nothing
+    about other seeds of training. For these, see `mean_interval`.
 
     Args:
         successes: episodes won.
-        episodes: episodes played; with none, the interval is (0, 1).
+        episodes: episodes played. Without any, the interval is (0, 1).
         confidence: level in (0, 1), such as 0.95.
 
     Returns:
@@ -31,15 +31,15 @@ def wilson(successes: int, episodes: int, confidence: float) -> tuple[float, flo
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Student's t interval of a mean over independent seeds of training.
+    """Compute Student's t interval of a mean over independent seeds of training.
 
     Args:
         values: one number per seed (a success rate, a return).
         confidence: level in (0, 1).
 
     Returns:
-        (low, high), not clipped to any range; None for fewer than two values, since one seed says nothing about the
-        spread between seeds. Equal values give an interval of width 0: read it as "no spread seen", not as certainty.
+        (low, high), not clipped to any range. None for fewer than two values, since a single seed says nothing about
+        the spread between seeds. Equal values give an interval of width 0, which means "no spread seen", not certainty.
     """
     if len(values) < 2:
         return None

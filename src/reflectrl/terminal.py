@@ -1,8 +1,8 @@
-"""Printing text of models, environments and files so that it can do no harm.
+"""Safe printing of text from models, environments and files.
 
-Terminals obey control characters: these can set the title, the colours and the clipboard, or overwrite earlier output.
-Text that we merely display must not do that. `harmless` guards everything that is printed; `console` makes the only
-kind of console through which tables and progress bars are drawn.
+Terminals obey control characters, which can set the title, the colours and the clipboard, or overwrite earlier output.
+Text that we merely display must not do that. `harmless` guards everything that is printed. `console` makes the only
+kind of console for tables and progress bars.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _HIDDEN, _HIDDEN_OR_BREAK = re.compile(f"[{HIDDEN}]"), re.compile(f"[{HIDDEN}\t\
 
 
 def printable(text: str) -> str:
-    r"""The text with every control character and invisible character written out, as in "\x1b" or "\u202e".
+    r"""Return the text with every control character and invisible character escaped, as in "\x1b" or "\u202e".
 
-    Tabs and line breaks stay as they are.
+    Tabs and line breaks are kept.
     """
     return text if text.isprintable() else _HIDDEN.sub(_escaped, text)
 
 
 def printable_line(text: str) -> str:
-    """The same, with tabs and line breaks written out too: for text that must stay on one line, such as names."""
+    """Escape like `printable`, and tabs and line breaks too. For text that must stay on one line, such as names."""
     return text if text.isprintable() else _HIDDEN_OR_BREAK.sub(_escaped, text)
 
 
@@ -47,13 +47,13 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class Harmless:
-    """A text stream that makes everything printable before it passes it on to an inner stream."""
+    """Text stream that makes everything printable before it passes it on to an inner stream."""
 
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        """Write the text, made printable."""
+        """Write the text in printable form."""
         self.inner.write(printable(text))
         return len(text)
 
@@ -68,7 +68,7 @@ class Harmless:
 
 @contextmanager
 def harmless() -> Iterator[None]:
-    """Guard everything printed to stdout and stderr within the block; what they cannot encode is escaped as well."""
+    """Guard everything printed to stdout and stderr within the block. Escape characters that they cannot encode."""
     before = sys.stdout, sys.stderr
     handled = [getattr(stream, "errors", None) for stream in before]
     _handle_errors(before, ["backslashreplace"] * 2)
@@ -81,26 +81,26 @@ def harmless() -> Iterator[None]:
 
 
 def _handle_errors(streams: Sequence[TextIO], how: Sequence[str | None]) -> None:
-    """Set what happens to characters that a stream cannot encode; streams other than files encode everything."""
+    """Set the handling of characters that a stream cannot encode. Streams other than files encode everything."""
     for stream, errors in zip(streams, how, strict=True):
         if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             stream.reconfigure(errors=errors)
 
 
 def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of a bug, made printable, since it may quote an environment. For `sys.excepthook`."""
+    """Print the traceback of a bug in printable form, since it may quote an environment. For `sys.excepthook`."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
 @cache
 def note_once(line: str) -> None:
-    """Print a remark on stderr, the first time that it is made in this process."""
+    """Print a remark on stderr, only once per process."""
     sys.stderr.write(f"note: {printable_line(line)}\n")
     sys.stderr.flush()
 
 
 def raw_stdout() -> TextIO:
-    """Stdout without the guard, for our own control codes."""
+    """Return stdout without the guard, for our own control codes."""
     stream = cast(Any, sys.stdout)
     while isinstance(stream, Harmless):
         stream = stream.inner
@@ -108,10 +108,10 @@ def raw_stdout() -> TextIO:
 
 
 def console(width: int) -> Console:
-    """A console on stdout that reads nothing as markup and shows control characters as escapes.
+    """Make a console on stdout that interprets no markup and shows control characters as escapes.
 
     Args:
-        width: columns where stdout is a file or a pipe, which have room.
+        width: number of columns if stdout is a file or a pipe, whose width is not limited.
     """
     from rich.console import Console
     from rich.segment import Segment

@@ -1,7 +1,7 @@
-"""The vocabulary of reflectrl as frozen dataclasses, which every other module uses.
+"""Vocabulary of reflectrl: frozen dataclasses that every other module uses.
 
-An environment yields `Observation`s of a `Task`; players answer with `Turn`s; a `Step` is an observation with the turns
-taken on it; an `Episode` is a task's steps, its outcome and its provenance, and is written as one JSON line.
+An environment yields `Observation`s of a `Task`, and players answer with `Turn`s. A `Step` is an observation with the
+turns taken on it. An `Episode` is a task's steps, its outcome and its provenance. It is written as one JSON line.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ StepLabel = Literal["positive", "negative"]
 
 
 class UserError(Exception):
-    """A mistake in the user's input. The message is one line that names what is wrong and what would be right.
+    """Mistake in the user's input. The message is one line that names what is wrong and what would be right.
 
-    The command line prints the message and exits with code 2; no traceback is shown.
+    The command line prints the message without a traceback, and exits with code 2.
     """
 
 
 @dataclass(frozen=True)
 class Task:
-    """One instance to solve.
+    """Instance to solve.
 
-    `payload` holds whatever the environment needs to build the instance (JSON values only). `stage` is the stage of the
-    curriculum that the task belongs to; it decides what counts as success.
+    `payload` holds whatever the environment needs to build the instance (JSON values only). `stage` is the task's stage
+    of the curriculum, which decides what counts as success.
     """
 
     id: str
@@ -39,10 +39,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a player sees: text in two parts, and the legal actions.
+    """Observation of a player: text in two parts, and the legal actions.
 
-    `history` only grows within an episode; `state` may change completely at every step. Because of this split, a model
-    has to read each part of the history only once.
+    `history` only grows within an episode, while `state` may change completely at every step. Because of this split, a
+    model has to read each part of the history only once.
     """
 
     history: str
@@ -51,18 +51,18 @@ class Observation:
 
     @property
     def text(self) -> str:
-        """The whole text as one string (the gymnasium observation)."""
+        """The whole text as one string, which is the gymnasium observation."""
         return self.history + self.state
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an action led to.
+    """Outcome of an action.
 
-    `terminated` ends the episode. `success` says that the task's stage is won; once won, it stays won. `events` are
-    short words ("pickup", "illegal") that evaluation and the report count. `truncated` breaks the episode off, as the
-    horizon does: something would have followed, so the end says nothing about the last action. An outcome that is both
-    counts as terminated.
+    `terminated` ends the episode. `success` means that the task's stage is won. Once won, it stays won. `events` are
+    short words ("pickup", "illegal") that evaluation and the report count. `truncated` cuts the episode off, as the
+    horizon does: more would have followed, so the end says nothing about the last action. An outcome that is both
+    terminated and truncated counts as terminated.
     """
 
     reward: float
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a turn was drawn: `temperature` 0 is greedy; `top_p` 1 keeps the whole distribution."""
+    """Sampling settings of a turn. `temperature` 0 is greedy, and `top_p` 1 keeps the whole distribution."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -86,19 +86,20 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Turn:
-    """One piece of text by one player: a reflection, or the choice of an action.
+    """Turn of a player: a reflection, or the choice of an action.
 
     Attributes:
-        player: who took the turn ("policy", "reflector", "expert", "random", ...).
+        player: name of the player ("policy", "reflector", "expert", "random", ...).
         text: the reflection, or the text of the chosen action.
         choice: index into the observation's actions; None for a reflection.
-        order: the order in which the actions were listed to the player: label i stood for action `order[i]`. Empty if
-            the player saw no labels, or saw them in the environment's order.
-        probs: probability of each legal action, aligned with the observation's actions; empty when unknown.
-        token_ids: generated token ids (for a choice: the one label token).
-        logprobs: log-probability (nats) of each generated token under the sampling distribution.
+        order: order in which the actions were listed to the player: label i stood for action `order[i]`. Empty if the
+            player saw no labels, or saw them in the environment's order.
+        probs: probability of each legal action, aligned with the observation's actions; empty if unknown.
+        token_ids: generated token ids (for a choice, the label's token or the tokens of the action's text).
+        logprobs: log-probability (nats) of each generated token under the sampling distribution. A choice has a single
+            value, the log-probability of the action.
         entropy: entropy (nats) of the choice distribution; None for a reflection.
-        sampling: how it was sampled; None for players that do not sample from a model.
+        sampling: sampling settings; None for players that do not sample from a model.
     """
 
     player: str
@@ -114,14 +115,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Step:
-    """An observation, the turns taken on it, the action that followed and its reward.
+    """Step of an episode: an observation, the turns taken on it, the action that followed, and its reward.
 
     Attributes:
         action: index of the executed action in `observation.actions`.
         reward: the environment's reward, milestone rewards included (in environment units, already scaled).
-        events: what happened, in the environment's words ("pickup", "illegal", ...).
-        target: index of the best action as the teacher knows it; None outside teaching data.
-        label: how supervised fine-tuning uses this step: "positive" (a step on the way), "negative" (the step after
+        events: events of the step, in the environment's words ("pickup", "illegal", ...).
+        target: index of the best action according to the teacher; None outside teaching data.
+        label: use of this step in supervised fine-tuning: "positive" (a step on the way), "negative" (the step after
             an error, whose reflection explains it), or None (context only; nothing trains on it).
     """
 
@@ -146,13 +147,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Episode:
-    """A task's steps, how it ended, and where it came from.
+    """Episode: a task's steps, their outcome and their provenance.
 
     Attributes:
-        success: whether the task's stage was won, decided by an event and never by the return.
-        truncated: whether it was broken off, by the horizon or by the environment itself.
-        seed: the seed from which the environment's and the players' randomness of this episode was drawn.
-        provenance: who played (arm, model, adapter, revision), and the versions of the software.
+        success: True if the task's stage was won. An event decides this, never the return.
+        truncated: True if the horizon or the environment itself cut the episode off.
+        seed: seed of the environment's and the players' randomness in this episode.
+        provenance: the players (arm, model, adapter, revision), and the versions of the software.
     """
 
     task: Task
@@ -174,10 +175,10 @@ class Episode:
 
 
 def named_seed(*names: object) -> int:
-    """A 63-bit seed derived from names alone, the same in every process and on every machine.
+    """Derive a 63-bit seed from names alone. It is the same in every process and on every machine.
 
-    `named_seed(run_seed, "rollout", update, task.id)` gives every use of randomness a stream of its own. So results do
-    not depend on the order of the work, nor on how it is spread over processes.
+    `named_seed(run_seed, "rollout", update, task.id)` gives every use of randomness its own stream. So results do not
+    depend on the order of the work, or on its distribution over processes.
     """
     digest = hashlib.sha256("\x1f".join(map(str, names)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -18,8 +18,8 @@ def make(section: Mapping[str, Any]) -> TextEnv:
         section: `name` (a short name or "package.module:Class") and the keyword arguments of the class.
 
     Raises:
-        UserError: there is no such environment, or it is no class derived from `TextEnv`; an argument is unknown, has
-            the wrong type or is missing; or the class raised an exception.
+        UserError: there is no such environment, it is not a class derived from `TextEnv`, an argument is unknown,
+            missing or of the wrong type, or the class raised an exception.
     """
     made, arguments = class_and_arguments(section)
     try:
@@ -31,7 +31,7 @@ def make(section: Mapping[str, Any]) -> TextEnv:
 
 
 def class_and_arguments(section: Mapping[str, Any]) -> tuple[type[TextEnv], dict[str, Any]]:
-    """The class that an `env` section names, and its arguments, checked and converted. Makes no environment.
+    """Return the class that an `env` section names, and its checked and converted arguments. Makes no environment.
 
     Raises:
         UserError: as `make`, as far as the signature of the class can tell.

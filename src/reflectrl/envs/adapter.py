@@ -22,7 +22,7 @@ HIGHLIGHT = re.compile(r"\x1b\[(\d+)[;\d]*m")
 
 
 class GymTextEnv(TextEnv):
-    """Turns a gymnasium environment into a `TextEnv`.
+    """Adapter that turns a gymnasium environment into a `TextEnv`.
 
     A task is a seed with which the wrapped environment is reset. So the task fixes the start and the luck of an
     episode, and the same actions lead to the same end. Make a subclass to override `describe` or `won`, or to name a
@@ -30,26 +30,26 @@ class GymTextEnv(TextEnv):
 
     Saving works as in `TextEnv`: a saved point is the list of actions since the reset, and restoring repeats them. That
     costs time, but works for every deterministic environment, even if it holds windows, sockets or C structures that
-    cannot be copied; and a saved point is small and can be sent to another process.
+    cannot be copied. A saved point is small and can be sent to another process.
 
     Args:
-        id: what `gymnasium.make` takes ("CliffWalking-v1", "package.module:Name-v0").
+        id: id of the environment for `gymnasium.make` ("CliffWalking-v1", "package.module:Name-v0").
         actions: one name per action of the wrapped environment, in its order.
-        horizon: steps after which an episode is truncated (the limit registered with gymnasium is lifted; one that the
-            environment itself has stays).
+        horizon: number of steps after which an episode is truncated. It replaces the limit registered with gymnasium,
+            but not a limit of the environment's own.
         name: the environment's name in task ids; "" takes the id in lower case.
-        scale: rewards are divided by this number.
-        rules: text that is put in front of everything else.
-        history: whether past texts and actions are shown.
-        train, validation, test: the number of seeds in each split.
+        scale: number by which rewards are divided.
+        rules: text that precedes everything else.
+        history: show past texts and actions.
+        train, validation, test: number of seeds in each split.
         settings: keyword arguments for `gymnasium.make`.
 
     Attributes:
-        earned: what the wrapped environment itself paid for the last step; None where a subclass does not say.
+        earned: reward of the wrapped environment for the last step; None if a subclass does not set it.
 
     Raises:
-        UserError: gymnasium cannot make it, it cannot be rendered as text, its actions are not discrete, or the number
-            of names does not match.
+        UserError: gymnasium cannot make the environment, it cannot be rendered as text, its actions are not discrete,
+            or the number of names does not match.
     """
 
     def __init__(
@@ -106,17 +106,17 @@ class GymTextEnv(TextEnv):
 
     @property
     def success_rule(self) -> str:  # type: ignore[override]
-        """The rule of `won` in words; "" where a subclass has another."""
+        """Rule of `won` in words; "" if a subclass has its own rule."""
         kind = type(self)
         is_own = kind.won is GymTextEnv.won and kind.apply is GymTextEnv.apply
         return "the episode ends with a reward above 0 (a subclass of GymTextEnv can override won())" if is_own else ""
 
     def describe(self, observation: Any, info: Mapping[str, Any]) -> str:
-        """The state as text: by default the "ansi" rendering, with [brackets] around what is highlighted there."""
+        """Return the state as text. By default this is the "ansi" rendering, with highlighted parts in [brackets]."""
         return plain(str(self._wrapped.render()))
 
     def won(self, observation: Any, reward: float, info: Mapping[str, Any]) -> bool:
-        """Whether an episode that has just terminated is won: by default, if its last reward was positive."""
+        """Return whether an episode that has just terminated is won: by default, if its last reward was positive."""
         return reward > 0
 
     # ---- TextEnv ---------------------------------------------------------------------------------------------------
@@ -152,14 +152,14 @@ class GymTextEnv(TextEnv):
         return f"{self._text.rstrip()}\nLast: {self._last}\n"
 
     def legal_actions(self) -> Sequence[str]:
-        """The named actions, without those that `info["action_mask"]` excludes, if there is such a mask."""
+        """Return the named actions, except the ones that `info["action_mask"]` excludes, if there is such a mask."""
         mask = self._info.get("action_mask")
         if mask is None:
             return self.names
         return tuple(name for name, legal in zip(self.names, np.asarray(mask).tolist(), strict=True) if legal)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the wrapped environment, which may not be picklable; `__setstate__` replays the episode."""
+        """Leave out the wrapped environment, which may not be picklable. `__setstate__` replays the episode."""
         return {key: value for key, value in self.__dict__.items() if key != "_wrapped"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,11 +175,11 @@ class GymTextEnv(TextEnv):
 
 
 def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> None:
-    """Say in plain words which settings an environment does not take; called when making it has failed.
+    """Explain which settings an environment does not take. Called when making the environment has failed.
 
     Args:
-        spec: of the environment, in gymnasium's registry or one like it.
-        what: the environment in words.
+        spec: the environment's entry in gymnasium's registry, or in a similar registry.
+        what: the environment in words, for errors.
 
     Raises:
         UserError: a setting is unknown (with the nearest one), has the wrong type, or is missing.
@@ -190,7 +190,7 @@ def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> 
 
 
 def plain(text: str) -> str:
-    """A terminal rendering without escape codes; what was highlighted is put in [brackets].
+    """Remove escape codes from a terminal rendering, and put highlighted parts in [brackets].
 
     In some environments, gymnasium marks the agent by colour alone, so without brackets the agent would disappear.
     """

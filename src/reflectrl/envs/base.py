@@ -25,7 +25,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class TextSpace(gym.spaces.Space[str]):
-    """Every Python string. (Gymnasium's own `Text` fixes a character set and refuses spaces and newlines.)"""
+    """Space of all Python strings. (Gymnasium's own `Text` fixes a character set and refuses spaces and newlines.)"""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(shape=(), dtype=np.str_, seed=seed)
@@ -35,7 +35,7 @@ class TextSpace(gym.spaces.Space[str]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A short random string with spaces and newlines in it."""
+        """Return a short random string, which may contain spaces and newlines."""
         letters = self.np_random.choice(list("abc \n|"), size=int(self.np_random.integers(1, 20)))
         return "".join(letters)
 
@@ -51,7 +51,7 @@ class TextSpace(gym.spaces.Space[str]):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A saved point of an episode: `TextEnv.save` makes it, `TextEnv.restore` goes back to it."""
+    """Saved point of an episode. `TextEnv.save` makes it, and `TextEnv.restore` goes back to it."""
 
     task: Task
     elapsed: int
@@ -65,21 +65,21 @@ class TextEnv(gym.Env[str, int], ABC):
     """Base class of every environment.
 
     Class attributes:
-        stages: curriculum stages in order; the last one is the whole task. Success is reported under these names.
+        stages: curriculum stages in order. The last stage is the whole task. Success is reported under these names.
         milestones: event → stage name, for stages whose success shows in an episode of the last stage.
-        subgoals: further events that show progress, but that no stage is trained for or reported by.
-        teacher: who demonstrates and explains in this environment; the default teacher knows nothing.
+        subgoals: further events that show progress, without a stage of their own.
+        teacher: teacher that demonstrates and explains in this environment. The default teacher knows nothing.
 
     Attributes:
-        instructions: the rules in a few sentences, for the system prompt of models that have a chat template; a class
-            may set it for all of its environments.
-        success_rule: how rewards decide what is won, and how to change that, in words; "" where outcomes say it.
-        elapsed: steps taken in this episode.
-        done: whether the episode is over (won, lost or truncated).
-        success: whether the stage of the current task has been won in this episode.
+        instructions: the rules in a few sentences, for the system prompt of models with a chat template. A class may
+            set it for all of its environments.
+        success_rule: how rewards decide success, and how to change that, in words; "" if outcomes decide it.
+        elapsed: number of steps taken in this episode.
+        done: True if the episode is over (won, lost or truncated).
+        success: True if the stage of the current task has been won in this episode.
 
     Args:
-        horizon: the largest number of steps of an episode; after that, it is truncated.
+        horizon: largest number of steps of an episode. After that, it is truncated.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
@@ -105,9 +105,9 @@ class TextEnv(gym.Env[str, int], ABC):
 
     @abstractmethod
     def tasks(self, split: str, stage: str | None = None) -> Sequence[Task]:
-        """All tasks of a split ("train", "validation", "test", or one of the environment's own), for one stage.
+        """Return all tasks of a split ("train", "validation", "test", or a split of the environment's own) for a stage.
 
-        `stage` None means the last one. The list must be the same in every process. Raise `UserError` if the split or
+        `stage` None means the last stage. The list must be the same in every process. Raise `UserError` if the split or
         the stage is unknown.
         """
 
@@ -121,30 +121,30 @@ class TextEnv(gym.Env[str, int], ABC):
 
     @abstractmethod
     def state(self) -> str:
-        """The text of the observation, which may change completely at each step."""
+        """Return the text of the observation, which may change completely at each step."""
 
     @abstractmethod
     def legal_actions(self) -> Sequence[str]:
-        """The actions that may be chosen now; never empty before the episode ends."""
+        """Return the actions that may be chosen now. Never empty before the episode ends."""
 
     # ---- what an author may write as well --------------------------------------------------------------------------
 
     def history(self) -> str:
-        """Text that precedes `state` and only grows within an episode, so that models need to read it only once."""
+        """Return text that precedes `state` and only grows in an episode, so that models need to read it only once."""
         return ""
 
     def group(self, task: Task) -> str | None:
-        """The kind of a task, if results should be reported by kind as well; None if there are no kinds."""
+        """Return the kind of a task, if results should be reported by kind as well; None if there are no kinds."""
         return None
 
     def card_settings(self) -> Mapping[str, Any]:
-        """Settings that an exported agent's card records: plain values that decide what is seen and done."""
+        """Return the settings for an exported agent's card: plain values that affect observations and actions."""
         return {"horizon": self.horizon}
 
     def get_state(self) -> Any:
-        """Everything that `begin` and `apply` change, as a value that later steps do not alter.
+        """Return everything that `begin` and `apply` change, as a value that later steps do not alter.
 
-        By default, this is the list of actions so far and the state of the random generator at the start; `set_state`
+        By default, this is the list of actions so far and the state of the random generator at the start. `set_state`
         then repeats the actions. If that is too slow, override both methods.
         """
         return self._rng_at_start, tuple(self._actions)
@@ -164,20 +164,20 @@ class TextEnv(gym.Env[str, int], ABC):
 
     @property
     def task(self) -> Task:
-        """The task being played; RuntimeError before the first reset."""
+        """The task being played. Raises RuntimeError before the first reset."""
         if self._task is None:
             raise RuntimeError("call reset() first")
         return self._task
 
     def observe(self) -> Observation:
-        """The current observation. Also sets the size of the action space to the number of legal actions.
+        """Return the current observation, and set the size of the action space to the number of legal actions.
 
         Raises:
-            PromiseError: a hook returned something that no player can read or no log can hold; names environment and
-                task.
+            PromiseError: a hook returned something that no player can read or no log can hold. The message names
+                environment and task.
         """
         history, state, actions = self.history(), self.state(), self.legal_actions()
-        try:  # nearly always all is well, which is quickly seen
+        try:  # a quick check, which nearly always passes; only otherwise look for the problem
             listed = type(actions) in (tuple, list) and (len(actions) > 0 or self.done)
             texts = type(history) is type(state) is str and history.isascii() and state.isascii()
             joined = "".join(actions)
@@ -194,7 +194,8 @@ class TextEnv(gym.Env[str, int], ABC):
         """Start an episode. `options={"task": Task}` names the task; otherwise a training task is drawn at random.
 
         Returns:
-            The text, and a dictionary with "observation" (an `Observation`), "actions", "events" and "success".
+            The observation's text, and a dictionary with "observation" (an `Observation`), "actions", "events" and
+            "success".
 
         Raises:
             PromiseError: a hook returned something invalid.
@@ -218,7 +219,7 @@ class TextEnv(gym.Env[str, int], ABC):
         """Carry out a legal action, given by its index.
 
         Returns:
-            Gymnasium's (text, reward, terminated, truncated, info); `info` has the keys that `reset` gives.
+            Gymnasium's (text, reward, terminated, truncated, info). `info` has the same keys as in `reset`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -231,7 +232,7 @@ class TextEnv(gym.Env[str, int], ABC):
         if not 0 <= action < len(actions):
             raise ValueError(f"action {action} is not in 0..{len(actions) - 1}")
         outcome = self.apply(actions[action])
-        if not (  # nearly always all is well, which is quickly seen
+        if not (  # a quick check, which nearly always passes
             type(outcome) is Outcome
             and type(outcome.reward) is float
             and math.isfinite(outcome.reward)
@@ -251,7 +252,7 @@ class TextEnv(gym.Env[str, int], ABC):
         return seen.history + seen.state, float(outcome.reward), terminated, truncated, info
 
     def render(self) -> str:
-        """The current observation as one text."""
+        """Return the current observation as one text."""
         return self.observe().text
 
     def save(self) -> Snapshot:

@@ -1,7 +1,7 @@
-"""Environments for rollouts: in the player's own process or, where they are slow, in worker processes.
+"""Environments for rollouts: in the player's own process or, if they are slow, in worker processes.
 
-At each tick, every worker gets one list of calls, and the answers are collected in order, so that the workers work at
-the same time. What an environment does depends only on its task and seed, so it does not matter where it lives.
+At each tick, every worker gets one list of calls, and the answers are collected in order, so the workers run in
+parallel. An environment's behaviour depends only on its task and seed, so it does not matter where it runs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Answer = TypeVar("Answer")
 
 
 class EnvPool:
-    """Environments that are lent to one rollout after another, and closed in the end.
+    """Pool of environments, which are lent to one rollout after another and closed in the end.
 
     Use it as a context manager. A pool can be passed wherever a function that makes environments is expected. Called
     like one, it makes an environment in this process, which the caller must close.
 
     Args:
-        make_env: makes one environment. For workers, it must be picklable: a class, a function of a module, or
-            `functools.partial` of either.
-        workers: how many processes host the environments; 0 keeps them in this process. Workers are started when they
-            are first needed; they ignore Ctrl-C and leave it to the parent.
-        engine: where workers run: "local" is this machine. Packages can bring others through the entry points
+        make_env: function that makes an environment. With workers, it must be picklable: a class, a function of a
+            module, or `functools.partial` of either.
+        workers: number of processes that host the environments; 0 keeps them in this process. Workers are started when
+            they are first needed. They ignore Ctrl-C and leave it to the parent.
+        engine: place where workers run. "local" is this machine. Packages can add others through the entry points
             "reflectrl.engines": a class whose `env_worker(make_env)` is used like `workers.Worker`.
 
     Raises:
-        UserError: there are to be workers, and `make_env` cannot be pickled.
+        UserError: with workers, if `make_env` cannot be pickled.
     """
 
     def __init__(self, make_env: MakeEnv, workers: int = 0, engine: str = "local") -> None:
@@ -48,15 +48,16 @@ class EnvPool:
         self._made = 0
         self._local = ExitStack()
         self._workers: list[Worker] = []
-        self._end_workers = Finalize(self, _end, (self._workers,), exitpriority=10)  # also at exit, should nobody close
+        # Also ends the workers at exit, if the pool was never closed.
+        self._end_workers = Finalize(self, _end, (self._workers,), exitpriority=10)
 
     def __call__(self) -> TextEnv:
-        """Make one more environment in this process; the caller closes it."""
+        """Make an environment in this process, which the caller must close."""
         return self.make_env()
 
     @contextmanager
     def lend(self) -> Iterator[TextEnv]:
-        """Lend an environment that nobody else is using. If it lives in a worker, this is a `RemoteEnv`.
+        """Lend a free environment within the block. If it runs in a worker, this is a `RemoteEnv`.
 
         Raises:
             RuntimeError: the pool is closed.
@@ -79,13 +80,13 @@ class EnvPool:
         return cast("TextEnv", RemoteEnv(worker, self._made))
 
     def each(self, function: Callable[..., Answer], envs: Sequence[Any], *columns: Iterable[Any]) -> Iterator[Answer]:
-        """Like `map(function, envs, *columns)` for lent environments, but in parallel over the workers.
+        """Yield the results of `map(function, envs, *columns)` for lent environments, in parallel over the workers.
 
         `function` must be a module's function. If it raises, its exception is raised here in its turn, after all
         earlier answers.
 
         Raises:
-            UserError: a worker died; names the environment and the task that it was playing.
+            UserError: a worker died. The message names the environment and the task that it was playing.
         """
         if not self.workers:
             yield from map(function, envs, *columns)

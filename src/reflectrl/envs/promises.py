@@ -1,8 +1,8 @@
-"""Checks of what the hooks of an environment and its teacher return, and the error messages.
+"""Checks of the values that hooks of an environment and its teacher return, with error messages.
 
-Text that UTF-8 cannot hold, a reward that is a word or an event that is a number would make a log unreadable, or cause
-an exception somewhere that knows neither the environment nor the task. Each function here says what is wrong in a few
-words, or returns None.
+Text that UTF-8 cannot encode, a reward that is a string, or an event that is a number would make a log unreadable, or
+cause an exception in code that knows neither the environment nor the task. Each check returns the problem in a few
+words, or None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from reflectrl.types import Outcome, Task, UserError
 
 
 class PromiseError(UserError):
-    """A hook of an environment returned something invalid; the message names environment, task and promise."""
+    """Error for a hook of an environment that returned something invalid. Names environment, task and promise."""
 
     promise = ""
-    """The promise that was broken, and the task, without the rest of the message."""
+    """The broken promise and the task, without the rest of the message."""
 
 
 def require_kept(env: object, task: object, problem: str | None) -> None:
@@ -36,19 +36,19 @@ def require_kept(env: object, task: object, problem: str | None) -> None:
 
 
 def raised(env: str, task: Task, error: BaseException) -> UserError:
-    """The UserError for whatever an environment raised; it names the environment, the task and the exception."""
+    """Return a UserError for an environment's exception. It names the environment, the task and the exception."""
     return UserError(f"environment {env} raised on task {task.id!r}: {one_line(error)}")
 
 
 def problem_of_task(task: object) -> str | None:
-    """What is wrong with a task, or None."""
+    """Return the problem with a task, or None."""
     if not isinstance(task, Task):
         return f"tasks are Task objects, not {type(task).__name__}"
     return _first((f"a task's {name}", getattr(task, name)) for name in ("id", "env", "split", "stage"))
 
 
 def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -> str | None:
-    """What is wrong with an observation, or None. Once the episode is `over`, no action needs to be legal."""
+    """Return the problem with an observation, or None. Once the episode is `over`, no action needs to be legal."""
     if isinstance(actions, (str, bytes)) or not isinstance(actions, Sequence):
         return f"legal actions are a list of texts, not {actions!r:.60}"
     if not actions and not over:
@@ -58,7 +58,7 @@ def problem_of_observation(history: Any, state: Any, actions: Any, over: bool) -
 
 
 def _problem_of_actions(actions: Sequence[str]) -> str | None:
-    """What keeps players from telling actions apart, or None. A label stands for one action, on one line."""
+    """Return the problem with a list of actions, or None. Players need unique, non-empty actions of a single line."""
     if not all(map(str.strip, actions)):
         return "legal actions are non-empty strings, not only spaces"
     broken = next((action for action in actions if "\n" in action), None)
@@ -71,7 +71,7 @@ def _problem_of_actions(actions: Sequence[str]) -> str | None:
 
 
 def problem_of_outcome(outcome: Any) -> str | None:
-    """What is wrong with the result of `apply`, or None."""
+    """Return the problem with the result of `apply`, or None."""
     if not isinstance(outcome, Outcome):
         return f"apply() gives an Outcome, not {outcome!r:.60}"
     if not is_finite(outcome.reward):
@@ -85,7 +85,13 @@ def problem_of_outcome(outcome: Any) -> str | None:
 
 
 def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
-    """What is wrong with a teacher's answer (an analysis, or the index of one of so many legal actions), or None."""
+    """Return the problem with a teacher's answer, or None.
+
+    Args:
+        ability: the method of the teacher that gave the answer.
+        said: the answer: the text of an analysis, or the index of a legal action.
+        actions: number of legal actions.
+    """
     if ability == "analyse":
         return _first([("analyse()", said)])
     if isinstance(said, Integral) and not isinstance(said, bool) and 0 <= int(said) < actions:
@@ -94,7 +100,7 @@ def problem_of_advice(ability: str, said: Any, actions: int) -> str | None:
 
 
 def is_finite(number: object) -> bool:
-    """Whether this is a finite real number, of Python or numpy, that fits a float."""
+    """Return whether this is a finite real number, of Python or numpy, that fits into a float."""
     if isinstance(number, bool) or not isinstance(number, Real):
         return False
     try:
@@ -104,7 +110,7 @@ def is_finite(number: object) -> bool:
 
 
 def _first(texts: Iterable[tuple[str, object]]) -> str | None:
-    """The first problem among things that must be text, or None."""
+    """Return the first problem among values that must be text, or None."""
     for what, text in texts:
         if not isinstance(text, str):
             return f"{what} is text, not {text!r:.60}"

@@ -1,4 +1,4 @@
-"""A teacher demonstrates and explains in an environment. It is needed for teaching data, not for play or RL."""
+"""Teachers, which demonstrate and explain in an environment. They are needed for teaching data, not for play or RL."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ABILITIES = {
     "oracle": "oracle_action",
     "baseline": "baseline_action",
 }
-"""What a teacher can be: ability → the method to override."""
+"""Abilities of a teacher: ability → the method to override."""
 
 
 class Teacher:
-    """Knows what to do in an environment, and why. Override the methods that your teacher can answer, and name it:
+    """Base class of teachers. Override the methods that your teacher can answer, and name it in your environment:
 
         class MyEnv(TextEnv):
             teacher = MyTeacher()
@@ -27,30 +27,30 @@ class Teacher:
     """
 
     def expert_action(self, env: Any) -> int:
-        """The index of the best legal action; needed for teaching and for the expert player."""
+        """Return the index of the best legal action. Needed for teaching and for the expert player."""
         raise NotImplementedError(f"{type(env).__name__} has no expert")
 
     def analyse(self, env: Any) -> str:
-        """A short analysis of the current state, as a reflector should write it: one line, without a line break.
+        """Return a short analysis of the current state, as a reflector should write it, on a single line.
 
-        It may name the best next action, but not say how it is known. It must mention only what the text of the
-        observation shows, since a reflector, which reads only that text, could not learn to write anything else.
+        It may name the best next action, but not say how it is known. It must mention only facts that the text of the
+        observation shows. A reflector reads only that text, and could not learn to write anything else.
         """
         raise NotImplementedError(f"{type(env).__name__} has no analyst")
 
     def oracle_action(self, env: Any) -> int:
-        """The index of the best legal action for somebody who sees what players do not see: an upper bound.
+        """Return the index of the best legal action given hidden information too, as an upper bound.
 
         By default, this is the expert's action.
         """
         return self.expert_action(env)
 
     def baseline_action(self, env: Any) -> int:
-        """The index of the action that the usual method without learning takes: what learning has to beat."""
+        """Return the index of the action that the usual method without learning takes. Learning has to beat it."""
         raise NotImplementedError(f"{type(env).__name__} has no baseline")
 
     def abilities(self) -> list[str]:
-        """The abilities whose methods are overridden: some of "expert", "analyst", "oracle" and "baseline"."""
+        """Return the abilities whose methods are overridden: some of "expert", "analyst", "oracle" and "baseline"."""
         mine = type(self)
         return [name for name, method in ABILITIES.items() if getattr(mine, method) is not getattr(Teacher, method)]
 
@@ -59,16 +59,16 @@ def ask(env: Any, task: Task, ability: str, actions: int) -> Any:
     """Ask the teacher of an environment, in this process or in a worker: `ask(env, task, "expert_action", 6)`.
 
     Args:
-        env: the environment, or the stand-in for one in a worker.
-        ability: the name of the method of `Teacher`.
-        actions: how many actions are legal now.
+        env: the environment, or its stand-in if it runs in a worker.
+        ability: name of the method of `Teacher`.
+        actions: number of actions that are legal now.
 
     Returns:
         The index of an action, or the text of an analysis.
 
     Raises:
-        NotImplementedError: the teacher cannot do this; names the environment.
-        UserError: it raised something else, or its answer is invalid; names environment and task.
+        NotImplementedError: the teacher cannot do this. Names the environment.
+        UserError: the teacher raised something else, or its answer is invalid. Names environment and task.
     """
     try:
         said = getattr(env.teacher, ability)(env)

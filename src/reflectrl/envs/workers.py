@@ -1,7 +1,7 @@
 """Worker processes that host environments, for `reflectrl.envs.pool`.
 
-A worker hosts several environments and answers calls in the order in which they were made. Its pipe carries calls and
-answers, never an environment. Neither this module nor what a worker imports needs torch.
+A worker hosts several environments and answers calls in order. Its pipe carries calls and answers, never an
+environment. This module and everything that a worker imports work without torch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MakeEnv = Callable[[], TextEnv]
 PATIENCE = 3.0
 """Seconds that workers have to close their environments before they are killed."""
 LOOK = 1.0
-"""While waiting for a worker, check this often (in seconds) whether it is alive. A step may take any time."""
+"""Seconds between checks whether a worker is alive, while waiting for its answer. A step may take any time."""
 
 
 class RemoteTeacher(Teacher):
-    """Stands in for the teacher of an environment in a worker, and asks it there."""
+    """Stand-in for the teacher of an environment in a worker, which asks it there."""
 
     def __getattribute__(self, name: str) -> Any:
         if name not in ABILITIES.values():
@@ -45,7 +45,7 @@ class RemoteTeacher(Teacher):
 
 
 class RemoteEnv:
-    """Stands in for an environment in a worker: all its public attributes and methods can be used here."""
+    """Stand-in for an environment in a worker. All its public attributes and methods can be used here."""
 
     teacher = RemoteTeacher()
 
@@ -70,7 +70,7 @@ class RemoteEnv:
 
 
 def _look_up(env: TextEnv, name: str) -> tuple[bool, Any]:
-    """(True, None) if an attribute is a method, otherwise (False, its value)."""
+    """Return (True, None) if an attribute is a method, otherwise (False, its value)."""
     value = getattr(env, name)
     return (True, None) if callable(value) else (False, value)
 
@@ -87,7 +87,7 @@ def _ask_teacher(env: TextEnv, ability: str) -> Any:
 
 
 class Worker:
-    """A process that hosts environments. The constructor starts it and does not wait."""
+    """Process that hosts environments. The constructor starts it and does not wait."""
 
     def __init__(self, make_env: MakeEnv) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
@@ -101,15 +101,16 @@ class Worker:
         self._post(ForkingPickler.dumps(make_env))
 
     def ask(self, env: RemoteEnv, function: Callable[..., Any], arguments: Any, named: Any) -> Future[Any]:
-        """Note a call for the next `send`; `wait` returns its answer."""
+        """Add a call to the next `send`. `wait` returns its answer."""
         answer: Future[Any] = Future()
         self._unsent.append(((env._number, function, arguments, named), env, answer))
         return answer
 
     def send(self) -> None:
-        """Send the calls that were noted.
+        """Send the collected calls.
 
-        First, answers that nobody has fetched yet are received: a worker that cannot deliver its answers reads nothing.
+        Outstanding answers are received first. A worker that cannot deliver its answers reads no calls, so both sides
+        would wait for ever.
         """
         while self._awaited:
             self._receive()
@@ -129,21 +130,22 @@ class Worker:
         return answer.result()
 
     def _post(self, data: Any) -> None:
-        with suppress(OSError), self._in_one_piece():  # it has died, which whoever waits for an answer is told
+        # An OSError means that the worker has died. `wait` reports that.
+        with suppress(OSError), self._in_one_piece():
             self._pipe.send_bytes(data)
 
     def _receive(self) -> None:
-        """Receive the next answer; if the worker has died, all open calls fail."""
+        """Receive the next answer. If the worker has died, all open calls fail."""
         try:
             with self._in_one_piece():
                 while not self._pipe.poll(LOOK):
-                    # A process that it started may hold its end of the pipe open, so that no end of file comes.
+                    # A child of the worker may hold the pipe open, so that no end of file comes when the worker dies.
                     if not self._process.is_alive() and not self._pipe.poll():
                         raise EOFError
                 value, error = self._pipe.recv()
         except (EOFError, OSError):
             return self._mourn()
-        except Exception as problem:  # what was sent runs code of its own when it is read
+        except Exception as problem:  # unpickling runs the environment's own code, which may raise anything
             value, error = None, UserError(f"what an environment answered cannot be read: {one_line(problem)}")
         _, answer = self._awaited.popleft()
         return answer.set_result(value) if error is None else answer.set_exception(error)
@@ -160,7 +162,7 @@ class Worker:
             raise
 
     def _mourn(self) -> None:
-        """Let all open calls fail. The first of them belongs to the environment that was being used."""
+        """Make all open calls fail, because the worker died. The first one belongs to the environment in use."""
         self._process.join(PATIENCE)
         if self._process.is_alive():  # it has closed its pipe and cannot end: a thread of an environment, perhaps
             self._process.kill()
@@ -186,7 +188,7 @@ class Worker:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes that are started within the block ignore Ctrl-C from the beginning."""
+    """Make processes that are started within the block ignore Ctrl-C from the beginning."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -201,7 +203,7 @@ def deaf_children() -> Iterator[None]:
 
 
 def host(pipe: Connection) -> None:
-    """The main loop of a worker: receive `make_env`, then answer lists of calls until the pipe is closed."""
+    """Run the main loop of a worker: receive `make_env`, then answer lists of calls until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     envs: dict[int, TextEnv] = {}
@@ -219,7 +221,7 @@ def host(pipe: Connection) -> None:
 
 
 def _received(pipe: Connection) -> MakeEnv:
-    """The function that makes environments; if it cannot be unpickled here, one that raises and says why."""
+    """Receive the function that makes environments. If unpickling fails, return a function that raises the reason."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -233,7 +235,7 @@ def _refuse(why: str) -> TextEnv:
 
 
 def portable(error: BaseException) -> BaseException:
-    """An exception that can be sent to another process; for a bug, its traceback here is added as a note."""
+    """Convert an exception so that it can be sent to another process. For a bug, add its traceback as a note."""
     if isinstance(error, UserError):
         return UserError(str(error))
     if not isinstance(error, Exception | KeyboardInterrupt):  # it would end the other process without a word
@@ -244,7 +246,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _survives(error: BaseException) -> bool:
-    """Whether an exception can be pickled and unpickled. Only Python's own classes are sure to be known elsewhere."""
+    """Return whether an exception can be pickled and unpickled. Only Python's own classes exist in every process."""
     if type(error).__module__ != "builtins":
         return False
     try:

@@ -1,9 +1,9 @@
-"""`WrittenEnv`: an environment whose actions are free text, too many to be listed, written piece by piece.
+"""`WrittenEnv`: an environment whose answers are free text, too many to be listed, written piece by piece.
 
-Each piece, a letter or a word, is an action, and so is `SEND`, which hands the text over. So everything that plays and
-learns by choosing among actions also writes: as in online RL of text (Ziegler et al. 2019, section 2), each piece is an
-action whose probability is learned from, and what the text earned stands at its last one. Pieces that the environment
-does not name are never written.
+Each piece (a letter or a word) is an action, and so is `SEND`, which submits the text. So all players and learners that
+choose among actions can also write. As in online RL of text (Ziegler et al. 2019, section 2), each piece is an action
+whose probability is trained, and the text's reward comes with its last action. Pieces that the environment does not
+list are never written.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SEND, SPACE = "send", "space"
 class WrittenEnv(TextEnv):
     """Base class of environments that are answered in writing.
 
-    An author writes `tasks` and `begin` as ever, `question` in place of `state`, and `answer` in place of `apply` and
+    An author writes `tasks` and `begin` as usual, `question` in place of `state`, and `answer` in place of `apply` and
     `legal_actions`.
 
     Args:
-        pieces: what a text is made of, each piece one line: the letters of a string, or a list of words. A piece " " is
+        pieces: pieces of a text, each on a single line: the letters of a string, or a list of words. A piece " " is
             called "space" among the actions.
-        length: the greatest number of pieces of a text; then it can only be sent.
-        answers: the greatest number of texts of an episode; the horizon is as long as writing them can take.
-        joint: stands between pieces of a text: "" for letters, " " for words.
+        length: largest number of pieces of a text. A text of this length can only be sent.
+        answers: largest number of texts of an episode. The horizon is long enough to write all of them.
+        joint: text between two pieces: "" for letters, " " for words.
 
     Raises:
         UserError: there are no pieces, or one is called "send".
@@ -43,24 +43,24 @@ class WrittenEnv(TextEnv):
 
     @abstractmethod
     def question(self) -> str:
-        """The text of the observation: what is to be answered."""
+        """Return the question to be answered, as the text of the observation."""
 
     @abstractmethod
     def answer(self, text: str) -> Outcome:
-        """What the text that was sent does, and earns."""
+        """Evaluate the text that was sent. Return its outcome and reward."""
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The pieces since the last text was sent, by the names of their actions."""
+        """Names of the pieces written since the last text was sent."""
         sent = len(self._actions) - self._actions[::-1].index(SEND) if SEND in self._actions else 0
         return tuple(self._actions[sent:])
 
     def state(self) -> str:
-        """The question, and what is written so far."""
+        """Return the question, and the text written so far."""
         return f"{self.question()}Written: {' '.join(self.written) or 'nothing'}\n"
 
     def legal_actions(self) -> Sequence[str]:
-        """The pieces; `SEND` once there is something to send, and alone when there is no room for more."""
+        """Return the pieces, and `SEND` if there is text to send. At the largest length, only `SEND` is legal."""
         count = len(self.written)
         return (SEND,) if count >= self.length else (*self.pieces, SEND) if count else tuple(self.pieces)
 

@@ -1,4 +1,4 @@
-"""The log of episodes: append to it, read it (errors name file and line), merge several."""
+"""Log of episodes: append to it, read it (errors name file and line), merge several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
     """Read the episodes of a log, in order.
 
     Raises:
-        UserError: the file cannot be read, or a line is corrupt; names file and line number.
+        UserError: the file cannot be read, or a line is corrupt. Names file and line number.
     """
     try:
         with path.open("rb") as file:
@@ -40,7 +40,7 @@ def _read_line(path: Path, number: int, line: bytes) -> Episode:
 
 
 def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes of several logs, in order. If task instance, seed and arm are the same, only the first is kept."""
+    """Yield the episodes of several logs in order. If task instance, seed and arm are equal, only the first is kept."""
     seen = set()
     for episode in chain(*logs):
         key = (task_key(episode.task), episode.seed, str(episode.provenance.get("arm")))
@@ -50,7 +50,7 @@ def merge(*logs: Iterable[Episode]) -> Iterator[Episode]:
 
 
 class EpisodeLog:
-    """An append-only log that survives a kill: only the line being written is lost, and it is dropped on reopening.
+    """Append-only log that survives a kill. Only the line being written is lost, and reopening removes it.
 
     Use it as a context manager. Once `append` returns, the operating system has the line.
 
@@ -70,8 +70,8 @@ class EpisodeLog:
         """Write an episode.
 
         Raises:
-            UserError: it contains something that JSON or UTF-8 cannot express, or the file cannot grow (the disk is
-                full, say); the log is as it was then.
+            UserError: it contains something that JSON or UTF-8 cannot express, or the file cannot grow, for instance
+                because the disk is full. The log is unchanged then.
         """
         try:
             line = f"{to_line(episode)}\n".encode()
@@ -81,7 +81,7 @@ class EpisodeLog:
         end = self._file.tell()
         with writing(f"episodes {self.path}"):
             try:
-                while line:  # a system may take a part of what it is given
+                while line:  # an unbuffered write may write only a part
                     line = line[self._file.write(line) :]
             except OSError:
                 with suppress(OSError):
@@ -97,7 +97,7 @@ class EpisodeLog:
 
 
 def drop_half_line(path: Path) -> None:
-    """Cut off what a killed process left after the last line break. The file need not exist."""
+    """Remove an incomplete last line, which a killed process left behind. The file need not exist."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -107,5 +107,5 @@ def drop_half_line(path: Path) -> None:
 
 
 def task_key(task: Task) -> str:
-    """Identifies a task instance, whatever its id: environment, stage and payload as one text."""
+    """Return a key of a task instance that does not depend on its id: environment, stage and payload as one text."""
     return json.dumps([task.env, task.stage, task.payload], sort_keys=True, default=str)

@@ -9,18 +9,18 @@ from reflectrl.types import Episode, Step
 
 
 def successes(episodes: Iterable[Episode]) -> list[Episode]:
-    """The episodes that were won, from which filtered imitation and expert iteration learn."""
+    """Return the won episodes, from which filtered imitation and expert iteration learn."""
     return [episode for episode in episodes if episode.success]
 
 
 def without_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes without their reflections, for a policy that plays without a reflector."""
+    """Yield the episodes without their reflections, for a policy that plays without a reflector."""
     for episode in episodes:
         yield replace(episode, steps=tuple(_acting(step) for step in episode.steps))
 
 
 def with_reflections(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """The episodes in which every step has a reflection."""
+    """Yield the episodes in which every step has a reflection."""
     return (episode for episode in episodes if all(step.reflection is not None for step in episode.steps))
 
 

@@ -1,4 +1,4 @@
-"""An episode as one line of JSON, with a schema version; reading it checks everything against the types."""
+"""Episodes as lines of JSON with a schema version. Reading a line checks everything against the types."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from reflectrl.plugins import suggestion
 from reflectrl.types import Episode, Step
 
 SCHEMA = 2
-"""Version 2 renamed a step's `lesson` to `label`; lines of version 1 can still be read."""
+"""Version of the schema. Version 2 renamed a step's `lesson` to `label`. Lines of version 1 can still be read."""
 
 
 def to_line(episode: Episode) -> str:
-    """An episode as one JSON line, without the line break; its last key is a checksum of everything before.
+    """Write an episode as one JSON line, without the line break. The last key is a checksum of everything before.
 
     Raises:
-        ValueError: a number is not finite, which JSON cannot express.
+        ValueError: a number is not finite, so JSON cannot express it.
     """
     data = {"schema": SCHEMA, **vars(episode)}
     return seal(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars))
 
 
 def from_line(line: str) -> Episode:
-    """Read one line. Keys with a default may be missing, and so may the checksum; unknown keys are errors.
+    """Read an episode from a line. Keys with a default and the checksum may be missing. Unknown keys are errors.
 
     Raises:
-        ValueError: what is wrong with the line, in a few words.
+        ValueError: the line is invalid. The message says why in a few words.
     """
     try:
         data = json.loads(unseal(line.rstrip("\r\n")), parse_constant=refuse_constant)
@@ -46,7 +46,7 @@ def from_line(line: str) -> Episode:
         for step in data["steps"]:
             if isinstance(step, dict) and "lesson" in step:
                 step["label"] = step.pop("lesson")
-    data.pop(CHECKSUM, None)  # of a line that something else has written again, with spaces or sorted
+    data.pop(CHECKSUM, None)  # still there if another program has reformatted the line, so that it no longer applies
     episode: Episode = _reader(Episode)(data)
     for i, step in enumerate(episode.steps):
         if problem := _problem(step):
@@ -55,12 +55,12 @@ def from_line(line: str) -> Episode:
 
 
 def refuse_constant(word: str) -> None:
-    """For `json.loads(parse_constant=...)`: refuse NaN and infinities, which Python would accept."""
+    """Refuse NaN and infinities, which Python would accept. For `json.loads(parse_constant=...)`."""
     raise ValueError(f"{word} is not a number of JSON")
 
 
 def _problem(step: Step) -> str | None:
-    """What is inconsistent in a step, or None."""
+    """Return an inconsistency in a step, or None."""
     legal = range(len(step.observation.actions))
     chosen = [step.action, step.target, *(turn.choice for turn in step.turns)]
     if any(action is not None and action not in legal for action in chosen):
@@ -74,7 +74,7 @@ def _problem(step: Step) -> str | None:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """A function that turns a JSON value into a value of this type, or raises ValueError."""
+    """Return a function that converts a JSON value to a value of this type, or raises ValueError."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return partial(_read_object, hint, {name: _reader(h) for name, h in typing.get_type_hints(hint).items()})

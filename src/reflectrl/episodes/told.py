@@ -1,7 +1,7 @@
-"""Episodes from elsewhere, of which not everything may be known.
+"""Episodes from other programs, which may be incomplete.
 
-`teach.replayed` plays such an episode again in its environment, which adds what is missing; `teach.as_told` takes it
-as it is.
+`teach.replayed` replays such an episode in its environment, which adds the missing parts. `teach.as_told` takes it as
+it is.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from reflectrl.types import Episode, Observation, Task, Turn
 
 @dataclass(frozen=True)
 class ToldStep:
-    """A step of an episode from elsewhere; None means unknown.
+    """Step of an episode from another program. None means unknown.
 
     Attributes:
-        action: the text of the action taken, or its index among the legal ones.
+        action: text of the action taken, or its index among the legal actions.
         observation: one text, or its two parts.
-        turns: the turns of the players; the choice of the action may be missing.
-        mistake: whether the step must not be imitated.
+        turns: turns of the players. The choice of the action may be missing.
+        mistake: True if the step must not be imitated.
     """
 
     action: str | int
@@ -33,7 +33,7 @@ class ToldStep:
 
 @dataclass(frozen=True)
 class ToldEpisode:
-    """An episode from elsewhere; None means unknown.
+    """Episode from another program. None means unknown.
 
     Attributes:
         task: the task, or its id.
@@ -50,7 +50,7 @@ class ToldEpisode:
 
 
 def told(episode: Episode) -> ToldEpisode:
-    """Convert an episode of one of our own logs."""
+    """Convert an episode from our own logs."""
     steps = (
         ToldStep(step.observation.actions[step.action], step.observation, step.observation.actions, step.reward,
                  step.events, step.turns)

@@ -14,7 +14,7 @@ from reflectrl.types import Episode, Observation, Step, Task, UserError, named_s
 
 @dataclass(frozen=True)
 class ReflectionRow:
-    """A row for training a reflector: it reads `prompt` and learns to write `completion`, then end-of-text."""
+    """Training row of a reflector, which reads `prompt` and learns to write `completion`, then end-of-text."""
 
     prompt: Prompt
     completion: str
@@ -22,7 +22,7 @@ class ReflectionRow:
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """A row for training a policy: given observation and reflection (if not None), it learns to choose `target`."""
+    """Training row of a policy, which reads the observation and any reflection, and learns to choose `target`."""
 
     observation: Observation
     reflection: str | None
@@ -35,30 +35,30 @@ def _labelled(episodes: Iterable[Episode], negatives: bool) -> Iterator[Step]:
 
 
 def sft_reflection(episodes: Iterable[Episode], negatives: bool = True) -> list[ReflectionRow]:
-    """State → reflection: rows for the reflector, one per labelled step that has a reflection."""
+    """Make rows (state → reflection) for the reflector, one per labelled step with a reflection."""
     steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ReflectionRow(reflector_prompt(s.observation), reflection_completion(s.reflection or "")) for s in steps]
 
 
 def sft_policy(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
-    """State and reflection → best action: rows for a policy that reads reflections."""
+    """Make rows (state and reflection → best action) for a policy that reads reflections."""
     steps = (step for step in _labelled(episodes, negatives) if step.reflection is not None)
     return [ChoiceRow(s.observation, s.reflection, s.target) for s in steps if s.target is not None]
 
 
 def drop_reflections(rows: Sequence[ChoiceRow], share: float, seed: int) -> list[ChoiceRow]:
-    """The rows, with the reflection removed from about this share, so that the policy also learns to read the state."""
+    """Remove the reflection from about this share of rows, so that the policy also learns to read the state."""
     drops = np.random.default_rng(named_seed(seed, "dropped reflections")).random(len(rows)) < share
     return [replace(row, reflection=None) if drop else row for row, drop in zip(rows, drops, strict=True)]
 
 
 def sft(episodes: Iterable[Episode], negatives: bool = True) -> list[ChoiceRow]:
-    """State → best action: rows for a policy that reads no reflections."""
+    """Make rows (state → best action) for a policy that reads no reflections."""
     return [ChoiceRow(s.observation, None, s.target) for s in _labelled(episodes, negatives) if s.target is not None]
 
 
 def check_disjoint(training: Iterable[Episode], held_out: Iterable[Task]) -> None:
-    """Raise UserError if a held-out task occurs in training data (tasks are compared by payload, not only by id)."""
+    """Raise UserError if a held-out task occurs in training data. Tasks are compared by payload, not only by id."""
     held = {task_key(task) for task in held_out}
     for episode in training:
         if task_key(episode.task) in held:

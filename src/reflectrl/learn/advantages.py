@@ -1,9 +1,9 @@
-"""Advantages: how much better each choice turned out than expected, judged by comparison or by a critic.
+"""Advantages: how much better each choice turned out than expected, by comparison of episodes or by a critic.
 
-All estimators read `rollouts.Steps`: K episodes per task (that began at the same point of it), flattened into N steps.
+All estimators read `rollouts.Steps`: K episodes per task, which began at the same point, flattened into N steps.
 Advantages are in reward units, or without unit if they are divided by a group's standard deviation. None carries a
-gradient. `docs/learner.md` says which of them are biased, and how; `python -m benchmarks.gradients` compares them with
-the exact gradient of a small environment.
+gradient. `docs/learner.md` explains which of them are biased, and how. `python -m benchmarks.gradients` compares them
+with the exact gradient of a small environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def critic(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Generalised advantage estimation with the critic's values."""
+    """Compute advantages by generalised advantage estimation (GAE) with the critic's values."""
     assert values_N is not None
     return torch.cat([gae(steps.rewards_N[s], values_N[s], config.gamma, config.gae_lambda) for s in steps.spans()])
 
@@ -37,8 +37,8 @@ COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {
     "dr-grpo": lambda totals_K: totals_K - totals_K.mean(),
     "grpo": lambda totals_K: (totals_K - totals_K.mean()) / totals_K.std(correction=0).clamp_min(1e-8),
 }
-"""How the returns of a group, the K episodes of a task, are compared. They are whole returns, because rewards-to-go of
-different episodes belong to states that cannot be compared.
+"""Comparisons of the returns within a group, the K episodes of a task. Returns of whole episodes are compared, because
+rewards-to-go of different episodes belong to states that cannot be compared.
 
 - "leave-one-out" subtracts the mean of the others: unbiased (RLOO, Ahmadian et al. 2024, "Back to Basics: Revisiting
   REINFORCE-Style Optimization").
@@ -50,11 +50,11 @@ different episodes belong to states that cannot be compared.
 
 
 def compared(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Compare each episode's whole return with those of its task; all steps of an episode get the same advantage.
+    """Compare each episode's return with the other returns of its task. All steps of an episode share an advantage.
 
-    With GRPO, every episode has the same weight whatever its length, so steps of short episodes weigh more: a second
-    bias, which Dr. GRPO avoids. A task whose episodes all have the same return gives zeros; otherwise normalisation
-    would give rounding errors the weight of wins.
+    With GRPO, every episode has the same weight whatever its length, so steps of short episodes weigh more. That is a
+    second bias, which Dr. GRPO avoids. A task whose episodes all have the same return gives zeros. Otherwise
+    normalisation would give rounding errors the weight of wins.
     """
     advantages_N, groups = torch.zeros(len(steps)), defaultdict[str, list[slice]](list)
     for task, span in zip(steps.task_ids, steps.spans(), strict=True):
@@ -70,7 +70,7 @@ def compared(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
 
 
 def gigpo(steps: Steps, config: RLConfig, values_N: Tensor | None) -> Tensor:
-    """Dr. GRPO's advantages plus `step_coef` times each step's own: its reward-to-go minus the mean from equal states.
+    """Add `step_coef` times a step-level advantage to Dr. GRPO's: the reward-to-go minus its mean over equal states.
 
     Steps are grouped by task and by equal observation (state and legal actions), whichever episode they belong to. A
     step that is alone in its group adds nothing, so there is a bias towards states that are met often (GiGPO, Feng et
@@ -92,37 +92,44 @@ ADVANTAGES: dict[str, Callable[[Steps, RLConfig, Tensor | None], Tensor]] = {
     "gigpo": gigpo,
     "critic": critic,
 }
-"""The values of `rl.baseline` other than "none" and "mean"."""
+"""Estimators by values of `rl.baseline`, except "none" and "mean"."""
 
 COMPARING = (*COMPARISONS, "gigpo")
-"""Those that compare the episodes of a task with each other."""
+"""Estimators that compare the episodes of a task with each other."""
 
 
 def is_level(totals_K: Tensor) -> bool:
-    """Whether several episodes all have the same return, apart from rounding."""
+    """Return whether several episodes all have the same return, apart from rounding."""
     return len(totals_K) > 1 and float(totals_K.max() - totals_K.min()) <= 1e-6 * max(1.0, float(totals_K.abs().max()))
 
 
 def with_signal(episodes: Sequence[Episode], group: int, pay: Callable[[Episode], Tensor]) -> list[Episode]:
-    """The episodes of those groups whose returns differ. The episodes come group by group, `group` at a time."""
+    """Return the episodes of the groups whose returns differ.
+
+    Args:
+        episodes: all episodes, group by group.
+        group: number of episodes per group.
+        pay: rewards [T] of an episode's steps.
+    """
     groups = [episodes[i : i + group] for i in range(0, len(episodes), group)]
     totals = [torch.stack([pay(episode).sum() for episode in members]) for members in groups]
     return [one for members, totals_K in zip(groups, totals, strict=True) if not is_level(totals_K) for one in members]
 
 
 def imitate_gains(batch: Batch, spans: Sequence[slice]) -> list[float]:
-    """Turn a batch of past successes into one for self-imitation, in place; returns the episodes' new priorities.
+    """Turn a batch of past successes into a batch for self-imitation, in place. Return the episodes' new priorities.
 
-    Only steps that turned out better than expected count, for policy and critic, and they are treated as if the current
-    policy had chosen them (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3). What is expected is the
-    critic's value; without a critic, what the baseline subtracts.
+    Only steps that turned out better than expected count, for policy and critic. They are treated as if the current
+    policy had chosen them (Oh et al. 2018, "Self-Imitation Learning", equations 1 to 3). The expectation is the
+    critic's value, or without a critic the baseline.
 
     Returns:
-        For each episode, the mean gain of its steps, plus a little so that every episode can be drawn.
+        For each episode, the mean gain of its steps plus a small constant, so that every episode can be drawn.
     """
     gains_N = batch.advantages_N.clamp(min=0)
     if batch.values_N is not None:
         gains_N = (batch.returns_N - batch.values_N).clamp(min=0)
         batch.returns_N = batch.values_N + gains_N  # where a step turned out worse, the critic's error is 0
+    # With NaN, the update takes its own log-probabilities as the old ones.
     batch.advantages_N, batch.old_logp_N = gains_N, torch.full_like(batch.old_logp_N, torch.nan)
     return [float(gains_N[span].mean()) + 1e-3 for span in spans]

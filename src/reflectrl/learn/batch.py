@@ -1,6 +1,6 @@
-"""What the loop of online RL (`online.py`) asks for: batches to learn from, and where they come from.
+"""Interface of the online RL loop (`online.py`): batches to learn from, and the source of batches.
 
-An agent's unit is an action (`rollouts.py`); a writer's is a token (the wing of text).
+The unit of learning is an action for agents (`rollouts.py`), and a token for text (the text wing).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from reflectrl.models.lm import LanguageModel
 
 @dataclass
 class Batch:
-    """N units (actions of an agent, tokens of a text) that an update learns from.
+    """Training batch of an update: N units, which are an agent's actions or a text's tokens.
 
     Attributes:
-        minibatches: a list of slices per optimiser step; a slice is what goes through the model together (whatever
-            `read` takes), and which of the N units it holds.
-        read: log-probabilities (n, A) of all that could have been chosen, and hidden states (n, D), of a slice.
-        labels_N: what was chosen, as an index of those A.
-        old_logp_N: its log-probability when it was sampled; NaN where no model sampled it.
-        advantages_N: how much better it turned out than expected, not yet normalised.
-        returns_N: discounted reward-to-go: what the critic learns.
-        values_N: what the critic expected before this update; None without a critic.
-        ref_logp: the reference's log-probabilities (n, A), shaped as `minibatches`, where the loss has a KL term.
-        metrics: what else is to be reported of the batch.
+        minibatches: for each optimiser step, a list of slices that go through the model together. A slice is a pair:
+            the input of `read`, and the indices of its units among the N.
+        read: returns log-probabilities (n, A) of all choices, and hidden states (n, D), for a slice of n units.
+        labels_N: the choices made, as indices into the A choices.
+        old_logp_N: log-probabilities of the choices when they were sampled; NaN if no model sampled them.
+        advantages_N: advantages, not yet normalised.
+        returns_N: discounted rewards-to-go, the critic's targets.
+        values_N: the critic's predictions before this update; None without a critic.
+        ref_logp: the reference model's log-probabilities (n, A), nested like `minibatches`. Empty without a KL term.
+        metrics: further metrics of the batch to report.
     """
 
     minibatches: Sequence[Sequence[tuple[Any, Any]]]
@@ -46,11 +46,11 @@ class Batch:
 
 
 class Rollouts(ABC):
-    """Where the batches of online RL come from; a kind of its own defines `evaluate` and `collect` at least.
+    """Source of training batches for online RL. Subclasses implement at least `evaluate` and `collect`.
 
     Attributes:
         lm: the model that plays (or writes) and learns.
-        reference: a frozen copy from which it is not to stray; None where that costs nothing.
+        reference: frozen reference model of the KL penalty; None if `kl_coef` is 0.
     """
 
     def __init__(self, lm: LanguageModel, config: RLConfig, seed: int) -> None:
@@ -58,31 +58,31 @@ class Rollouts(ABC):
         self.reference = lm.frozen_copy() if config.kl_coef else None
 
     def about(self) -> dict[str, object]:
-        """What every line of metrics says beside its step."""
+        """Return fields to add to every line of metrics."""
         return {}
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """Scores on validation tasks: what matters most comes first, and more is better."""
+        """Return scores on validation tasks, the most important first. Higher is better."""
 
     @abstractmethod
     def collect(self, update: int, critic: ValueHead | None) -> Batch:
-        """Play (or write) with the present weights."""
+        """Play (or write) with the current weights, and return a batch to learn from."""
 
     def replay(self, critic: ValueHead | None) -> Batch | None:
-        """Past successes to be learned from after the fresh batch; None if there are none."""
+        """Return a batch of past successes, to learn from after the fresh batch; None if there are none."""
         return None
 
     def end_update(self) -> dict[str, float]:
-        """Called when the weights have changed; returns metrics of the batch that was collected."""
+        """Finish an update after the weights have changed. Return metrics of the collected batch."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What must be saved beside the weights, as JSON values."""
+        """Return the state to save beside the weights, as JSON values."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (what has no state has nothing to load)
-        """Go on from what `state` returned."""
+        """Restore a state that `state` returned."""
 
     def close(self) -> None:  # noqa: B027
-        """Called when the training has ended, and nothing will be played any more."""
+        """Release resources. Called when the training has ended and nothing will be played any more."""

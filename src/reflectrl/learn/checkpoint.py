@@ -1,4 +1,4 @@
-"""Checkpoints of learners: tensors in safetensors, everything else in JSON, written whole or not at all."""
+"""Checkpoints of learners: tensors in safetensors, everything else in JSON, written atomically."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ LOG = logging.getLogger(__name__)
 META, TENSORS = "state.json", "state.safetensors"
 """The files of a learner's state."""
 GOES_ON, BEGINS_ANEW = "the training goes on from the state before it", "this training begins anew"
-"""What becomes of a training whose last state is damaged."""
+"""Ends of the warning about a damaged state: an older state is used, or there is none."""
 
 
 def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) -> None:
-    """Let `fill` write a folder under a temporary name, then put it, with digests, in the place of the old one.
+    """Let `fill` write a folder under a temporary name, add digests, and replace the old folder with it.
 
-    Killed at any moment, it leaves the old folder or the new one, once `recover` has looked. Of several ranks only the
-    first writes.
+    If the process is killed at any moment, the old or the new folder is complete after `recover`. Only the first rank
+    writes.
 
     Args:
-        keep: how many are kept, the new one included; those before it lie beside it, as `_older` names them.
+        keep: number of folders to keep, including the new one. Older ones lie beside it under the names of `_older`.
 
     Raises:
-        OSError: it cannot be written, for instance because the disk is full; the old folder stays as it was.
+        OSError: the folder cannot be written, for instance because the disk is full. The old folder is unchanged.
     """
     if distributed.launched()[0] > 0:
         return
@@ -72,12 +72,12 @@ def write_folder(folder: Path, fill: Callable[[Path], object], keep: int = 1) ->
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Raise what libraries make of an error of the system, such as a full disk, as the OSError that it is.
+    """Convert libraries' exceptions for system errors, such as a full disk, to OSError within the block.
 
-    safetensors has an exception of its own, and tokenizers raises a bare `Exception`; both quote the number.
+    safetensors has its own exception, and tokenizers raises a bare `Exception`. Both quote the error number.
 
     Args:
-        path: what is being written, for the message.
+        path: file or folder that is being written, for the message.
     """
     try:
         yield
@@ -89,16 +89,17 @@ def system_errors(path: Path) -> Iterator[None]:
 
 
 def recover(folder: Path, keep: int = 1) -> None:
-    """Finish what a kill interrupted between the renames of `write_folder`; clear away older folders beyond `keep`."""
+    """Finish the renames of a `write_folder` that was killed, and remove older folders beyond `keep`."""
     _complete(folder)
     for path in _older(folder)[keep - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _complete(folder: Path) -> None:
-    """Give a folder that was moved aside a successor.
+    """Finish the replacement of a folder that was moved aside.
 
-    It is moved aside only when the new one is whole, so an old one without a folder means a whole new one.
+    The old folder is moved aside only when the new one is complete. So if only an old folder exists, the new one under
+    its temporary name is complete.
     """
     older = _older(folder)
     if older and not folder.exists():
@@ -110,12 +111,12 @@ def _fresh(folder: Path) -> Path:
 
 
 def _old(folder: Path, number: int) -> Path:
-    """The name of the folder that many before the present one: "name.old", "name.old2", "name.old3" and so on."""
+    """Return the name of the `number`-th older folder: "name.old", "name.old2", "name.old3" and so on."""
     return folder.with_name(f"{folder.name}.old{number if number > 1 else ''}")
 
 
 def _older(folder: Path) -> list[Path]:
-    """The folders before the present one, the latest first. A kill may have left a gap in their numbers."""
+    """Return the older folders, the latest first. A kill may have left a gap in their numbers."""
     begins = f"{folder.name}.old"
     names = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
     numbers = [name.removeprefix(begins) or "1" for name in names if name.startswith(begins)]
@@ -123,7 +124,7 @@ def _older(folder: Path) -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     with replacing(path) as file:
         file.write(text)
 
@@ -138,12 +139,12 @@ def _sync(folder: Path) -> None:
 # ---- the state of a learner ------------------------------------------------------------------------------------------
 
 _keep = 2
-"""How many states of a learner are kept (`keeping`)."""
+"""Number of a learner's states to keep (`keeping`)."""
 
 
 @contextmanager
 def keeping(count: int) -> Iterator[None]:
-    """Within the block, so many of a learner's last states are kept, the present one included."""
+    """Set the number of a learner's latest states to keep within the block, including the current one."""
     global _keep
     before, _keep = _keep, count
     try:
@@ -153,10 +154,10 @@ def keeping(count: int) -> Iterator[None]:
 
 
 def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
-    """Write a learner's state so that an interrupted training can go on where it was; see `keeping` for those before.
+    """Write a learner's state, so that an interrupted training can continue. `keeping` sets how many states are kept.
 
     Args:
-        tensors: by group (a model, an optimiser), then by name; no group's name holds a dot.
+        tensors: tensors by group (a model, an optimiser) and name. Names of groups contain no dot.
         meta: everything else, as JSON values.
     """
 
@@ -169,9 +170,10 @@ def save_state(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], meta: 
 
 
 def _apart(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as safetensors takes them: on the CPU, whole, and none in the memory of another one.
+    """Return tensors in the form that safetensors needs: on the CPU, contiguous, and without shared memory.
 
-    What is so already is not copied: weights and averages of an optimiser are several times the model.
+    Tensors that already have this form are not copied, since weights and optimiser states take several times the memory
+    of the model.
     """
     found, seen = dict[str, Tensor](), set[int]()
     for name, tensor in named.items():
@@ -184,7 +186,7 @@ def _apart(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-    """What `save_state` wrote (a group without tensors is empty), or None where there is none; see `load_meta`."""
+    """Load tensors and metadata that `save_state` wrote, or None if there is no state (see `load_meta`)."""
     meta = load_meta(folder)
     if meta is None:
         return None
@@ -192,7 +194,7 @@ def load_state(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, An
 
 
 def load_tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a learner's state, by group and name; of a group without any there is an empty one."""
+    """Load the tensors of a learner's state by group and name. Groups without tensors appear as empty dictionaries."""
     groups: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for key, tensor in load_file(folder / TENSORS).items():
         group, _, name = key.partition(".")
@@ -201,10 +203,10 @@ def load_tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def load_meta(folder: Path) -> dict[str, Any] | None:
-    """The part of a learner's state that is no tensor, or None where there is none.
+    """Load the metadata of a learner's state, or None if there is no state.
 
-    A damaged state is removed, with a warning, and the one before it takes its place. Should all be damaged, there is
-    none: nothing finished depends on them, and training it anew is all that anybody could do.
+    A damaged state is removed with a warning, and the previous state takes its place. If all are damaged, the result is
+    None: no finished artifact depends on them, and training again is the only remedy.
     """
     _complete(folder)
     if not folder.is_dir():
@@ -218,13 +220,13 @@ def load_meta(folder: Path) -> dict[str, Any] | None:
 
 
 def drop_state(folder: Path) -> None:
-    """Remove a learner's state, and those before it."""
+    """Remove a learner's state, and all older states."""
     for path in (_fresh(folder), *_older(folder), folder):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _flaw(folder: Path) -> str | None:
-    """What is wrong with a learner's state, in a few words that begin with a path; None if it can be gone on from."""
+    """Return the problem with a learner's state, in a few words that begin with a path; None if it is usable."""
     if problem := damage(folder):
         return problem
     try:
@@ -237,13 +239,13 @@ def _flaw(folder: Path) -> str | None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: "<parameter index>.<name>"."""
+    """Return an optimiser's state as tensors named "<parameter index>.<name>"."""
     state = optimizer.state_dict()["state"]
     return {f"{i}.{name}": torch.as_tensor(value) for i, values in state.items() for name, value in values.items()}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the state that `optimizer_tensors` named; of divided weights, what belongs to this rank."""
+    """Restore an optimiser's state from `optimizer_tensors`. For sharded weights, take this rank's shards."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in tensors.items():

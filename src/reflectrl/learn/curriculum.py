@@ -1,4 +1,4 @@
-"""Curricula: which stage of an environment is learned and for how long, and where in a task episodes begin."""
+"""Curricula: schedules of an environment's stages, and starting points of episodes within a task."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ LOG = logging.getLogger(__name__)
 
 
 class Curriculum:
-    """Walks through the stages of an environment, from the first to the last and never back.
+    """Schedule of an environment's stages, from the first to the last and never back.
 
     Args:
-        stages: stage names, the easiest first; the last is the whole task.
-        kind: "none" stays at the last stage; "equal" gives every stage an equal share of the updates (the remainder
-            goes to the last); "gate" moves on when the mean success rate over the latest `window` updates of the stage
+        stages: stage names, the easiest first. The last is the whole task.
+        kind: "none" stays at the last stage. "equal" gives every stage an equal share of the updates (the remainder
+            goes to the last). "gate" moves on when the mean success rate over the latest `window` updates of the stage
             reaches `gate`.
-        updates: the number of updates of the whole training (for "equal").
-        gate: the success rate in [0, 1] that opens the next stage (for "gate").
-        window: the number of updates over which it is averaged; a stage lasts at least this long (for "gate").
+        updates: number of updates of the whole training (for "equal").
+        gate: success rate in [0, 1] that opens the next stage (for "gate").
+        window: number of updates over which the success rate is averaged. A stage lasts at least this long (for
+            "gate").
 
     Raises:
         UserError: "equal" with fewer updates than stages, so that some stage would never be learned.
@@ -63,7 +64,7 @@ class Curriculum:
         return tuple(stage for stage in reversed(self.stages) if stage != self.stage)
 
     def advance(self, success_rate: float) -> bool:
-        """Record the success rate (in [0, 1]) of an update; returns whether the stage has changed.
+        """Record the success rate (in [0, 1]) of an update. Return whether the stage has changed.
 
         Call this once after each update. If it returns True, the successes so far belong to an easier stage, so the
         replay buffer should be cleared.
@@ -81,7 +82,7 @@ class Curriculum:
         return len(latest) == self._window and sum(latest) / self._window >= self._gate - 1e-9  # rounding
 
     def state(self) -> dict[str, Any]:
-        """The state of the curriculum, as JSON values."""
+        """Return the state of the curriculum, as JSON values."""
         return {"stage": self.stage, "rates": list(self._rates)}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -99,19 +100,18 @@ class Curriculum:
 
 
 class SuccessRates:
-    """How often each task has been won recently, and so how much can be learned from it.
+    """Recent success rate of each task, as a measure of how much can be learned from it.
 
-    A task is drawn in proportion to 4 p (1 - p) + 0.1, where p is its success rate. Tasks won between one time in five
-    and four times in five are thus drawn about five to eight times as often as tasks that have always or never been won
-    in their last twenty episodes or so. A group of
-    episodes with the same outcome teaches nothing by comparison, and p (1 - p) is half the chance that two outcomes
-    differ (Rutherford et al. 2024, "No Regrets", call it learnability; Foster and Foerster 2025 use it for language
-    models). A task that was not played yet counts as won half the time. With each later episode of a task, the earlier
-    ones lose a tenth of their weight.
+    A task is drawn in proportion to 4 p (1 - p) + 0.1, where p is its success rate. So tasks that are won between one
+    time in five and four times in five are drawn about five to eight times as often as tasks that were always or never
+    won in their last twenty episodes or so. A group of episodes with the same outcome teaches nothing by comparison,
+    and p (1 - p) is half the chance that two outcomes differ (Rutherford et al. 2024, "No Regrets", call it
+    learnability; Foster and Foerster 2025 use it for language models). A task that was not played yet counts as won
+    half the time. With each later episode of a task, the earlier ones lose a tenth of their weight.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, float]] = {}  # of each task, episodes and wins, earlier ones fading
+        self._known: dict[str, tuple[float, float]] = {}  # task -> discounted counts of episodes and wins
 
     def add(self, episodes: Iterable[Episode]) -> None:
         """Record the outcomes of episodes that were played from the beginning."""
@@ -120,7 +120,7 @@ class SuccessRates:
             self._known[self._key(episode.task)] = 0.9 * played + 1, 0.9 * won + episode.success
 
     def weights(self, tasks: Sequence[Task]) -> np.ndarray:
-        """[len(tasks)] probabilities with which they are drawn."""
+        """Return the probabilities [len(tasks)] with which the tasks are drawn."""
         known = np.array([self._known.get(self._key(task), (0.0, 0.0)) for task in tasks])
         rates = (known[:, 1] + 0.1) / (known[:, 0] + 0.2)
         weights = 4 * rates * (1 - rates) + 0.1
@@ -131,7 +131,7 @@ class SuccessRates:
         return f"{task.stage}/{task.id}"
 
     def state(self) -> dict[str, Any]:
-        """The counts, as JSON values."""
+        """Return the counts, as JSON values."""
         return {key: list(counts) for key, counts in self._known.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ class SuccessRates:
 
 
 def growing_horizon(config: RLConfig, last: int, update: int) -> int:
-    """The horizon of an update: in the first half of the updates, it grows from `config.first_horizon` to `last`."""
+    """Return the horizon of an update. In the first half of the updates it grows from `first_horizon` to `last`."""
     share = min(1.0, 2 * update / config.updates)
     return min(last, config.first_horizon + int(share * (last - config.first_horizon)))
 
@@ -175,13 +175,13 @@ def draw_tasks(
 
 
 def replayed(episode: Episode) -> int:
-    """The number of steps before the player's first turn: the repeated ones that led to the episode's start."""
+    """Return the number of steps before the player's first turn, which were repeated to reach the episode's start."""
     return next((i for i, step in enumerate(episode.steps) if step.choice is not None), len(episode.steps))
 
 
 @dataclass(frozen=True)
 class Win:
-    """As much of a winning episode as is needed to repeat it."""
+    """Winning episode, reduced to what is needed to repeat it."""
 
     task: Task
     seed: int
@@ -194,7 +194,7 @@ class Win:
         return cls(episode.task, episode.provenance.get("started_from", episode.seed), actions)
 
     def wins_again(self, env: TextEnv) -> bool:
-        """Whether the same actions win again; they do in every environment that keeps its promises."""
+        """Return whether the same actions win again, as they do in every environment that keeps its promises."""
         try:
             steps, now = begin(env, self.task, Start(self.seed, self.actions))
         except UserError:
@@ -203,21 +203,21 @@ class Win:
 
 
 class ReverseCurriculum:
-    """Starts a share of the groups shortly before a win, and moves their start towards the beginning of the task.
+    """Curriculum that starts a share of the groups shortly before a win, and moves the start towards the beginning.
 
-    All starts are `distance` actions before the end of a winning episode of the stage. If at least `gate` of the
-    episodes that began there have won in an update, the distance grows by `step`; if none has won, it shrinks by
-    `step`. So it stays where there is something to learn. Wins that are shorter than the distance are not used any
-    more. For each task, the shortest win is kept.
+    All starts are `distance` actions before the end of a winning episode of the stage. If in an update at least a share
+    `gate` of the episodes from there has won, the distance grows by `step`. If none has won, it shrinks by `step`. So
+    it stays where there is something to learn. Wins that are shorter than the distance are not used any more. For each
+    task, the shortest win is kept.
 
     Sources: Salimans and Chen 2018, "Learning Montezuma's Revenge from a Single Demonstration"; Florensa et al. 2017,
     "Reverse Curriculum Generation for Reinforcement Learning", whose starts are neither too easy nor too hard. Here one
     distance is used for all tasks, not one per task or demonstration, because tasks are many and seldom drawn twice.
 
     Args:
-        share: the share of the stage's groups, in [0, 1); 0 turns this off. At least one group starts at the beginning.
-        gate: a success rate in [0, 1].
-        step: a number of actions.
+        share: share of the stage's groups, in [0, 1). 0 turns this off. At least one group starts at the beginning.
+        gate: success rate in [0, 1] from which the distance grows.
+        step: number of actions by which the distance changes.
     """
 
     def __init__(self, share: float, gate: float, step: int) -> None:
@@ -244,7 +244,7 @@ class ReverseCurriculum:
                 self._say_once("lost", f"a win of task {win.task.id!r} does not win again; such are not begun from")
 
     def draw(self, stage: str, groups: int, rng: np.random.Generator) -> list[tuple[Task, Start]]:
-        """Draw tasks and starts for a share of so many groups; none if no win is long enough."""
+        """Draw tasks and starts for a share of `groups` groups. Empty if no win is long enough."""
         count = min(max(1, round(self.share * groups)), groups - 1) if self.share else 0
         if count > 0 and not self._wins:
             self._say_once("none", "rl.reverse: no winning episode yet; all episodes begin at the beginning until then")
@@ -267,7 +267,7 @@ class ReverseCurriculum:
         self.distance = self.step
 
     def state(self) -> dict[str, Any]:
-        """The wins and the distance, as JSON values."""
+        """Return the wins and the distance, as JSON values."""
         return {"distance": self.distance, "wins": [asdict(win) for win in self._wins.values()]}
 
     def load(self, state: Mapping[str, Any]) -> None:

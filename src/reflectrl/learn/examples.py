@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: its rows as tokens, how they are grouped into batches, and their loss."""
+"""Supervised fine-tuning: tokenised rows, their batches, and their loss."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from reflectrl.prompts import tokenize
 from reflectrl.types import named_seed
 
 ACTIVATIONS = 4 * 2**30
-"""About how many bytes of activations a pass may keep for its gradient; larger batches are split into passes."""
+"""Approximate bytes of activations that a pass may keep for its gradient. Larger batches are split into passes."""
 
 Share = Callable[[Sequence[Ids]], Packing]
 
 
 class Example(NamedTuple):
-    """The token ids of a prompt and its completion. The loss is taken on the completion, `ids[start:]`."""
+    """Token ids of a prompt and its completion. The loss is taken on the completion, `ids[start:]`."""
 
     ids: Ids
     start: int
 
 
 class Examples(Sequence[Example]):
-    """Rows that are turned into tokens only when they are asked for, since a short training sees few of them.
+    """Rows that are tokenised only when they are accessed, since a short training sees few of them.
 
     Attributes:
-        histories: the history with which each row's prompt begins. Rows of one episode are in order, so it grows.
+        histories: the history with which each row's prompt begins. Rows of an episode are in order, so it grows.
     """
 
     def __init__(self, histories: Sequence[str], encode: Callable[[int], Example]) -> None:
@@ -54,7 +54,7 @@ class Examples(Sequence[Example]):
 
 
 def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Examples:
-    """Tokenise the reflector's rows; a completion ends with end-of-text, or with the end of a chat turn."""
+    """Tokenise the reflector's rows. A completion ends with end-of-text, or with the end of a chat turn."""
 
     def encode(index: int) -> Example:
         text = rows[index].completion
@@ -70,7 +70,7 @@ def reflection_examples(lm: LanguageModel, rows: Sequence[ReflectionRow]) -> Exa
 
 
 def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Examples:
-    """Tokenise the policy's rows; the completion is one label, or the action's text if the policy scores texts.
+    """Tokenise the policy's rows. The completion is a label, or the action's text if the policy scores texts.
 
     If the policy shuffles labels, they are shuffled here too.
     """
@@ -91,7 +91,7 @@ def choice_examples(policy: Policy, rows: Sequence[ChoiceRow], seed: int) -> Exa
 
 
 def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
-    """Group rows by episode (within one, the history only grows), or put each row in a group of its own."""
+    """Group rows by episode, within which the history only grows, or put each row in its own group."""
     if not by_episode or not isinstance(rows, Examples):
         return [range(i, i + 1) for i in range(len(rows))]
     texts = rows.histories
@@ -100,14 +100,14 @@ def row_groups(rows: Sequence[Example], by_episode: bool) -> list[range]:
 
 
 def spread(groups: Sequence[range], most: int) -> list[int]:
-    """About `most` rows: those of some whole groups, spread evenly over all groups."""
+    """Select about `most` rows, as whole groups that are spread evenly over all groups."""
     rows = sum(map(len, groups))
     count = max(1, min(len(groups), round(most * len(groups) / rows)))
     return [row for i in range(count) for row in groups[i * len(groups) // count]]
 
 
 def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: int) -> Iterator[np.ndarray]:
-    """Batches of row indices, epoch after epoch, with the groups shuffled anew; the first `skip` are left out."""
+    """Yield batches of row indices, epoch after epoch, except the first `skip`. Groups are reshuffled every epoch."""
     epoch, given = 0, 0
     while True:
         order = np.random.default_rng(named_seed(seed, "epoch", epoch)).permutation(len(groups))
@@ -120,7 +120,7 @@ def shuffled_batches(groups: Sequence[range], batch_size: int, seed: int, skip: 
 
 
 def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig) -> Iterator[slice]:
-    """Split a batch into passes through the model: as many rows as `ACTIVATIONS` allows, or as the user says."""
+    """Split a batch into passes of as many rows as `ACTIVATIONS` allows, or into `config.accumulate` passes."""
     if config.accumulate:
         return portions([1] * len(rows), math.ceil(len(rows) / config.accumulate))
     earlier: list[Ids] = [(), *(row.ids for row in rows)]
@@ -133,11 +133,11 @@ def micro_batches(rows: Sequence[Example], lm: LanguageModel, config: SFTConfig)
 
 
 def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: int) -> list[slice]:
-    """Split rows in their order into passes through the model: `most` rows each, or fewer where `ACTIVATIONS` says so.
+    """Split rows in order into passes of at most `most` rows, and fewer if `ACTIVATIONS` demands it.
 
     Args:
-        rows: the tokens that are read of each; what it shares with the row before is read once.
-        scored: of how many of them the logits are computed.
+        rows: tokens to read for each row. The prefix shared with the previous row is read once.
+        scored: for each row, the number of tokens whose logits are computed.
     """
     per_read, per_scored = lm.activation_bytes, lm.logits_bytes
     sizes = [len(ids) * per_read + count * per_scored for ids, count in zip(rows, scored, strict=True)]
@@ -152,10 +152,10 @@ def passes(lm: LanguageModel, rows: Sequence[Ids], scored: Sequence[int], most: 
 
 
 def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share = pack) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits at the M completion tokens of some rows, one row after another. There is no padding.
+    """Compute logits at the M completion tokens of some rows, concatenated without padding.
 
     Args:
-        share: how rows are packed: `pack` encodes common beginnings once; `apart` keeps every row on its own.
+        share: packing of the rows. `pack` encodes common prefixes once, `apart` encodes every row by itself.
 
     Returns:
         Logits (M, V) in float32, the hidden states (M, D) they come from, and token ids (M,). Gradients flow.
@@ -168,16 +168,16 @@ def completion_logits(lm: LanguageModel, rows: Sequence[Example], share: Share =
 
 
 def summed_nll(lm: LanguageModel, rows: Sequence[Example], share: Share) -> Tensor:
-    """The loss, summed over the completion tokens of some rows (nats)."""
+    """Return the loss (nats), summed over the completion tokens of some rows."""
     logits_MV, _, targets_M = completion_logits(lm, rows, share)
     return completion_nll(logits_MV, targets_M) * len(targets_M)
 
 
 def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) -> tuple[Tensor, Tensor]:
-    """`summed_nll`, and the mean loss over the prompts' own tokens, in the blocks that begin a prompt.
+    """Return `summed_nll`, and the mean loss over the prompts' own tokens in blocks at the start of a prompt.
 
-    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model made from scratch many more
-    occasions to learn to look things up in what it has read than the completions do.
+    Text that repeats itself ("> go to desk 1", "You arrive at desk 1.") gives a model trained from scratch many more
+    occasions than the completions do to learn to copy from its context.
     """
     packing = share([row.ids[:-1] for row in rows])
     places = [place for i, row in enumerate(rows) for place in packing.places(i)[row.start - 1 :]]
@@ -198,7 +198,7 @@ def nll_and_text_loss(lm: LanguageModel, rows: Sequence[Example], share: Share) 
 
 @torch.no_grad()
 def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
-    """Mean loss per completion token (nats)."""
+    """Return the mean loss per completion token (nats)."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     starts = distributed.mine(range(0, len(examples), batch_size))
     own = sum(float(summed_nll(lm, examples[i : i + batch_size], share)) for i in starts)
@@ -207,7 +207,7 @@ def evaluate_loss(lm: LanguageModel, examples: Sequence[Example], batch_size: in
 
 @torch.no_grad()
 def evaluate_accuracy(lm: LanguageModel, examples: Sequence[Example], batch_size: int, share: Share = apart) -> float:
-    """The share of completion tokens that the model, too, would have written, given those before them."""
+    """Return the share of completion tokens that are the model's most probable token, given the tokens before them."""
     tokens = sum(len(row.ids) - row.start for row in examples)
     right = 0.0
     for i in distributed.mine(range(0, len(examples), batch_size)):

@@ -1,6 +1,6 @@
-"""Extra rewards for the learner where the environment's are rare: for milestones, and for novelty.
+"""Extra rewards for the learner if the environment's rewards are rare: for milestones, and for novelty.
 
-Both are off by default. They change what is learned from, never what is reported: success and returns are always the
+Both are off by default. They change only what the learner is trained on. Reported success and returns are always the
 environment's. A third remedy, starting near a win, is a curriculum (`curriculum.ReverseCurriculum`).
 """
 
@@ -22,10 +22,10 @@ from reflectrl.types import Episode, Observation, UserError
 
 
 def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
-    """The share of the milestones that an episode has reached before each of its T steps, and after the last (T + 1).
+    """Return the share of milestones reached before each of an episode's T steps, and after the last one: [T + 1].
 
     Args:
-        milestones: event → what it reaches: a stage, as in `TextEnv`, or a subgoal. Each counts once, even if several
+        milestones: event → the stage (as in `TextEnv`) or subgoal that it reaches. Each counts once, even if several
             events lead to it.
     """
     total, reached = len(set(milestones.values())), set[str]()
@@ -37,25 +37,25 @@ def potentials(episode: Episode, milestones: Mapping[str, str]) -> list[float]:
 
 
 def shaping(potentials_T1: Sequence[float], gamma: float) -> list[float]:
-    """F_t = gamma · Phi(s_{t+1}) - Phi(s_t): potential-based shaping, which does not change which policy is best.
+    """Compute rewards of potential-based shaping, F_t = gamma · Phi(s_{t+1}) - Phi(s_t), which keep the best policy.
 
-    Its discounted sum from step t to the last step T is gamma^(T-t) · Phi(s_T) - Phi(s_t). If Phi(s_T) = 0, no action
+    Their discounted sum from step t to the last step T is gamma^(T-t) · Phi(s_T) - Phi(s_t). If Phi(s_T) = 0, no action
     from t on can influence it (Ng, Harada and Russell 1999, "Policy Invariance Under Reward
     Transformations"; Grzes 2017, "Reward Shaping in Episodic Reinforcement Learning", on the last state).
 
     Args:
-        potentials_T1: [T + 1] the potentials of an episode's states.
+        potentials_T1: [T + 1] potentials of an episode's states.
         gamma: the learner's discount factor.
     """
     return [gamma * after - before for before, after in pairwise(potentials_T1)]
 
 
 class ObservationCounts:
-    """How often the policy has reached each observation, counted over the whole training and all tasks.
+    """Counts of how often the policy has reached each observation, over the whole training and all tasks.
 
-    Two observations count as equal if their `state` and their legal actions are equal. The history is left out, because
-    it contains the whole past, and no two would be equal. Counts are not kept per task: with many tasks, few are
-    played twice, so everything would stay new and the bonus would never fade.
+    Two observations count as equal if their `state` and their legal actions are equal. The history is left out: it
+    contains the whole past, so no two observations would be equal. Counts are not kept per task: with many tasks, few
+    are played twice, so everything would stay new and the bonus would never fade.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class ObservationCounts:
 
     @staticmethod
     def key(observation: Observation) -> str:
-        """A short digest of the parts that make two observations equal."""
+        """Return a short digest of the parts that make two observations equal."""
         text = "\x1f".join((observation.state, *observation.actions))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -73,7 +73,7 @@ class ObservationCounts:
             self._counts.update(self.key(step.observation) for step in episode.steps[replayed(episode) + 1 :])
 
     def bonus(self, observation: Observation) -> float:
-        """1 / sqrt(n) for an observation that was reached n times, in (0, 1]; 1 if it was never counted.
+        """Return 1 / sqrt(n) for an observation that was reached n times; 1 if it was never reached.
 
         Source: the exploration bonus of MBIE-EB (Strehl and Littman 2008), as Bellemare et al. 2016, "Unifying
         Count-Based Exploration and Intrinsic Motivation", use it.
@@ -81,7 +81,7 @@ class ObservationCounts:
         return 1 / math.sqrt(max(1, self._counts[self.key(observation)]))
 
     def state(self) -> dict[str, int]:
-        """The counts, as JSON values."""
+        """Return the counts, as JSON values."""
         return dict(self._counts)
 
     def load(self, state: Mapping[str, int]) -> None:
@@ -90,10 +90,10 @@ class ObservationCounts:
 
 
 class Pay:
-    """The learner's rewards for the steps of an episode: the environment's, plus what exploration adds.
+    """Learner's rewards for the steps of an episode: the environment's, plus exploration bonuses.
 
     Args:
-        env: names the milestones and subgoals; shaping counts either kind alike.
+        env: environment that names the milestones and subgoals. Shaping treats both alike.
 
     Raises:
         UserError: `config.milestone_coef` is set, but the environment has neither.
@@ -107,11 +107,11 @@ class Pay:
                 "dictionary from event to stage) and no `subgoals` (names of events); leave the key at 0, or name some"
             )
         self.counts = ObservationCounts()
-        # What compares episodes takes undiscounted sums, in which only undiscounted shaping cancels out.
+        # Estimators that compare episodes use undiscounted sums, in which only undiscounted shaping cancels out.
         self.gamma = config.gamma if config.baseline in ("none", "mean", "critic") else 1.0
 
     def __call__(self, episode: Episode) -> Tensor:
-        """[T] the rewards to learn from, one per step of an episode, in environment units."""
+        """Return the rewards [T] to learn from, one per step of an episode, in environment units."""
         rewards_T = torch.tensor([step.reward for step in episode.steps])
         if self.config.milestone_coef:
             rewards_T += torch.tensor(self.shaped(episode))
@@ -120,7 +120,7 @@ class Pay:
         return rewards_T
 
     def shaped(self, episode: Episode) -> list[float]:
-        """[T] rewards of potential-based shaping by milestones.
+        """Return the rewards [T] of potential-based shaping by milestones.
 
         The potential of a terminal state is 0. `config.milestone_at_horizon` says whether it is also 0 at the horizon.
         """
@@ -130,13 +130,13 @@ class Pay:
         return shaping(phi_T1, self.gamma)
 
     def bonuses(self, episode: Episode) -> list[float]:
-        """[T] the bonus of each step: that of the observation it led to. The last step leads to none."""
+        """Return the bonus [T] of each step, given for the observation that it led to. The last step has none."""
         own = replayed(episode)
         paid = [self.config.count_coef * self.counts.bonus(step.observation) for step in episode.steps[own + 1 :]]
         return [0.0] * own + paid + [0.0]
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """Metrics: the mean bonus per episode, and the mean share of milestones reached."""
+        """Return metrics: the mean bonus per episode, and the mean share of milestones reached."""
         noted = dict[str, float]()
         if self.config.count_coef:
             noted["count_bonus"] = sum(sum(self.bonuses(episode)) for episode in episodes) / len(episodes)

@@ -19,7 +19,7 @@ from reflectrl.config import RLConfig
 
 
 def restricted_log_softmax(logits_NA: Tensor, legal_NA: Tensor) -> Tensor:
-    """Log-probabilities over the legal actions only, at least in float32.
+    """Compute log-probabilities over the legal actions only, in float32 or better.
 
     log pi(a|s) = z_a - log sum_{b legal} exp z_b for legal a, and -inf otherwise. So an illegal action cannot be
     sampled, and its logit receives no gradient. This is invalid action masking (Huang and Ontanon 2022, "A Closer Look
@@ -37,7 +37,7 @@ def restricted_log_softmax(logits_NA: Tensor, legal_NA: Tensor) -> Tensor:
 
 
 def entropy(logp_NA: Tensor) -> Tensor:
-    """Entropy H = -sum_a p_a log p_a of each row, with 0 log 0 = 0.
+    """Compute the entropy H = -sum_a p_a log p_a of each row, with 0 log 0 = 0.
 
     Args:
         logp_NA: [N, A] normalised log-probabilities; -inf marks an illegal action.
@@ -50,7 +50,7 @@ def entropy(logp_NA: Tensor) -> Tensor:
 
 
 def categorical_kl(logp_NA: Tensor, ref_logp_NA: Tensor) -> Tensor:
-    """KL(pi || ref) = sum_a pi_a (log pi_a - log ref_a) of each row, exact (summed over the actions, not sampled).
+    """Compute KL(pi || ref) = sum_a pi_a (log pi_a - log ref_a) of each row, exactly (summed over the actions).
 
     An action that pi cannot take adds nothing. Where pi can take an action that ref cannot, the divergence is +inf.
 
@@ -69,7 +69,7 @@ def categorical_kl(logp_NA: Tensor, ref_logp_NA: Tensor) -> Tensor:
 
 
 def completion_nll(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-    """Mean negative log-likelihood per completion token: sum_n w_n (-log p(target_n)) / sum_n w_n.
+    """Compute the mean negative log-likelihood per completion token: sum_n w_n (-log p(target_n)) / sum_n w_n.
 
     Args:
         logits_NV: [N, V] logits at the positions that predict completion tokens.
@@ -89,7 +89,7 @@ def completion_nll(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | Non
 
 
 def rewards_to_go(rewards_T: Tensor, gamma: float) -> Tensor:
-    """Discounted sum of the rewards from each step on: G_t = r_t + gamma G_{t+1}.
+    """Compute the discounted sum of rewards from each step on: G_t = r_t + gamma G_{t+1}.
 
     Args:
         rewards_T: [T] rewards of one episode, in order.
@@ -107,11 +107,11 @@ def rewards_to_go(rewards_T: Tensor, gamma: float) -> Tensor:
 
 
 def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bootstrap: float = 0.0) -> Tensor:
-    """Generalised advantage estimation: A_t = sum_l (gamma lambda)^l delta_{t+l}.
+    """Compute generalised advantage estimates: A_t = sum_l (gamma lambda)^l delta_{t+l}.
 
-    delta_t = r_t + gamma V_{t+1} - V_t. Lambda 1 gives the discounted return minus the value, lambda 0 the one-step
-    temporal-difference error (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
-    Estimation", equations 16 to 18).
+    delta_t = r_t + gamma V_{t+1} - V_t. Lambda 1 gives the discounted return minus the value, and lambda 0 gives the
+    one-step temporal-difference error (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized
+    Advantage Estimation", equations 16 to 18).
 
     Args:
         rewards_T: [T] rewards of one episode, in order.
@@ -129,19 +129,19 @@ def gae(rewards_T: Tensor, values_T: Tensor, gamma: float, gae_lambda: float, bo
 
 
 def baseline_mean(returns_N: Tensor) -> Tensor:
-    """The mean return of the batch, once per return: [N] -> [N].
+    """Return the mean return of the batch, once per return: [N] -> [N].
 
-    It contains each sample's own return, so the gradient shrinks by the factor (N - 1) / N; its direction is unbiased
-    (Williams 1992, section 5, reinforcement comparison).
+    The mean contains each sample's own return, so the gradient shrinks by the factor (N - 1) / N. Its direction is
+    unbiased (Williams 1992, section 5, reinforcement comparison).
     """
     return returns_N.mean().expand_as(returns_N)
 
 
 def baseline_leave_one_out(returns_K: Tensor) -> Tensor:
-    """For each episode of one task, the mean return of the others: b_k = sum_{j != k} R_j / (K - 1).
+    """Return the leave-one-out baseline of each episode: the mean return of the others, sum_{j != k} R_j / (K - 1).
 
-    Independent of the episode's own return, so the policy gradient stays unbiased (Kool et al. 2019, "Buy 4 REINFORCE
-    Samples, Get a Baseline for Free!"; Ahmadian et al. 2024, RLOO).
+    It does not depend on the episode's own return, so the policy gradient stays unbiased (Kool et al. 2019, "Buy 4
+    REINFORCE Samples, Get a Baseline for Free!"; Ahmadian et al. 2024, RLOO).
 
     Args:
         returns_K: [K] returns of the episodes of one task.
@@ -154,10 +154,10 @@ def baseline_leave_one_out(returns_K: Tensor) -> Tensor:
 
 
 def normalise(advantages_N: Tensor) -> Tensor:
-    """Advantages divided by their root mean square over the batch: [N] -> [N], without unit.
+    """Divide advantages by their root mean square over the batch: [N] -> [N], without unit.
 
-    For advantages of mean zero that is their standard deviation. The mean is left where it is, so that scaling does
-    not slip in a second baseline, and signs never change. All zeros stay zeros.
+    For advantages with mean zero, this is their standard deviation. The mean is not subtracted, because that would add
+    a second baseline and could change signs. All zeros stay zeros.
     """
     return advantages_N / advantages_N.square().mean().sqrt().clamp_min(1e-8)
 
@@ -166,7 +166,9 @@ def normalise(advantages_N: Tensor) -> Tensor:
 
 
 def reinforce_loss(logp_N: Tensor, advantages_N: Tensor) -> Tensor:
-    """REINFORCE: -mean_n A_n log pi(a_n|s_n), whose gradient is minus the policy gradient (Williams 1992).
+    """Compute the REINFORCE loss -mean_n A_n log pi(a_n|s_n) (Williams 1992).
+
+    Its gradient is minus the policy gradient.
 
     Args:
         logp_N: [N] log-probabilities of the actions taken, with gradient.
@@ -186,19 +188,19 @@ def ppo_loss(
     clip_high: float = 0.0,
     dual_clip: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + h) A_n).
+    """Compute PPO's clipped surrogate loss: -mean_n min(rho_n A_n, clip(rho_n, 1 - c, 1 + h) A_n).
 
-    rho_n = pi(a_n|s_n) / pi_old(a_n|s_n). At rho = 1 the gradient is that of REINFORCE (Schulman et al. 2017,
+    rho_n = pi(a_n|s_n) / pi_old(a_n|s_n). At rho = 1 the gradient equals REINFORCE's (Schulman et al. 2017,
     "Proximal Policy Optimization Algorithms", equation 7).
 
     Args:
         logp_N: [N] log-probabilities of the actions taken, with gradient.
         old_logp_N: [N] the same under the policy that played, taken as constants.
         advantages_N: [N] advantages, taken as constants.
-        clip_coef: c > 0, the furthest that a ratio may fall below 1 and still be rewarded.
-        clip_high: h > 0, the furthest that it may rise above 1 (clip-higher; Yu et al. 2025, "DAPO"); 0 means c.
-        dual_clip: d > 1 bounds what a negative advantage adds to the loss by d |A_n|, where the ratio is far above 1
-            (Ye et al. 2020, "Mastering Complex Control in MOBA Games", equation 6); 0 leaves it unbounded.
+        clip_coef: c > 0, the clip range below 1. A ratio gains nothing by falling further.
+        clip_high: h > 0, the clip range above 1 (clip-higher; Yu et al. 2025, "DAPO"); 0 means c.
+        dual_clip: d > 1 limits the loss of a negative advantage to d |A_n| if the ratio is far above 1 (Ye et al.
+            2020, "Mastering Complex Control in MOBA Games", equation 6); 0 means no limit.
 
     Returns:
         (scalar loss, scalar share of the ratios outside [1 - c, 1 + h], without gradient).
@@ -214,7 +216,7 @@ def ppo_loss(
 
 
 def approximate_kl(logp_N: Tensor, old_logp_N: Tensor) -> Tensor:
-    """KL(pi_old || pi) estimated from what pi_old chose: mean_n (rho_n - 1 - log rho_n), never negative, in nats.
+    """Estimate KL(pi_old || pi) in nats from actions of pi_old: mean_n (rho_n - 1 - log rho_n), never negative.
 
     Source: Schulman 2020, "Approximating KL Divergence", the estimator k3. [N], [N] -> scalar without gradient.
     """
@@ -235,23 +237,27 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
     "reinforce": lambda logp_N, old_logp_N, advantages_N, config: {"policy_loss": reinforce_loss(logp_N, advantages_N)},
     "ppo": _ppo,
 }
-"""What `rl.algorithm` may be. Each takes log-probabilities [N] of what was chosen, with gradient, the same when it was
-sampled, advantages [N] and the recipe's [rl], and gives "policy_loss" (a mean over N) and whatever else is to be noted.
-To add a loss, write a function above and an entry here."""
+"""Policy losses by values of `rl.algorithm`. Arguments are log-probabilities [N] of the choices with gradient, their
+log-probabilities [N] when they were sampled, advantages [N], and the recipe's [rl]. The result holds "policy_loss" (a
+mean over N) and further metrics. To add a loss, write a function above and an entry here."""
 
 SINGLE_EPOCH = ("reinforce",)
-"""Those without an importance ratio: right for the policy that sampled only, so a batch is learned from once."""
+"""Losses without an importance ratio. They are valid on-policy only, so each batch is used for one epoch."""
 
 
 def value_loss(values_N: Tensor, returns_N: Tensor) -> Tensor:
-    """Mean squared error mean_n (V_n - G_n)^2 in squared reward units; [N], [N] -> scalar. Returns are constants."""
+    """Compute the mean squared error mean_n (V_n - G_n)^2 in squared reward units: [N], [N] -> scalar.
+
+    Returns are taken as constants.
+    """
     return (values_N - returns_N.detach()).square().mean()
 
 
 def explained_variance(values_N: Tensor, returns_N: Tensor) -> float:
-    """1 - Var(G - V) / Var(G): 1 is a perfect critic, 0 no better than a constant, below 0 worse.
+    """Compute the critic's explained variance 1 - Var(G - V) / Var(G): [N], [N] -> float.
 
-    [N], [N] -> float. Gives 0 when the returns do not vary, since there is nothing to explain.
+    1 is a perfect critic, 0 is no better than a constant, and below 0 is worse. The result is 0 if the returns do not
+    vary, since there is nothing to explain.
     """
     variance = returns_N.var(correction=0).item()
     if not variance > 0:

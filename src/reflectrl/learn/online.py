@@ -1,11 +1,16 @@
-"""Online reinforcement learning: REINFORCE, PPO, or any other loss of `losses.POLICY_LOSSES`. One linear loop.
+"""Online reinforcement learning with REINFORCE, PPO, or any other loss of `losses.POLICY_LOSSES`, in one linear loop.
 
-It serves agents, where a unit is an action (`rollouts.EpisodeRollouts`), and text, where a unit is a token: what
-differs, namely how a batch is collected and read, is behind `batch.Rollouts`.
+The loop serves agents, where a unit is an action (`rollouts.EpisodeRollouts`), and text, where a unit is a token. The
+difference, how a batch is collected and read, is behind the interface `batch.Rollouts`.
 
-Source: Reflect-RL, section on online RL. Departures from its released code: rewards are reported without the entropy
-bonus; the critic reads the hidden state of the whole prompt; dropout is off, so ratios are 1 before the first update;
-illegal actions have probability 0; success is an event; everything needed to go on after a kill is saved.
+Source: Reflect-RL, section on online RL. Departures from its released code:
+
+- Rewards are reported without the entropy bonus.
+- The critic reads the hidden state of the whole prompt.
+- Dropout is off, so ratios are 1 before the first update.
+- Illegal actions have probability 0.
+- Success is an event.
+- Everything needed to continue after a kill is saved.
 """
 
 from __future__ import annotations
@@ -27,14 +32,14 @@ Log = Callable[[dict[str, Any]], Verdict | None]
 
 
 def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, state_folder: Path | None = None) -> None:
-    """Train `rollouts.lm` in place; it ends with the weights that did best on validation tasks.
+    """Train `rollouts.lm` in place. It ends with the weights that did best on validation tasks.
 
     Args:
-        rollouts: where batches come from, and who is trained.
-        log: receives one flat dictionary per update, and one for the evaluation after the last. Where it returns
-            "stop", the training is evaluated once more and ends; "roll-back" goes on from the best weights so far, with
-            half the learning rate.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        rollouts: source of batches, and the model to train.
+        log: callback that receives one flat dictionary per update, and one for the evaluation after the last. If it
+            returns "stop", the model is evaluated once more and training ends. With "roll-back", training continues
+            from the best weights so far with half the learning rate.
+        state_folder: folder in which the state is saved at every evaluation, so that a killed training can continue.
     """
     lm = rollouts.lm
     critic = make_critic(lm.hidden_size, config.critic, seed).to(lm.device) if config.baseline == "critic" else None
@@ -66,7 +71,8 @@ def train_online(rollouts: Rollouts, config: RLConfig, seed: int, log: Log, stat
         batch = rollouts.collect(trainer.step, critic)
         warming = critic is not None and trainer.step < config.critic_warmup
         metrics |= update(trainer, critic, batch, config, epochs, warming)
-        if config.target_kl and not warming and batch.advantages_N.any():  # else the policy could not move
+        # While the critic warms up, or without advantages, the policy cannot move, so its KL says nothing.
+        if config.target_kl and not warming and batch.advantages_N.any():
             trainer.rate = adapted(trainer.rate, metrics["approx_kl"], config.target_kl)
         if (past := rollouts.replay(critic)) is not None:
             metrics["replay_loss"] = update(trainer, critic, past, config, 1, warming)["loss"]
@@ -84,11 +90,16 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
     "linear": linear,
     "cosine": cosine,
 }
-"""Share of the peak learning rate at an update, for each `rl.schedule`."""
+"""Functions that return the share of the peak learning rate at an update, for each `rl.schedule`."""
 
 
 def adapted(rate: float, moved: float, target: float) -> float:
-    """The share of the peak learning rate after an update that moved the policy by so many nats, between 0.01 and 10.
+    """Adapt the learning rate to the KL divergence of an update. Return the new share of the peak, from 0.01 to 10.
+
+    Args:
+        rate: share of the peak so far.
+        moved: KL divergence of the update (nats).
+        target: wanted KL divergence (nats).
 
     Source: the adaptive rate of PPO in rsl_rl (Rudin et al. 2022, "Learning to Walk in Minutes").
     """
@@ -100,13 +111,16 @@ def adapted(rate: float, moved: float, target: float) -> float:
 def update(
     trainer: Trainer, critic: ValueHead | None, batch: Batch, config: RLConfig, epochs: int, warming: bool = False
 ) -> Metrics:
-    """An optimiser step per minibatch and epoch, its gradient gathered by slices; returns metrics of the last epoch.
+    """Take an optimiser step per minibatch and epoch, with gradients accumulated over slices.
 
     loss = policy loss − entropy_coef · entropy + kl_coef · KL(policy ‖ reference) + critic_coef · value error,
-    each a mean over the minibatch's units. Where several processes train together, each computes some of the slices.
+    each a mean over the minibatch's units. If several processes train together, each computes some of the slices.
 
     Args:
-        warming: the critic learns alone.
+        warming: train the critic only.
+
+    Returns:
+        Metrics of the last epoch.
     """
     advantages_N = losses.normalise(batch.advantages_N) if config.normalise else batch.advantages_N
     for _ in range(epochs):
@@ -132,7 +146,7 @@ def update(
                     terms["kl"] = losses.categorical_kl(logp_NA, batch.ref_logp[i][j]).mean()
                     loss = loss + config.kl_coef * terms["kl"]
                 if critic is not None:
-                    # Reading a detached state, the critic does not pull at the policy; least of all while it warms up.
+                    # With detached states, the critic's gradient does not reach the policy (never while it warms up).
                     read_ND = hidden_ND if config.critic_shares and not warming else hidden_ND.detach()
                     terms["value_loss"] = losses.value_loss(critic(read_ND), returns_N)
                     loss = (0.0 if warming else loss) + config.critic_coef * terms["value_loss"]

@@ -23,7 +23,7 @@ from reflectrl.types import UserError
 
 
 class Rates(Protocol):
-    """What a training's settings say of its optimisers: [sft], and sections of a recipe with the same keys."""
+    """Optimiser settings of a training: [sft], and sections of a recipe with the same keys."""
 
     @property
     def optimizer(self) -> Literal["adamw", "paged_adamw", "muon"]: ...
@@ -39,11 +39,11 @@ class Rates(Protocol):
 
 
 def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimizer]:
-    """One or two optimisers over `lm.parameters()`; each group remembers its peak rate as "initial_lr".
+    """Make one or two optimisers over `lm.parameters()`. Each group stores its peak learning rate as "initial_lr".
 
     Raises:
-        UserError: paged AdamW is asked for, and bitsandbytes is not installed; or weights are divided among ranks,
-            and it is not AdamW.
+        UserError: bitsandbytes is not installed (for paged AdamW), or weights are sharded and the optimiser is not
+            AdamW.
     """
     if config.optimizer != "adamw" and any(distributed.is_divided(p) for p in lm.parameters()):
         raise UserError(f"the optimizer {config.optimizer!r} needs whole weights; with model.shard it must be 'adamw'")
@@ -63,7 +63,7 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
 
 
 def _paged(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """With the betas of QLoRA; on a CPU its state stays where it is."""
+    """Make a paged AdamW optimiser with the betas of QLoRA. On a CPU there is no paging."""
     optimizers = bitsandbytes().optim
     made: torch.optim.Optimizer = optimizers.PagedAdamW32bit(
         [p for p in parameters if p.requires_grad], lr=lr, weight_decay=weight_decay, betas=(0.9, 0.999)
@@ -72,7 +72,10 @@ def _paged(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> to
 
 
 def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
-    """Trainable matrices between the embeddings and the LM head, both of which look tokens up rather than mix them."""
+    """Return the trainable matrices between the embeddings and the LM head.
+
+    Embeddings and head are excluded, because they look tokens up instead of mixing features.
+    """
     tables = {id(p) for module in lm.model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     head = lm.core.get_output_embeddings()  # type: ignore[operator]
     tables |= {id(p) for p in head.parameters()}
@@ -80,15 +83,15 @@ def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` (Jordan et al. 2024), on CPUs without fast bfloat16 in float32; the state is the same.
+    """`torch.optim.Muon` (Jordan et al. 2024) that computes in float32 on CPUs without fast bfloat16.
 
-    Torch's computes its matrix products in bfloat16, which most CPUs imitate, a hundred times slower than float32.
-    Learning rates are adjusted to shapes as in the original, which is torch's default.
+    Torch's version computes its matrix products in bfloat16. Most CPUs emulate that, a hundred times slower than
+    float32. Learning rates are adjusted to shapes as in the original, which is torch's default. The state is the same.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step along the gradients; as torch's where its matrix products are fast."""
+        """Take a step along the gradients. Uses torch's own step where its matrix products are fast."""
         device = self.param_groups[0]["params"][0].device
         if closure is not None or device.type != "cpu" or has_fast_bfloat16(device):
             return super().step(closure)
@@ -109,7 +112,7 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Roughly U Vᵀ of a matrix (R, C) = U S Vᵀ, by a Newton-Schulz iteration of fifth order."""
+    """Approximate U Vᵀ of a matrix (R, C) = U S Vᵀ by a Newton-Schulz iteration of fifth order."""
     a, b, c = coefficients
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x_MN = wide / matrix.norm().clamp(min=eps)

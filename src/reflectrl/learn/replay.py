@@ -1,4 +1,4 @@
-"""The replay buffer of successful episodes."""
+"""Replay buffer of successful episodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from reflectrl.types import Episode
 
 
 class ReplayBuffer:
-    """The latest successful episodes, at most `slots` of them; new ones replace the oldest.
+    """Buffer of the latest successful episodes. New ones replace the oldest.
 
     Args:
-        slots: the largest number of episodes; 0 keeps none.
-        episodes: the first episodes (failures are left out).
-        priorities: the priorities of those episodes, if they had some.
+        slots: largest number of episodes; 0 keeps none.
+        episodes: initial episodes (failures are left out).
+        priorities: priorities of the initial episodes; empty for the default.
     """
 
     def __init__(self, slots: int, episodes: Iterable[Episode] = (), priorities: Sequence[float] = ()) -> None:
@@ -29,27 +29,27 @@ class ReplayBuffer:
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """What is kept, oldest first."""
+        """The episodes in the buffer, oldest first."""
         return tuple(self._kept)
 
     @property
     def priorities(self) -> tuple[float, ...]:
-        """The priority of each, above 0."""
+        """The priority of each episode, above 0."""
         return tuple(self._priorities)
 
     def add(self, episodes: Iterable[Episode], priorities: Sequence[float] = ()) -> None:
-        """Keep the successful ones of some episodes. Without `priorities` they get the highest, to be drawn soon."""
+        """Add the successful episodes. Without `priorities` they get the highest priority, to be drawn soon."""
         succeeded = [episode for episode in episodes if episode.success]
         self._priorities.extend(priorities or [max(self._priorities, default=1.0)] * len(succeeded))
         self._kept.extend(succeeded)
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Episode]:
-        """`count` different episodes drawn uniformly, or all of them (shuffled) when fewer are kept."""
+        """Draw `count` different episodes uniformly, or all of them (shuffled) if there are fewer."""
         kept = self.episodes
         return [kept[place] for place in self.draw(count, rng)]
 
     def draw(self, count: int, rng: np.random.Generator, by_priority: bool = False) -> list[int]:
-        """The places of so many different episodes: uniformly, or in proportion to their priorities.
+        """Draw the indices of `count` different episodes, uniformly or in proportion to their priorities.
 
         Source: Schaul et al. 2016, "Prioritized Experience Replay", with alpha = 1 and, as in self-imitation learning,
         without weights that undo the priorities.
@@ -60,11 +60,11 @@ class ReplayBuffer:
         return rng.choice(len(self._kept), min(count, len(self._kept)), replace=False, p=chances).tolist()
 
     def set_priorities(self, places: Sequence[int], priorities: Sequence[float]) -> None:
-        """Note anew how much is to be learned from the episodes at those places; numbers above 0."""
+        """Set the priorities (above 0) of the episodes at the indices `places`."""
         for place, priority in zip(places, priorities, strict=True):
             self._priorities[place] = priority
 
     def clear(self) -> None:
-        """Forget everything, as is done when the curriculum moves on."""
+        """Remove all episodes. Called when the curriculum moves on."""
         self._kept.clear()
         self._priorities.clear()

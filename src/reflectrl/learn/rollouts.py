@@ -1,4 +1,4 @@
-"""What online RL of agents learns from: episodes, flattened into steps, and the policy's pass over those steps."""
+"""Training batches for online RL of agents: episodes, flattened into steps, and the policy's pass over these steps."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from reflectrl.types import Episode, Observation, Sampling, Task, named_seed
 
 
 class EpisodeRollouts(Rollouts):
-    """Episodes that a policy plays, with a curriculum, a replay buffer, and exploration where reward is rare.
+    """Source of batches from episodes that a policy plays, with curriculum, replay buffer and exploration rewards.
 
     Args:
-        policy: samples at `config.temperature` here whatever its own setting is.
-        reflector: frozen; to the policy it is part of the environment.
-        logged: episodes of an offline log, of which `config.replay_log` successful ones are learned from per update.
-        shown: further episodes, demonstrations for example. Nothing is learned from them, but episodes may begin
-            part-way into those that won, as into the wins of the log and the policy's own (`config.reverse`).
+        policy: the policy. It samples at `config.temperature`, whatever its own setting is.
+        reflector: frozen reflector, which is a part of the environment for the policy.
+        logged: episodes of an offline log. Each update learns from `config.replay_log` of the successful ones.
+        shown: further episodes, such as demonstrations. Nothing is learned from them, but new episodes may begin
+            part-way into the won ones (`config.reverse`). The same holds for wins of the log and of the policy itself.
 
     Attributes:
-        judge: what fresh episodes, those of a group side by side, pass through before anything is learned from them.
+        judge: function that maps fresh episodes, group by group, to the episodes to learn from; None for all as played.
 
     Raises:
-        UserError: the stages, or the milestones, do not go with the recipe.
+        UserError: the environment's stages or milestones do not fit the recipe.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class EpisodeRollouts(Rollouts):
         self.pay = Pay(config, self.env)
         self.paid = self.pay if config.milestone_coef or config.count_coef else None
         self.fresh: list[Episode] = []
-        self.learned: list[Episode] = []  # those of them that are learned from
+        self.learned: list[Episode] = []  # the fresh episodes that the update learns from
         self.played = {"episodes": 0, "env_steps": 0}
         self.rates = SuccessRates() if config.draw == "by-success" else None
         self.judge: Callable[[Sequence[Episode]], list[Episode]] | None = None
@@ -126,7 +126,7 @@ class EpisodeRollouts(Rollouts):
         return prepare(self.policy, self.reference_policy, critic, steps, config, expected, self.rng)
 
     def groups(self, count: int) -> list[tuple[Task, Mapping[str, Any], Start | None]]:
-        """Tasks of an update; with what the log is to say of their episodes, and where those begin."""
+        """Draw the tasks of an update, as (task, provenance for its episodes, starting point or None)."""
         config, stage = self.config, self.curriculum.stage
         tasks = draw_tasks(self.env, self.curriculum, count, config.rehearsal, self.rng, self.rates)
         begun = self.reverse.draw(stage, sum(task.stage == stage for task in tasks), self.rng)
@@ -142,7 +142,7 @@ class EpisodeRollouts(Rollouts):
             return None
         steps = flatten(self.policy, past, config.gamma, self.paid)
         expected = self.expected(past) if config.reverse else self.baseline[False]
-        # Past wins have nobody to be compared with: their siblings were not kept.
+        # Past wins cannot be compared within their group, because the group's other episodes were not kept.
         judged = replace(config, baseline="mean") if config.baseline in COMPARING else config
         batch = prepare(self.policy, self.reference_policy, critic, steps, judged, expected)
         if config.self_imitation:
@@ -151,7 +151,11 @@ class EpisodeRollouts(Rollouts):
         return batch
 
     def expected(self, episodes: Sequence[Episode]) -> float | Tensor:
-        """What baseline "mean" subtracts: the update's mean return, apart for episodes that begin near a win."""
+        """Return the value that baseline "mean" subtracts: the update's mean return.
+
+        Episodes that begin near a win have their own mean. The result is then a tensor (N,), otherwise a number.
+        """
+        # Starts near a win have higher returns: with a common mean, all other episodes would look bad.
         near_N, at_first = begun_near(episodes), self.baseline[False]
         return torch.where(near_N, self.baseline.get(True, at_first), at_first) if near_N.any() else at_first
 
@@ -206,19 +210,19 @@ class EpisodeRollouts(Rollouts):
 
 @dataclass
 class Steps:
-    """The steps of some episodes, flattened; N steps.
+    """Steps of some episodes, flattened to N steps.
 
     Attributes:
         prompts: token ids of each step's policy prompt.
-        actions: the legal actions at each step.
+        actions: legal actions at each step.
         labels_N: index of the chosen action in the order in which the actions were listed.
-        old_logp_N: log-probability of the choice when it was sampled; NaN where no model sampled it.
-        rewards_N: what the learner is paid for each step.
+        old_logp_N: log-probability of the choice when it was sampled; NaN if no model sampled it.
+        rewards_N: the learner's reward for each step.
         returns_N: discounted reward-to-go (environment units).
         ends: index after the last step of each episode.
-        task_ids: the task of each episode, in the same order, and where it began if not at the beginning: episodes that
-            can be compared have the same.
-        observations: what the policy saw at each step.
+        task_ids: task of each episode, plus its starting point if that is not the beginning. Episodes with the same
+            value can be compared.
+        observations: observation at each step.
     """
 
     prompts: list[Ids]
@@ -235,7 +239,7 @@ class Steps:
         return len(self.prompts)
 
     def spans(self) -> list[slice]:
-        """The steps of each episode."""
+        """Return the slice of steps of each episode."""
         return [slice(start, end) for start, end in zip([0, *self.ends[:-1]], self.ends, strict=True)]
 
 
@@ -245,12 +249,12 @@ def flatten(
     gamma: float,
     pay: Callable[[Episode], Tensor] | None = None,
 ) -> Steps:
-    """The steps of episodes that the policy played, or that were logged; prompts are rendered as they are in play.
+    """Flatten episodes of the policy, or of a log, into steps. Prompts are rendered as they are in play.
 
-    Steps that led to where an episode was to begin are left out.
+    Steps that were only repeated to reach an episode's starting point are left out.
 
     Args:
-        pay: [T] rewards of all steps of an episode; None takes the environment's.
+        pay: returns the rewards [T] of all steps of an episode; None takes the environment's.
     """
     prompts, actions, labels, old, rewards, returns, ends, tasks = [], [], [], [], [], [], [], []
     seen: list[Observation] = []
@@ -279,20 +283,20 @@ def flatten(
 
 
 def begun_near(episodes: Sequence[Episode]) -> Tensor:
-    """(N,) whether each of the policy's steps belongs to an episode that began part-way into another."""
+    """Return a boolean tensor (N,): True for steps of episodes that began part-way into an earlier episode."""
     firsts = [replayed(episode) for episode in episodes]
     lengths = [len(episode.steps) - first for episode, first in zip(episodes, firsts, strict=True)]
     return (torch.tensor(firsts) > 0).repeat_interleave(torch.tensor(lengths))
 
 
 def deal(prompt_N: np.ndarray, config: RLConfig, rng: np.random.Generator) -> list[np.ndarray]:
-    """Deal N steps out to the minibatches of an epoch at random: one by one, or all steps with a prompt together.
+    """Assign N steps at random to the minibatches of an epoch: one by one, or all steps with the same prompt together.
 
     Args:
-        prompt_N: the number of each step's prompt, from 0 on.
+        prompt_N: number of each step's prompt, from 0 on.
 
     Returns:
-        The steps of each minibatch; minibatches are about equally large, and none is empty.
+        Indices of the steps of each minibatch. Minibatches are about equally large, and none is empty.
     """
     count = min(config.steps_per_epoch, len(prompt_N))
     if config.deal == "steps":
@@ -313,11 +317,11 @@ def prepare(
     baseline: float | Tensor,
     rng: np.random.Generator | None = None,
 ) -> Batch:
-    """Steps with advantages, in slices for a pass each, and what the reference thinks of each slice.
+    """Make a batch of steps: advantages, slices for one pass each, and the reference's log-probabilities.
 
     Args:
-        baseline: the mean return that baseline "mean" subtracts, for all steps or (N,) for each.
-        rng: deals the steps out to `config.steps_per_epoch` minibatches (`deal`); None makes one of them all.
+        baseline: mean return that baseline "mean" subtracts, as a number for all steps or (N,) for each.
+        rng: assigns the steps to `config.steps_per_epoch` minibatches (`deal`); None makes a single minibatch.
     """
     everything = np.arange(len(steps.prompts))
     asked = [*zip(steps.prompts, steps.actions, strict=True)]
@@ -362,7 +366,7 @@ def prepare(
 
 
 def memory_slices(policy: Policy, questions: Sequence[Question], most: int) -> np.ndarray:
-    """The number of the pass that each prompt belongs to; a pass has `most` at most, and no more than memory allows."""
+    """Return the number of each prompt's pass. A pass has at most `most` prompts, and no more than memory allows."""
     texts = [policy.action_tokens(actions) for _, actions in questions]
     rows = [ids + text for (ids, _), text in zip(questions, texts, strict=True)]
     parts = examples.passes(policy.lm, rows, [max(1, len(text)) for text in texts], most)
@@ -372,14 +376,14 @@ def memory_slices(policy: Policy, questions: Sequence[Question], most: int) -> n
 def policy_pass(
     policy: Policy, steps: Steps, index: Sequence[int], packing: Callable[[list[Ids]], Sequence[Ids]] = list
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
+    """Compute log-probabilities (N, A) over the listed actions, and last hidden states (N, D), of the steps in `index`.
 
-    Steps with the same prompt and actions share one computation, whose gradient is the sum of theirs; what prompts have
-    in common, the history of an episode above all, is encoded once. Actions beyond a step's own count are -inf. The
-    temperature is that of sampling, so that ratios are 1 before the first update.
+    Steps with the same prompt and actions share a single computation, and gradients sum over them. Common prefixes of
+    prompts, above all an episode's history, are encoded once. Actions beyond a step's own count are -inf. The sampling
+    temperature is applied, so that ratios are 1 before the first update.
 
     Args:
-        packing: `list` leaves packing to the backend; `apart` encodes each prompt by itself.
+        packing: `list` leaves packing to the backend, `apart` encodes each prompt by itself.
     """
     asked = [(steps.prompts[i], steps.actions[i]) for i in index]
     places = {question: place for place, question in enumerate(dict.fromkeys(asked))}
@@ -393,9 +397,10 @@ def policy_pass(
 
 
 def compute_advantages(steps: Steps, config: RLConfig, baseline: float | Tensor, values_N: Tensor | None) -> Tensor:
-    """How much better each choice turned out than expected, (N,), not yet normalised.
+    """Compute the advantages (N,) of the steps, not yet normalised.
 
-    "none": the reward-to-go. "mean": minus `baseline`. Others are in `advantages.ADVANTAGES`.
+    With `config.baseline` "none" they are the rewards-to-go, and with "mean" the rewards-to-go minus `baseline`. All
+    other values are in `advantages.ADVANTAGES`.
     """
     if config.baseline in ADVANTAGES:
         return ADVANTAGES[config.baseline](steps, config, values_N)

@@ -1,8 +1,10 @@
 """Supervised fine-tuning of either player: loss on the completion only, evaluation loss, early stopping.
 
-One linear loop; `examples.py` says what the rows and their loss are. Departures from the released code of Reflect-RL:
-completions end with end-of-text, so a reflection knows where to stop; the prompt is the one that play renders; and only
-the head rows at completion positions are computed.
+One linear loop. `examples.py` defines the rows and their loss. Departures from the released code of Reflect-RL:
+
+- Completions end with end-of-text, so the model learns where a reflection ends.
+- The prompt is the same as in play.
+- Logits are computed at completion positions only.
 """
 
 from __future__ import annotations
@@ -42,15 +44,15 @@ def train_sft(
     log: Callable[[Metrics], Verdict | None],
     state_folder: Path | None = None,
 ) -> None:
-    """Train `lm` in place; it ends with the weights of the lowest evaluation loss, or as `config.keep` says.
+    """Train `lm` in place. It ends with the weights of the lowest evaluation loss, or the best by `config.keep`.
 
     Args:
-        log: receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token), and "eval_accuracy"
-            where `config.keep` asks for it. Where it returns anything but "", the training ends.
-        state_folder: where the state is saved at every evaluation, so that a killed training goes on from there.
+        log: callback that receives {"step", "loss", "eval_loss"} once per evaluation (losses in nats per token), and
+            "eval_accuracy" if `config.keep` asks for it. If it returns anything but "" or None, training ends.
+        state_folder: folder in which the state is saved at every evaluation, so that a killed training can continue.
 
     Raises:
-        UserError: there is nothing to learn from.
+        UserError: there are no training or no validation rows.
     """
     if not train or not validation:
         raise UserError("sft: no training or no validation rows (does the teacher write any for this player?)")
@@ -60,7 +62,7 @@ def train_sft(
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     batches = shuffled_batches(groups, config.batch_size, seed, skip=trainer.step)
     while trainer.step < config.steps and trainer.stale < config.patience:
-        torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # anew at each step, as after a kill
+        torch.manual_seed(named_seed(seed, "dropout", trainer.step))  # at each step, so that resuming changes nothing
         trainer.set_rate(cosine(trainer.step, config.steps, config.warmup))
         rows = [train[i] for i in next(batches)]
         tokens, mean_nll = sum(len(row.ids) - row.start for row in rows), 0.0

@@ -1,4 +1,4 @@
-"""Whether reward alone can teach something in an environment, judged from a sample of random play."""
+"""Check from a sample of random play whether reward alone can teach something in an environment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from reflectrl.rollout import Job, rollout
 from reflectrl.types import Episode, Task, named_seed
 
 EPISODES = 60
-"""The smallest number of episodes in a sample of random play; if there are fewer tasks, they are repeated."""
+"""Smallest number of episodes in a sample of random play. If there are fewer tasks, they are repeated."""
 RARE = 20_000
-"""After this many steps of random play without any reward, we conclude that there is none to be found."""
+"""Number of steps of random play with equal returns after which we conclude that there is no reward to be found."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Signal:
     """Statistics of some episodes of random play.
 
     Attributes:
-        episodes, steps: how many there were.
-        won: how many episodes ended in success.
-        rewarded: how many episodes had a step with a reward above 0.
-        unmarked: how many episodes ended with a reward above 0 but did not count as won.
-        events: event → how many episodes had it.
-        lowest, highest: return of an episode, in environment units.
-        fewest, most: legal actions of a state.
-        length: steps of the longest episode.
-        truncated: how many episodes were broken off, by the horizon or by the environment itself.
+        episodes, steps: number of episodes, and of their steps.
+        won: number of episodes that ended in success.
+        rewarded: number of episodes that had a step with a reward above 0.
+        unmarked: number of episodes that ended with a reward above 0 but did not count as won.
+        events: event → number of episodes in which it happened.
+        lowest, highest: lowest and highest return of an episode, in environment units.
+        fewest, most: smallest and largest number of legal actions in a state.
+        length: number of steps of the longest episode.
+        truncated: number of episodes cut off by the horizon or by the environment itself.
     """
 
     episodes: int
@@ -50,7 +50,7 @@ class Signal:
 
     @property
     def problem(self) -> str | None:
-        """Why reward alone can teach nothing, as far as the sample shows; None if it can.
+        """Reason why reward alone can teach nothing, as far as the sample shows; None if it can.
 
         There must be a choice between actions, and the returns must differ.
         """
@@ -63,7 +63,7 @@ class Signal:
 
 
 def signal_of(episodes: Sequence[Episode]) -> Signal:
-    """The statistics of these episodes; there must be at least one."""
+    """Compute the statistics of at least one episode."""
     steps = [step for episode in episodes for step in episode.steps]
     returns = [round(episode.total_reward, 9) for episode in episodes]
     counts = [len(step.observation.actions) for step in steps]
@@ -84,15 +84,15 @@ def signal_of(episodes: Sequence[Episode]) -> Signal:
 
 
 def most_actions(episodes: Iterable[Episode]) -> int:
-    """The largest number of legal actions in a step of these episodes; 1 if they have no steps."""
+    """Return the largest number of legal actions in a step of these episodes; 1 if they have no steps."""
     return max((len(step.observation.actions) for episode in episodes for step in episode.steps), default=1)
 
 
 def ways_out(signal: Signal, env: TextEnv, name: str = "ENV") -> str:
-    """What to do where random play finds no reward to learn from, or nothing to choose.
+    """Advise what to do if random play finds no reward to learn from, or nothing to choose.
 
     Args:
-        name: of the environment, as one would type it.
+        name: name of the environment, as the user would type it.
     """
     if signal.most < 2:
         return "list every action that may be taken"
@@ -106,9 +106,9 @@ def ways_out(signal: Signal, env: TextEnv, name: str = "ENV") -> str:
 
 
 def doubt_about_success(signal: Signal, env: TextEnv) -> str:
-    """A line if rewards decide what is won here, and nothing that random play found could have counted; else "".
+    """Return a warning if rewards decide success and no episode of random play could count as won; else "".
 
-    An environment whose every step costs something, the best end included, is never won by such a rule.
+    If every step costs something, including the last step of a win, such a rule never counts a win.
     """
     ended = signal.episodes - signal.truncated
     if not env.success_rule or signal.won or (signal.rewarded and not ended):
@@ -134,8 +134,9 @@ def random_play(
     As long as all episodes earn the same, play continues up to `RARE` steps, since rewards may be rare.
 
     Args:
-        seed: decides all choices; the same seed gives the same episodes.
-        batch: the number of episodes played at the same time.
+        seed: seed of all choices. The same seed gives the same episodes.
+        batch: number of episodes played at the same time.
+        steps: number of steps to play.
 
     Yields:
         The episodes of a batch of tasks.

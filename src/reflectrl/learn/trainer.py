@@ -1,6 +1,6 @@
-"""The part that all learning loops share: optimiser steps, the best weights, the learning rate, saving and resuming.
+"""Common part of all learning loops: optimiser steps, the best weights, the learning rate, saving and resuming.
 
-A loop holds a trainer and stays linear; nothing here calls back into it:
+A loop owns a trainer and stays linear. Nothing here calls back into the loop:
 
     trainer = Trainer(lm, make_optimizers(lm, config), config.max_grad_norm, state_folder)
     while trainer.step < config.steps:
@@ -35,32 +35,35 @@ from reflectrl.types import UserError
 Model = LanguageModel | nn.Module
 Metrics = dict[str, float]
 Verdict = Literal["", "stop", "roll-back"]
-"""What whoever hears of metrics may ask of a training: nothing, to end with the best weights, or to go back to them."""
+"""Requests of a metrics callback: continue (""), stop with the best weights, or roll back to them."""
 
 
 class Trainer:
-    """What is trained and how far it has come. Made with a folder that holds a saved state, it goes on from there.
+    """State of a training: the model, its optimisers and its progress. Resumes from a state saved in the folder.
 
     Args:
-        model: what is trained and of which the best weights are kept.
-        optimizers: a group's "initial_lr" is the peak of its learning rate; without one, the rate that it has now.
-        max_grad_norm: gradients of the model, and of each further part, are clipped to this norm; None leaves them.
-        folder: where the state is saved; None saves nothing.
-        parts: further models whose weights belong to the state, by name: a critic, a frozen reference.
-        keep_best: keep a copy of the best weights (of the first ones, before any evaluation).
+        model: the trained model, whose best weights are kept.
+        optimizers: the optimisers. A group's "initial_lr" is its peak learning rate (by default its current rate).
+        max_grad_norm: norm to which gradients of the model, and of each further part, are clipped; None for no
+            clipping.
+        folder: folder of the saved state; None saves nothing.
+        parts: further models whose weights belong to the state, by name, such as a critic or a frozen reference.
+        keep_best: keep a copy of the best weights. Before any evaluation these are the first weights.
 
     Raises:
-        UserError: the folder holds a state that lacks a part, as those of older versions do.
+        UserError: the folder holds a state without one of the parts, from an older version.
 
     Attributes:
-        step: steps or updates that are finished; the loop counts those that are not one optimiser step.
+        step: number of finished steps or updates, counted by the loop.
         best: the best score so far.
-        stale: evaluations since it was first reached.
-        rate: share of the learning rates' peaks that is left, apart from a schedule; `heed` halves it.
-        stopped: whether somebody has asked for the training to end.
-        resumed: what the loop added to the state that was loaded; None where the training is new.
-        rank, ranks: which of how many processes this is; each takes every `ranks`-th slice of a batch from `rank` on.
-        backward: adds the gradient of this process's share of a loss; called by all ranks where models are divided.
+        stale: number of evaluations since the best score was first reached.
+        rate: share of the peak learning rates that is left, apart from the schedule. `heed` halves it.
+        stopped: True if a callback has asked for the training to end.
+        resumed: content of the loaded state, including what the loop added in `save`; None for a new training.
+        rank, ranks: number of this process, and number of processes. A process takes every `ranks`-th slice of a
+            batch, from `rank` on.
+        backward: function that adds the gradient of this process's share of a loss. With sharded models, all ranks
+            must call it.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Trainer:
         if folder is not None:
             self.resumed = distributed.first(partial(load_meta, folder))
         if folder is not None and self.resumed is not None:
-            tensors = load_tensors(distributed.first(lambda: folder))  # the first rank's folder, which all read
+            tensors = load_tensors(distributed.first(lambda: folder))  # all ranks read the first rank's folder
             if missing := self.parts.keys() - tensors.keys():
                 about = f"holds the state of another version's training (without {', '.join(sorted(missing))})"
                 raise UserError(f"{folder} {about}; remove it to begin this training anew")
@@ -106,16 +109,17 @@ class Trainer:
                 self.set_rate(1.0)
 
     def update(self, metrics: Mapping[str, float]) -> Metrics:
-        """One step of every optimiser along the gradients gathered so far, which are then dropped.
+        """Take a step of every optimiser along the accumulated gradients, and reset the gradients.
 
-        The model and each part are clipped apart: a critic that is far off must not starve the policy.
+        The model and each part are clipped separately, so that a large gradient of the critic does not shrink the
+        policy's.
 
         Args:
-            metrics: what is to be noted of this step; where several processes train together, what they note is added
-                up, as their gradients are.
+            metrics: metrics of this step. If several processes train together, metrics are summed over processes, as
+                gradients are.
 
         Returns:
-            The same with "grad_norm": the norm of the model's gradient before clipping, where it is clipped.
+            The metrics, with clipping also "grad_norm": the norm of the model's gradient before clipping.
         """
         noted = dict(metrics)
         if distributed.team is not None:
@@ -130,21 +134,21 @@ class Trainer:
         return noted
 
     def set_rate(self, share: float) -> None:
-        """Set every learning rate to a schedule's share of what is left of its peak (`rate`)."""
+        """Set every learning rate to its peak times `rate` times a schedule's share."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * self.rate * share
 
     def has_ended(self, last: int) -> bool:
-        """Whether this was the last step, or the training was asked to end."""
+        """Return whether this was the last step, or a callback has asked for the training to end."""
         return self.stopped or self.step == last
 
     def is_due(self, every: int, last: int) -> bool:
-        """Whether to evaluate now: every so many steps, and at the end."""
+        """Return whether to evaluate now: every `every` steps, and at the end."""
         return self.step % every == 0 or self.has_ended(last)
 
     def heed(self, verdict: Verdict | None) -> None:
-        """Do what whoever heard of the metrics asks for: end, or go back to the best weights with half the rates."""
+        """Carry out a callback's request: stop, or roll back to the best weights and halve the learning rates."""
         if verdict == "stop":
             self.stopped = True
         elif verdict == "roll-back":
@@ -154,33 +158,35 @@ class Trainer:
                 group["lr"] /= 2
 
     def means(self) -> Metrics:
-        """What was noted, averaged over the optimiser steps since the last call."""
+        """Return the mean metrics over the optimiser steps since the last call."""
         recent, self._recent = self._recent, []
         return {name: sum(one[name] for one in recent) / len(recent) for name in recent[0]}
 
     def keep_if_best(self, score: Sequence[float]) -> None:
-        """Keep a copy of the weights if none before scored higher; ties go to the later ones, which have learned more:
-        validation tasks are soon all won, but a curriculum may not have come to the whole task by then.
+        """Keep a copy of the weights if no earlier weights scored higher.
+
+        Ties go to the later weights, which have learned more: validation tasks are soon all won, but a curriculum may
+        not have reached the whole task by then.
 
         Args:
-            score: what matters most comes first, and more is better.
+            score: scores, the most important first. Higher is better.
         """
         self.stale = 0 if tuple(score) > self.best else self.stale + 1
         if tuple(score) >= self.best:
             self.best, self.best_weights = tuple(score), weights_of(self.model)
 
     def roll_back(self) -> None:
-        """Return to the best weights so far; the optimisers forget what led away from them."""
+        """Return to the best weights so far, and clear the optimisers' state."""
         load_weights(self.model, self.best_weights or {})
         for optimizer in self.optimizers:
             optimizer.state.clear()
 
     def save(self, logged: int, **more: Any) -> None:
-        """Save the state, from which the training goes on after a kill with the same bits; the one before it is kept.
+        """Save the state, from which a killed training continues with identical bits. The previous state is kept.
 
         Args:
-            logged: the last step whose line of metrics was written before; what follows it is written again.
-            more: what else the loop needs, as JSON values; found in `resumed` afterwards.
+            logged: last step whose line of metrics is written already. Lines after it are written again.
+            more: further state of the loop, as JSON values. It is found in `resumed` afterwards.
         """
         self._recent = []
         if self.folder is None:
@@ -192,19 +198,19 @@ class Trainer:
         save_state(self.folder, tensors, {**counters, "stopped": self.stopped, **more})
 
     def finish(self) -> None:
-        """Give the model the weights that scored best."""
+        """Load the best weights into the model."""
         load_weights(self.model, self.best_weights or {})
 
 
 def weights_of(model: Model) -> dict[str, Tensor]:
-    """A copy of a model's weights; of an adapter, its own only. Frozen layers are left out, unless nothing learns."""
+    """Copy a model's weights, or only the adapter's. Frozen layers are left out, unless all layers are frozen."""
     if isinstance(model, LanguageModel):
         return model.weights(frozen=False) or model.weights()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def load_weights(model: Model, weights: dict[str, Tensor]) -> None:
-    """Set what `weights_of` returned."""
+    """Set the weights that `weights_of` returned."""
     if isinstance(model, LanguageModel):
         model.load_weights(weights)
     elif weights:
@@ -215,7 +221,7 @@ def load_weights(model: Model, weights: dict[str, Tensor]) -> None:
 
 
 def cosine(step: int, steps: int, warmup: float) -> float:
-    """Up linearly from 0 in a share `warmup` of the steps, then along a cosine to a tenth."""
+    """Rise linearly from 0 over a share `warmup` of the steps, then fall along a cosine to a tenth."""
     rising = round(warmup * steps)
     if step < rising:
         return step / rising
@@ -223,6 +229,6 @@ def cosine(step: int, steps: int, warmup: float) -> float:
 
 
 def linear(step: int, steps: int, warmup: float) -> float:
-    """Up linearly in a share `warmup` of the steps, the first of which moves already, then down to 0 after the last."""
+    """Rise linearly over a share `warmup` of the steps, from above 0, then fall linearly to 0 after the last step."""
     rising = round(warmup * steps)
     return (step + 1) / (rising + 1) if step < rising else (steps - step) / (steps - rising)

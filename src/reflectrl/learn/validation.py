@@ -1,4 +1,4 @@
-"""How well a policy does on validation tasks; this decides which checkpoint is kept."""
+"""Evaluation of a policy on validation tasks, which decides which checkpoint is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluate_policy(
     sampling: Literal["greedy", "sampled"],
     seed: int,
 ) -> dict[str, float]:
-    """The policy's current success rate and mean return, with one episode per task."""
+    """Return the policy's current success rate and mean return, over one episode per task."""
     player = policy.with_sampling(Sampling(1.0 if sampling == "sampled" else 0.0))
     jobs = [Job(task, named_seed(seed, "validation", task.id)) for task in tasks]
     played = list(rollout(jobs, make_env, player, reflector))
@@ -28,17 +28,17 @@ def evaluate_policy(
 
 
 def evenly(tasks: Sequence[Task], count: int) -> list[Task]:
-    """`count` tasks spread evenly over the list, or all of them."""
+    """Return `count` tasks, spread evenly over the list, or all of them if there are fewer."""
     if count >= len(tasks):
         return list(tasks)
     return [tasks[i * len(tasks) // count] for i in range(count)]
 
 
 def success_rate(episodes: Sequence[Episode]) -> float:
-    """Share of episodes that won their stage."""
+    """Return the share of episodes that won their stage."""
     return sum(episode.success for episode in episodes) / len(episodes)
 
 
 def mean_return(episodes: Sequence[Episode]) -> float:
-    """The mean undiscounted return, without any extra rewards of the learner."""
+    """Return the mean undiscounted return, without extra rewards of the learner."""
     return sum(episode.total_reward for episode in episodes) / len(episodes)

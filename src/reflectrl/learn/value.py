@@ -11,10 +11,10 @@ from reflectrl.types import named_seed
 
 
 class ValueHead(nn.Module):
-    """Predicts the return from a hidden state; starts out predicting 0 everywhere.
+    """Head that predicts the return from a hidden state. It starts out predicting 0 everywhere.
 
-    A zero-initialised last layer makes the first advantages equal to the returns instead of to noise. The head works
-    in its own dtype (float32 unless moved), whatever the backbone's.
+    With a zero-initialised last layer, the first advantages equal the returns instead of noise. The head works in its
+    own dtype (float32 unless moved), whatever the backbone's.
 
     Args:
         hidden_size: D, the width of the hidden states.
@@ -32,12 +32,12 @@ class ValueHead(nn.Module):
             self.body = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, hidden_size), nn.ReLU())
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
-        """[N, D] hidden states -> [N] predicted returns in reward units."""
+        """Predict returns [N] in reward units from hidden states [N, D]."""
         return self.out(self.body(hidden_ND.to(self.out.weight.dtype))).squeeze(-1)
 
 
 def make_critic(hidden_size: int, kind: Literal["linear", "mlp"], seed: int) -> ValueHead:
-    """A fresh value head whose weights depend on the seed alone."""
+    """Make a fresh value head whose weights depend on the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "critic"))
         return ValueHead(hidden_size, kind)

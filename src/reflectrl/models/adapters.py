@@ -1,4 +1,4 @@
-"""Adapters as folders: what they say of themselves, and what their backbone needs before they fit."""
+"""Saved adapters: read their settings, and prepare a backbone so that they fit it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """PEFT's files."""
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-"""Files of which a tokenizer needs at least one, beside its settings."""
+"""Vocabulary files. A tokenizer needs at least one of them beside its settings."""
 
 VIRTUAL = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT")
-"""Kinds of adapters that are tokens or keys before the prompt, instead of changes to layers."""
+"""Kinds of adapters that put virtual tokens or keys before the prompt and leave the layers unchanged."""
 
 
 class SavedEmbeddings(NamedTuple):
-    """What an adapter's folder holds about its input embeddings.
+    """Input embeddings in an adapter's folder.
 
     Attributes:
-        rows: the size of the vocabulary with which it was trained; 0 where the folder does not tell.
-        key: the tensor that holds all of them; "" where the folder has none.
-        replaces: they belong to the adapter alone (`modules_to_save`), and leave the backbone's as they are.
+        rows: vocabulary size with which the adapter was trained; 0 if the folder does not say.
+        key: name of the tensor that holds all embeddings; "" if the folder has none.
+        replaces: True if the embeddings belong to the adapter alone (`modules_to_save`). The backbone keeps its own.
     """
 
     rows: int = 0
@@ -41,27 +41,27 @@ class SavedEmbeddings(NamedTuple):
 
 
 def is_adapter(source: str | Path) -> bool:
-    """Whether a folder holds a saved adapter."""
+    """Return whether a folder holds a saved adapter."""
     return (Path(source) / SETTINGS).is_file()
 
 
 def backbone_of(source: str | Path) -> str:
-    """The model whose weights a source stands on: for a saved adapter its backbone, otherwise the source itself."""
+    """Return the backbone of a saved adapter. Any other source is returned unchanged."""
     return str(adapter_settings(Path(source)).get("base_model_name_or_path") if is_adapter(source) else source)
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether an adapter's folder holds a tokenizer."""
+    """Return whether an adapter's folder holds a tokenizer."""
     named = (folder / "tokenizer_config.json").is_file()
     return named and any((folder / name).is_file() for name in VOCABULARIES)
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:
-    """What a saved adapter says of itself.
+    """Read the settings of a saved adapter.
 
     Raises:
-        UserError: PEFT would import a module that it names, or it is of a kind that players cannot share a backbone
-            with.
+        UserError: the adapter names a module that PEFT would import, or players with adapters of this kind cannot
+            share a backbone.
     """
     path = folder / SETTINGS
     found = read_json(path)
@@ -80,7 +80,7 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def fitting(folder: Path, base: str) -> Iterator[None]:
-    """Whatever PEFT raises within the block is the user's mistake: another backbone, or a broken folder."""
+    """Turn any exception of PEFT within the block into a UserError: the backbone is wrong, or the folder is broken."""
     try:
         yield
     except UserError:
@@ -90,7 +90,7 @@ def fitting(folder: Path, base: str) -> Iterator[None]:
 
 
 def saved_embeddings(model: Any, folder: Path) -> SavedEmbeddings:
-    """What an adapter's weights say about the embeddings of its backbone."""
+    """Find the embeddings of the backbone among an adapter's saved weights, from the file's header."""
     path = folder / WEIGHTS
     if not path.is_file():  # PEFT says what is missing
         return SavedEmbeddings()
@@ -109,16 +109,16 @@ def saved_embeddings(model: Any, folder: Path) -> SavedEmbeddings:
 
 
 def make_room(model: Any, folder: Path, tokens: int) -> bool:
-    """Give a backbone as many embeddings as an adapter was trained with; those that are new come with the adapter.
+    """Resize a backbone's embeddings to the number that an adapter was trained with. The adapter brings the new rows.
 
     Args:
         tokens: the number of tokens of the adapter's tokenizer.
 
     Returns:
-        Whether the adapter's folder holds embeddings for its backbone.
+        True if the adapter's folder holds embeddings for its backbone.
 
     Raises:
-        UserError: some tokens would have embeddings that nobody has trained.
+        UserError: some tokens would have untrained embeddings.
     """
     saved, rows = saved_embeddings(model, folder), model.get_input_embeddings().weight.shape[0]
     needed = saved.rows or max(rows, tokens)
@@ -134,19 +134,20 @@ def make_room(model: Any, folder: Path, tokens: int) -> bool:
                 " brings none for the others; save it with save_embedding_layers=True"
             )
     if needed != rows:
-        with adapter_seed("embeddings", 0):  # what new rows hold is replaced
+        # Loading the adapter overwrites the new rows; the fixed seed leaves other random streams as they are.
+        with adapter_seed("embeddings", 0):
             model.resize_token_embeddings(needed, mean_resizing=False)
     return bool(saved.key) and not saved.replaces
 
 
 def require_shared_embeddings(model: Any, folder: Path, tokens: int) -> None:
-    """Refuse an adapter that would change the embeddings of a backbone on which another player stands.
+    """Refuse an adapter that would change the embeddings of a backbone that another player uses too.
 
     Args:
         tokens: the number of tokens of the adapter's tokenizer.
 
     Raises:
-        UserError: it brings other embeddings, or has tokens without any.
+        UserError: the adapter brings other embeddings, or its tokenizer has tokens without embeddings.
     """
     saved, weight = saved_embeddings(model, folder), model.get_input_embeddings().weight
     rows = weight.shape[0]

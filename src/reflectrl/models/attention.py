@@ -1,9 +1,9 @@
-"""Attention over tokens that lie one behind another, (N, H, D), whatever sequences they belong to.
+"""Attention over concatenated tokens (N, H, D) of several sequences.
 
-Everything else in a transformer looks at one token at a time, so only attention needs to know which tokens belong
-together. Blocks are attended one by one, each over exactly the keys that it sees: nothing is padded, and on a CPU that
-is as fast as a padded batch (for GPUs see `batched.py`). Texts that are being written have a few new tokens per row
-only; their rows are attended together.
+All other parts of a transformer look at one token at a time, so only attention needs to know which tokens belong
+together. Blocks are attended one by one, each over exactly the keys that it sees. Nothing is padded. On a CPU this is
+as fast as a padded batch (for GPUs see `batched.py`). During generation each row has only a few new tokens, so all
+rows are attended together.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from reflectrl.models.sharing import Block, KVCache, copy_all
 Attend = Callable[..., Tensor]
 """(layer, queries (N, H, D), keys (N, G, D), values (N, G, D), dropout = 0, wanted = None) -> (N, H · D).
 
-H is a multiple of G. Where only some tokens' results are wanted, `wanted` (W,) are their indices, ascending, and the
-queries and the result are theirs.
+H is a multiple of G. If only some tokens' results are needed, `wanted` (W,) holds their indices in ascending order.
+Queries and result then have W rows instead of N.
 """
 
 
 recomputed: ContextVar[bool] = ContextVar("recomputed", default=False)
-"""Whether gradient checkpointing is at work. It drops what autograd saves of a layer by hooks of its own; torch calls
-only the innermost hooks, so there must be no others within."""
+"""True while gradient checkpointing runs a layer. It discards saved activations through hooks of its own. Torch calls
+the innermost hooks only, so attention must not add hooks then."""
 
 
 @dataclass
 class BlockAttention:
-    """Attention of a pass over blocks of tokens; gradients flow through those without caches.
+    """Attention of a forward pass over blocks of tokens. Gradients flow only in passes without caches.
 
     Args:
-        blocks: each sees its context, and in itself each token's own past.
-        caches: for each block the KV cache that holds its context, to which its own keys and values are added; blocks
-            with the same cache follow one another. None where the contexts are earlier blocks.
+        blocks: each token sees its block's context and the tokens before it in the block.
+        caches: the KV cache of each block, which holds its context. The block's own keys and values are appended.
+            Blocks with the same cache must be adjacent. None if the contexts are earlier blocks of this pass.
     """
 
     blocks: Sequence[Block]
@@ -83,13 +83,13 @@ class BlockAttention:
 
 
 def visible(block: Block, like: Tensor, wanted: Tensor | None = None) -> Tensor | None:
-    """Additive mask (S, T + S): all T tokens before the block, and in it each token's own past.
+    """Return the additive mask (S, T + S) of a block: S tokens see the T tokens before the block and their own past.
 
-    None where none is needed: a run of tokens that begins its sequence (its attention is simply causal), and the last
-    token of a run, which sees everything.
+    Return None if no mask is needed. A run of tokens at the start of its sequence is simply causal, and the last token
+    of a run sees everything.
 
     Args:
-        wanted: rows of the mask; None for all.
+        wanted: rows of the mask to return; None for all.
     """
     new, trie = len(block.ids), block.trie
     plain = not block.start if wanted is None else wanted.tolist() == [new - 1]
@@ -105,7 +105,7 @@ def visible(block: Block, like: Tensor, wanted: Tensor | None = None) -> Tensor 
 def by_block(
     query_NHD: Tensor, lengths: Sequence[int], wanted: Tensor | None
 ) -> Iterable[tuple[Tensor, Tensor | None]]:
-    """The queries of each block, and whose they are by place in the block; None for all its tokens'."""
+    """Return the queries of each block with the indices of their tokens in the block (None means all its tokens)."""
     if wanted is None:
         return [(query, None) for query in query_NHD.split(list(lengths))]
     indices, ends = wanted.cpu(), torch.tensor(lengths).cumsum(0)
@@ -118,10 +118,10 @@ def by_block(
 def kept_in_parts(
     wholes: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]
 ) -> contextlib.AbstractContextManager[Any]:
-    """Within the block, autograd keeps the parts of concatenated keys and values, and joins them again backwards.
+    """Make autograd save the parts of concatenated keys and values, and concatenate them again in the backward pass.
 
-    Contexts overlap: kept whole, their copies would be a quarter of a long episode's update. (With dropout torch keeps
-    other shapes of them, which stay as they are.)
+    Contexts overlap, so the concatenated copies would take a quarter of the memory of a long episode's update. With
+    dropout, torch saves tensors of other shapes, which are kept unchanged.
     """
     if not torch.is_grad_enabled() or recomputed.get() or all(len(some) == 1 for some in parts):
         return contextlib.nullcontext()
@@ -136,31 +136,31 @@ def kept_in_parts(
 
 
 class DecodingAttention:
-    """Attention of texts that are being written: of all rows together, over copies of their caches in a padded buffer.
+    """Attention during generation: all rows together, over copies of their caches in a padded buffer.
 
-    Texts are written in passes: each row adds some tokens (`advance`), of which some are kept (`keep`). The last token
-    of each row's prompt counts as the first such pass. The caches themselves stay as they are. When a row has finished,
-    the last row of the buffer moves to its place, so that only running rows are attended.
+    Text is generated in passes. In each pass every row adds some tokens (`advance`) and keeps some of these (`keep`).
+    The last token of each row's prompt counts as the first pass. The caches themselves are not changed. When a row has
+    finished, the last row of the buffer moves to its slot, so that only running rows are attended.
 
     Args:
-        caches: one per row, which holds its prompt.
-        room: most tokens that a row may add.
-        fold: whether grouped queries are attended as `folded` does.
+        caches: one per row, holding the row's prompt.
+        room: largest number of tokens that a row may add.
+        fold: attend grouped queries as `folded` does.
 
     Attributes:
-        pairs: query-key pairs that are visible in the latest pass.
+        pairs: visible query-key pairs of the latest pass.
     """
 
     def __init__(self, caches: Sequence[KVCache], room: int, device: torch.device, fold: bool = False) -> None:
         self.device, self.fold, self.pairs = device, fold, 0
         prompts = [len(cache.ids) for cache in caches]
         self.held, self.slots = [length - 1 for length in prompts], list(range(len(caches)))
-        """Of each row that is still running, its tokens in the buffers and its place there."""
+        """For each running row: its number of tokens in the buffers, and its slot there."""
         room += max(prompts)
         self._layers: list[Tensor]
         """The buffer of each layer, (2, B, G, T, D)."""
         self._by_row: list[Tensor]
-        """The same memory, with rows in front; caches in one piece have copies in one piece."""
+        """The same memory with rows as the first dimension. Caches in one tensor are copied into one tensor."""
         if caches[0].whole is not None:
             whole_BTL2GD = caches[0].whole.new_zeros(len(caches), room, *caches[0].whole.shape[1:])
             starts = [whole_BTL2GD[row, :length] for row, length in enumerate(prompts)]
@@ -176,15 +176,15 @@ class DecodingAttention:
             self._by_row = [layer_2BGTD.transpose(0, 1) for layer_2BGTD in self._layers]
         slow = device.type == "cpu" and self._layers[0].dtype == torch.bfloat16
         self._least = 2 if slow else 1
-        """Queries of each row; for one in bfloat16, torch takes up to ten times as long as for two."""
+        """Smallest number of queries per row. On CPUs, one query in bfloat16 takes up to ten times as long as two."""
 
     def advance(self, pending: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Begin a pass in which each row adds these tokens; returns all ids (N,) and positions (N,)."""
+        """Begin a pass in which each row adds its `pending` tokens. Return all ids (N,) and positions (N,)."""
         running, wide = len(pending), max(self._least, *map(len, pending))
         rows = zip(self.slots, self.held, pending, strict=True)
         added = [(token, held + i, slot, i) for slot, held, ids in rows for i, token in enumerate(ids)]
         ids_N, places_N, self._slots_N, self._depths_N = to_device(self.device, *zip(*added, strict=True))
-        # Each query sees its row's tokens up to its own; those that fill a row up see the first one.
+        # Each query sees its row's tokens up to its own. Padding sees the first token, since softmax of none is NaN.
         last_RS = places_N.new_zeros(running, wide)
         last_RS[self._slots_N, self._depths_N] = places_N
         end = max(place for _, place, _, _ in added) + 1
@@ -213,7 +213,7 @@ class DecodingAttention:
         return out_RHSD.transpose(1, 2)[self._slots_N, self._depths_N].flatten(1)
 
     def keep(self, counts: Sequence[int], stay: Sequence[int]) -> None:
-        """Keep so many of the tokens that the latest pass has added to each row, and go on with these of the rows."""
+        """Keep the first `counts[row]` tokens that the latest pass added to each row, and continue the rows `stay`."""
         self.held = [self.held[row] + counts[row] for row in stay]
         self.slots = [self.slots[row] for row in stay]
         holes, moved = sorted(set(range(len(stay))) - set(self.slots)), list[tuple[int, int]]()
@@ -227,13 +227,14 @@ class DecodingAttention:
 
 
 def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: Tensor, dropout: float = 0.0) -> Tensor:
-    """Attention (R, S, H · D) in which the H / G queries that share a head of keys stand one behind another.
+    """Compute grouped-query attention (R, S, H · D) with the H / G queries of a key head folded into the sequence.
 
-    Of the kernels for GPUs, none but the newest takes both a mask and shared heads; without one, torch writes all
-    scores out, and copies of the keys. Folded, the queries (R, G, H / G · S, D) have as many heads as the keys.
+    Only the newest GPU kernels accept both a mask and shared key heads. Without such a kernel, torch materialises all
+    scores and copies of the keys. Folded queries (R, G, H / G · S, D) have as many heads as the keys, so any kernel
+    will do.
 
     Args:
-        mask_RQT: additive, (R, H / G · S, T): the same rows once for each of the queries that share a head.
+        mask_RQT: additive mask (R, H / G · S, T): the rows of the S queries, repeated H / G times.
     """
     rows, wide, heads, width = query_RSHD.shape
     query_RGQD = query_RSHD.view(rows, wide, key_RGTD.shape[1], -1, width).permute(0, 2, 3, 1, 4).flatten(2, 3)
@@ -242,6 +243,6 @@ def folded(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, mask_RQT: T
 
 
 def to_device(device: torch.device, *columns: Sequence[int] | np.ndarray) -> tuple[Tensor, ...]:
-    """Columns of integers as tensors on a device: in one transfer, for which the host does not wait."""
+    """Copy columns of integers to a device as tensors, in one transfer for which the host does not wait."""
     whole = torch.from_numpy(np.concatenate([np.asarray(column, np.int64) for column in columns]))
     return whole.to(device, non_blocking=True).split([len(column) for column in columns])

@@ -1,4 +1,4 @@
-"""What players and learners ask of a language model: to read prompts, to score actions, and to write texts.
+"""Interface of players and learners to a language model: read prompts, score actions, and write texts.
 
 Several backends answer the same calls. The plain one (`plain.py`) runs Hugging Face's forward pass, one sequence at a
 time: it is short, right for every architecture, and the reference of the tests. The packed one (`packed.py`) is the
@@ -19,14 +19,18 @@ from reflectrl.models.generation import DraftModel
 from reflectrl.models.sharing import Ids, KVCache
 
 Scoring = Literal["enumeration", "sum", "token", "word", "trie"]
-"""How an action is scored: by its label ("enumeration"); by the log-probability of its text (the "sum", or per "token"
-or "word"); or by that of its text among the legal ones ("trie"; see `text_scoring.py`)."""
+"""Method of scoring an action. "enumeration" takes the logit of its label. "sum", "token" and "word" take the
+log-probability of its text: the sum, or the mean per token or word. "trie" takes the log-probability of its text among
+the texts of the legal actions (see `text_scoring.py`)."""
 
 Written = tuple[Ids, tuple[float, ...]]
 """New token ids, and their log-probabilities (nats) under the sampling distribution."""
 
 Draw = Callable[[Tensor, Sequence[np.random.Generator]], tuple[Tensor, Tensor]]
-"""One token per row (B,) of logits (B, V), and its log-probability (B,); see `players.policy.sampler`."""
+"""(logits (B, V), a generator per row) -> one token per row (B,) and its log-probability (B,).
+
+See `players.policy.sampler`.
+"""
 
 
 class Answers(NamedTuple):
@@ -43,13 +47,13 @@ class Answers(NamedTuple):
 
 @dataclass
 class Counters:
-    """How much one player's model has computed; the numbers only grow.
+    """Amount of computation by one player's model so far. The counts never decrease.
 
     Attributes:
         passes: forward passes.
         encoded: prompt tokens that went through the model.
         decoded: tokens that went through the model while writing, wrong guesses included.
-        drafted: those of the decoded tokens that were guesses.
+        drafted: decoded tokens that were guesses.
         reused: prompt tokens that were not computed, because their keys and values were cached or shared.
         pairs: query-key pairs of attention, per layer and head.
         logits: logits that were computed.
@@ -64,20 +68,20 @@ class Counters:
     logits: int = 0
 
     def since(self, before: Counters) -> Counters:
-        """The counts since `before`, an earlier copy."""
+        """Return the counts since `before`, an earlier copy."""
         return Counters(**{key: value - getattr(before, key) for key, value in vars(self).items()})
 
     def copy(self) -> Counters:
-        """A copy of the counters as they are now."""
+        """Return a copy of the current counts."""
         return replace(self)
 
 
 class Backend(Protocol):
-    """Reads, scores and writes with one player's model.
+    """Engine that reads, scores and writes with one player's model.
 
-    Prompts are token ids; callers that have packed them already pass the `Packing` instead. KV caches belong to live
-    episodes: the beginning that a prompt shares with the previous prompt in its cache is not computed again. With
-    caches there are no gradients. The plain backend ignores caches.
+    Prompts are token ids. Callers that have packed them already pass the `Packing` instead. KV caches belong to live
+    episodes: the prefix that a prompt shares with the previous prompt in its cache is not computed again. With caches
+    there are no gradients. The plain backend ignores caches.
     """
 
     def read(
@@ -86,11 +90,11 @@ class Backend(Protocol):
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
-        """Hidden states of the last layer, (M, D), after its norm.
+        """Return hidden states (M, D) of the last layer, after the final norm.
 
         Args:
-            at: which tokens. "ends" means the last token of each prompt. For a `Packing`, "all" means every token in
-                the order of its blocks, and a list of numbers selects some of these.
+            at: selected tokens. "ends" means the last token of each prompt. For a `Packing`, "all" means every token
+                in the order of its blocks, and a list of indices selects some of these.
         """
         ...
 
@@ -102,12 +106,12 @@ class Backend(Protocol):
         caches: Sequence[KVCache] | None = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (P, A) in float32 of each prompt's actions, and hidden states (P, D) at the prompts' ends.
+        """Return logits (P, A) in float32 of each prompt's actions, and hidden states (P, D) at the prompts' ends.
 
         If a prompt has fewer than A actions, the rest of its row is arbitrary.
 
         Args:
-            share: whether beginnings that prompts have in common may be computed once.
+            share: allow prefixes that prompts have in common to be computed only once.
         """
         ...
 
@@ -123,14 +127,14 @@ class Backend(Protocol):
         """Continue each prompt until end-of-text (not returned) or `max_new_tokens` (one number, or one per prompt).
 
         Args:
-            draw: how a token is chosen.
-            generators: one per prompt; a sampled token takes one number from it.
-            caches: afterwards they hold the prompts, but not what was written.
-            draft_model: guesses several tokens, which a single pass then checks; it learns from what is written.
-                Without it the result is the same, apart from rounding.
+            draw: function that chooses the next tokens.
+            generators: one per prompt; each sampled token takes one number from it.
+            caches: afterwards they hold the prompts, but not the new tokens.
+            draft_model: guesses several tokens, which a single pass then checks. It learns from the texts written.
+                The result is the same without it, apart from rounding.
         """
         ...
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Logits (N, V) for hidden states that `read` returned, or (N, A) for the tokens `rows` only."""
+        """Return logits (N, V) for hidden states from `read`, or logits (N, A) of the tokens `rows` only."""
         ...

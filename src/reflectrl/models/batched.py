@@ -1,9 +1,9 @@
-"""Attention of a pass over blocks, many blocks at a time: what `BlockAttention` computes, for GPUs.
+"""Attention of a pass over blocks for GPUs: the results of `BlockAttention`, many blocks at a time.
 
-There every call costs a launch, however little it computes, and every answer that the host waits for stops the device.
-So blocks of like length are attended together, in padded batches of which each side is padding to less than a half: a
-handful of them per pass, whatever the number of blocks. All that says which token sees which goes to the device before
-the first layer, and nothing comes back.
+On a GPU every call costs a launch, however little it computes, and the device idles whenever the host waits for a
+result. So blocks of similar length are attended together in padded batches. Less than half of each dimension of a batch
+is padding, and a pass needs only a handful of batches, whatever its number of blocks. All indices and masks go to the
+device before the first layer, and nothing is read back.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from reflectrl.models.sharing import Block, KVCache, copy_all, extend
 
 
 class BatchedAttention:
-    """Attention of a pass over blocks of tokens; gradients flow through those without caches.
+    """Attention of a forward pass over blocks of tokens. Gradients flow only in passes without caches.
 
     Args:
         blocks: as for `BlockAttention`.
-        caches: likewise; a block that sees tokens of this pass besides its cache names them as its context.
-        layers: how many the model has; all have equal numbers of heads.
+        caches: as for `BlockAttention`. A block that sees tokens of this pass besides its cache names them as context.
+        layers: number of the model's layers. All have equal numbers of heads.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class BatchedAttention:
 class WholeAttention:
     """Attention of prompts that share nothing. Each sees only itself, so padded batches need no mask.
 
-    On a CPU this gains nothing: the calls that are saved cost as much as the copies (update and SFT of a model of four
-    layers of width 256, 16 and 64 rows of 155 tokens: 0.87 to 1.05 times as fast).
+    On a CPU this gains nothing: the saved calls cost as much as the copies. Update and SFT of a model with four layers
+    of width 256, on 16 and 64 rows of 155 tokens, were 0.87 to 1.05 times as fast.
 
     Args:
         blocks: one for each prompt, without a context.
@@ -96,10 +96,10 @@ def share_nothing(blocks: Sequence[Block]) -> bool:
 
 
 class _Cells:
-    """The places of a pass's tokens in padded batches: rows of cells, one for each query and for padding.
+    """Map of a pass's tokens to cells of padded batches. Each block is a row of cells: its queries, then padding.
 
     Args:
-        groups: the numbers of the blocks in each batch, a row for each block.
+        groups: indices of the blocks in each batch, a row for each block.
     """
 
     def __init__(self, blocks: Sequence[Block], groups: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -114,15 +114,15 @@ class _Cells:
         token_C, is_padding_C = np.zeros(cells, np.int64), np.ones(cells, np.int64)
         token_C[at_N], is_padding_C[at_N] = np.arange(starts[-1]), 0
         self._at_N, self._token_C, padding_C = to_device(device, at_N, token_C, is_padding_C)
-        """The cell of each token, and the token of each cell."""
+        """Cell of each token, and token of each cell (token 0 for padding)."""
         self._padding_C = padding_C.bool()
 
     def fill(self, part_NHD: Tensor, wanted: Tensor | None = None) -> list[Tensor]:
-        """Queries, keys or values in the cells of each batch, (R, S, H, D).
+        """Arrange queries, keys or values in the cells of each batch, (R, S, H, D).
 
         Args:
-            part_NHD: of all tokens, or of those `wanted`. In the first case padding holds copies of a token, and what
-                comes out of it must not be used; in the second all other cells hold zeros.
+            part_NHD: rows of all tokens, or of the `wanted` ones only. Without `wanted`, padding holds copies of a
+                token, and results for it must not be used. With `wanted`, all other cells hold zeros.
         """
         if wanted is None:
             cells_CHD = _Moved.apply(part_NHD, self._token_C, self._at_N, None)
@@ -133,7 +133,7 @@ class _Cells:
         return [part.unflatten(0, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def collect(self, outs: Sequence[Tensor], wanted: Tensor | None = None) -> Tensor:
-        """Results (R, S, ...) of all batches, token by token: of all tokens, or of those `wanted`."""
+        """Return the results (R, S, ...) of all batches in the order of tokens: of all, or of the `wanted` ones."""
         cells = torch.cat([out.flatten(0, 1) for out in outs]) if len(outs) > 1 else outs[0].flatten(0, 1)
         if wanted is not None:
             return cells[self._at_N[wanted]]
@@ -141,10 +141,10 @@ class _Cells:
 
 
 class _Moved(torch.autograd.Function):
-    """Rows in other places, `part[index]`; back, the gradient is a selection of rows as well.
+    """Indexing `part[index]` with a gradient that is also a plain selection of rows.
 
-    The gradient that torch has for indexing sorts all indices, in case a row was taken several times, and adds up: a
-    dozen launches on a GPU, each of which may take as long as attention itself.
+    Torch's own gradient of indexing sorts all indices and sums, in case a row was taken several times. That is a dozen
+    launches on a GPU, and each may take as long as attention itself.
     """
 
     @staticmethod
@@ -152,9 +152,9 @@ class _Moved(torch.autograd.Function):
         """Select rows.
 
         Args:
-            index: rows of `part`; one that is taken several times must have a gradient at `back` only.
-            back: for each row of `part` the row of the result in which it stands.
-            ignored: rows of `part` whose gradient is 0, since they stand nowhere in the result; None for none.
+            index: selected rows of `part`. Of several copies of a row, only the copy at `back` may have a gradient.
+            back: for each row of `part`, its row in the result.
+            ignored: mask of the rows of `part` that are not in the result, so their gradient is 0; None for none.
         """
         ctx.save_for_backward(back, *([] if ignored is None else [ignored]))
         return part[index]
@@ -170,7 +170,7 @@ class _Moved(torch.autograd.Function):
 
 
 def alike(blocks: Sequence[Block]) -> list[list[int]]:
-    """The blocks' numbers in groups of one kind, in which numbers of queries and of keys differ by less than twice."""
+    """Group the blocks' indices by kind and size. In a group, query and key counts differ by less than a factor 2."""
     groups = defaultdict(list)
     for i, block in enumerate(blocks):
         kind = "trie" if block.trie is not None else "run" if block.start else "whole"
@@ -180,21 +180,21 @@ def alike(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def spelled(blocks: Sequence[Block], starts: Sequence[int], i: int) -> np.ndarray:
-    """Which of the pass's tokens a block sees: those of its context, and its own.
+    """Return the indices of the pass's tokens that a block sees: its context's and its own.
 
     Args:
-        starts: where each block begins among the tokens.
+        starts: index of each block's first token in the pass.
     """
     spans = (*blocks[i].context, (i, len(blocks[i].ids)))
     return np.concatenate([starts[block] + np.arange(count) for block, count in spans])
 
 
 class _Batch:
-    """Blocks of one kind that are attended together: R rows, of at most S queries and T keys.
+    """Blocks of the same kind that are attended together: R rows with at most S queries and T keys each.
 
     Args:
-        seen: for each row which of the pass's N tokens it sees, up to its own; what it sees besides stands before them
-            in its KV cache.
+        seen: for each row, the indices of the pass's tokens that it sees, its own last. All other tokens that it sees
+            come before them and are in its KV cache.
 
     Attributes:
         wide, long: S and T.
@@ -212,13 +212,13 @@ class _Batch:
         ends = [block.start + len(block.ids) for block in blocks]
         self.wide, self.long = max(len(block.ids) for block in blocks), max(ends)
         self._before = [end - len(tokens) for end, tokens in zip(ends, seen, strict=True)]
-        """How many tokens each row sees in its KV cache."""
+        """Number of tokens that each row sees in its KV cache."""
         rows = np.repeat(np.arange(len(blocks)), [len(tokens) for tokens in seen])
         places = np.concatenate([np.arange(first, end) for first, end in zip(self._before, ends, strict=True)])
         starts = np.array([block.start for block in blocks])
         tokens_E, count = np.concatenate(seen), 1 + max(map(int, map(np.max, seen)))
         token_RT = np.arange(len(blocks) * self.long).reshape(-1, self.long) % count
-        token_RT[rows, places] = tokens_E  # padding is many tokens, lest one collect all its gradients
+        token_RT[rows, places] = tokens_E  # padding is spread over many tokens, so that no token collects all gradients
         columns = (rows, places, tokens_E, starts, token_RT.ravel(), *related(blocks))
         self._rows_E, self._places_E, self._tokens_E, self._starts_R, tokens, *self._related = to_device(
             device, *columns
@@ -227,7 +227,7 @@ class _Batch:
         self._masks: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query_RSHD: Tensor, key_NGD: Tensor, value_NGD: Tensor, dropout: float) -> Tensor:
-        """What the rows' queries find, (R, S, H · D)."""
+        """Compute the attention output (R, S, H · D) of the rows' queries."""
         group = query_RSHD.shape[2] // key_NGD.shape[1]
         kept: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if self.caches is None:
@@ -242,13 +242,13 @@ class _Batch:
             return causal(query_RSHD, key_RGTD, value_RGTD, dropout)
 
     def _gather(self, part_NGD: Tensor) -> Tensor:
-        """Keys or values of the rows, (R, G, T, D). The padding holds tokens that nobody sees."""
+        """Gather keys or values of the rows, (R, G, T, D). Padding holds tokens that no query sees."""
         return part_NGD[self._token_RT].transpose(1, 2)
 
     def _gathered_again(
         self, wholes: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> contextlib.AbstractContextManager[Any]:
-        """Within the block, autograd keeps the parts, and gathers them again backwards (as `kept_in_parts`)."""
+        """Make autograd save the parts, and gather them again in the backward pass (as `kept_in_parts`)."""
         if not torch.is_grad_enabled() or recomputed.get():
             return contextlib.nullcontext()
         again = {
@@ -261,7 +261,7 @@ class _Batch:
         )
 
     def _behind_caches(self, layer: int, key_NGD: Tensor, value_NGD: Tensor) -> Sequence[Tensor]:
-        """Keys and values of the rows, (R, G, T, D) each: copies of the caches, with the pass's own put behind them."""
+        """Return keys and values of the rows, (R, G, T, D) each: copies of the caches, then the pass's own."""
         assert self.caches is not None
         if layer == 0:
             rows, (_, heads, width) = len(self.blocks), key_NGD.shape
@@ -281,7 +281,7 @@ class _Batch:
         return [held_RTGD.transpose(1, 2) for held_RTGD in both]
 
     def _mask(self, query_RSHD: Tensor, group: int) -> Tensor:
-        """What each query must not see, (R, group · S, T), as `folded` wants it; the same in every layer."""
+        """Return the additive mask (R, group · S, T) in the layout of `folded`. It is the same in every layer."""
         if group not in self._masks:
             places_T, starts_R11 = torch.arange(self.long, device=query_RSHD.device), self._starts_R[:, None, None]
             if self.blocks[0].trie is None:  # each sees its own past
@@ -295,7 +295,10 @@ class _Batch:
 
 
 def related(blocks: Sequence[Block]) -> list[np.ndarray]:
-    """Which tokens of tries see which, as three columns: the block, the token's place in it, and that of a key."""
+    """Return the visible pairs of tokens in tries as three columns: the block, and the places of query and key in it.
+
+    A key's place counts the tokens before the block too.
+    """
     found = [np.empty((0, 3), np.int64)]
     for row, block in enumerate(blocks):
         if block.trie is not None:
@@ -305,10 +308,10 @@ def related(blocks: Sequence[Block]) -> list[np.ndarray]:
 
 
 def causal(query_RSHD: Tensor, key_RGTD: Tensor, value_RGTD: Tensor, dropout: float) -> Tensor:
-    """Attention (R, S, H · D) of rows that begin their sequences: S = T, and each token sees its own past.
+    """Compute causal attention (R, S, H · D) of rows at the start of their sequences (S = T).
 
-    No mask is made, so that flash attention may do it. It lets queries share keys, but takes 16 bits only; for the
-    other kernels keys are repeated.
+    No mask is made, so that flash attention can be used. Flash attention lets queries share key heads, but accepts
+    16-bit numbers only. For the other kernels, keys are repeated.
     """
     group = query_RSHD.shape[2] // key_RGTD.shape[1]
     flash = query_RSHD.is_cuda and query_RSHD.dtype in (torch.bfloat16, torch.float16)

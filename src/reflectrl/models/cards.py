@@ -1,4 +1,4 @@
-"""The card beside saved weights, which says to which tokenizer they belong. Imports no torch."""
+"""The card beside saved weights, which names the tokenizer they belong to. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 CARD = "reflectrl.json"
-"""The file beside saved weights that says which tokenizer they belong to."""
+"""File name of the card beside saved weights."""
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """Identifies a tokenizer by its vocabulary."""
+    """Return a digest of a tokenizer's vocabulary (16 hex digits), which identifies it."""
     words = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
-    """Raise UserError where weights were trained with another tokenizer than the one at hand.
+    """Raise UserError if weights were trained with a tokenizer other than this.
 
     Args:
-        backbone: the fingerprint of the backbone's tokenizer, where an adapter has one of its own.
+        backbone: fingerprint of the backbone's tokenizer, if an adapter has its own tokenizer.
     """
     if not (folder / CARD).is_file():
         return
@@ -38,7 +38,7 @@ def check_card(folder: Path, tokenizer: Any, backbone: str = "") -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; UserError where it does not."""
+    """Read a file that holds a JSON object. Raise UserError if it does not."""
     try:
         found = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:

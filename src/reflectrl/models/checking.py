@@ -1,4 +1,4 @@
-"""Checks of a model before a run makes anything. Its weights are not loaded."""
+"""Checks of a model before a run writes anything. They do not load the weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
 FEWEST = 2
-"""The fewest labels that a tokenizer must have, since every environment lists at least two actions at some point."""
+"""Smallest number of labels that a tokenizer must have: every environment lists at least two actions at some point."""
 
 WEIGHTS = ("*.safetensors", "*.bin")
 """File names of weights."""
@@ -30,8 +30,8 @@ def require_usable(source: str, config: ModelConfig, labelled: bool, system: str
 
     Args:
         source: a value of `model.source` other than "scratch".
-        labelled: whether actions are chosen by labels.
-        system: a system prompt with which the chat template is tried.
+        labelled: True if actions are chosen by labels.
+        system: system prompt for trying the chat template.
 
     Raises:
         UserError: the device or bitsandbytes is missing, there is no loadable model, a file is damaged, tensors are

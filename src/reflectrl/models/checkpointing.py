@@ -1,7 +1,7 @@
-"""Gradient checkpointing (Chen et al. 2016): activations are computed again in the backward pass instead of being kept.
+"""Gradient checkpointing (Chen et al. 2016): activations are recomputed in the backward pass instead of being kept.
 
-The library's own switch does not do here: it works in training mode only, but RL learns in evaluation mode; and it
-would recompute a packed pass with the attention of an unpacked one.
+The library's own switch cannot be used here. It works in training mode only, but RL learns in evaluation mode. It would
+also recompute a packed pass with the attention of an unpacked pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reflectrl.types import UserError
 
 
 def recompute_layers(core: Any, name: str) -> None:
-    """Make a model keep only the inputs of its layers, whenever gradients are computed.
+    """Make a model keep only the inputs of its layers when gradients are computed.
 
     Args:
         core: a Hugging Face causal language model.
@@ -39,12 +39,12 @@ def recompute_layers(core: Any, name: str) -> None:
 
 
 def layers_of(core: Any) -> list[Any]:
-    """A Hugging Face model's layers, the lowest first; none where the library's code does not mark them as such."""
+    """Return a Hugging Face model's layers, the lowest first. Empty if the library's code does not mark its layers."""
     return [module for module in core.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Call a layer; if gradients are computed, through torch's checkpoint."""
+    """Call a layer, through torch's checkpoint if gradients are computed."""
     if not torch.is_grad_enabled():
         return forward(*given, **options)
     attend = present_attention()  # the pass will be over when the layer is computed again
@@ -57,7 +57,7 @@ def _recomputed(forward: Callable[..., Any], *given: Any, **options: Any) -> Any
 
 @contextmanager
 def _within(attend: Attend | None) -> Iterator[None]:
-    """Within the block, a layer is computed under gradient checkpointing, with this attention."""
+    """Set the attention for a layer under gradient checkpointing, within the block."""
     token = recomputed.set(True)
     try:
         with attending(attend):

@@ -1,4 +1,4 @@
-"""Dividing a model's weights among the ranks, when it is loaded (`sharded.py` says what becomes of it)."""
+"""Sharding a model's weights across the ranks when it is loaded (`sharded.py` explains how it is used)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from reflectrl.types import UserError
 
 
 def divide(lm: LanguageModel, source: str, device: torch.device) -> LanguageModel:
-    """Leave every rank its piece of a model, on its device. The first tries the model before, while it has all of it.
+    """Shard a model across the ranks, each shard on its rank's device.
+
+    The first rank checks the model's shortcuts (`proof.py`) before, while it still has the full weights.
 
     Args:
-        lm: the whole model, in the machine's memory.
-        source: the folder or name from which it was loaded.
+        lm: the full model, in the machine's memory.
+        source: folder or name from which it was loaded.
 
     Raises:
-        UserError: only the first rank makes what it is loaded for, or its layers cannot be gathered one by one.
+        UserError: only the first rank makes this artifact, or the model's layers cannot be gathered one by one.
     """
     if (team := distributed.team) is None:
         about = "model.shard: only the first process makes this artifact, and would have to hold the whole model"

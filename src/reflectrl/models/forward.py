@@ -1,9 +1,9 @@
-"""Forward passes over tokens that lie one behind another, (N,), with attention of our own.
+"""Forward passes over concatenated tokens (N,), with attention of our own.
 
-Two ways that compute the same. The families that the engine knows are walked through block by block, calling the
-model's own layers: a third of the time of a step of decoding is saved by that, since little else is done between them.
-Any other family, and training with dropout or gradient checkpointing, goes through Hugging Face's forward pass
-(`hf_forward.py`).
+There are two implementations with the same results. For the families that the engine knows, it goes through the blocks
+itself and calls the model's own layers. That saves a third of the time of a decoding step, because little else happens
+between the layers. All other families, and training with dropout or gradient checkpointing, use Hugging Face's forward
+pass (`hf_forward.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from reflectrl.models.attention import Attend
 from reflectrl.models.machine import shortest_seconds
 
 LARGE = 2**20
-"""Entries of a matrix (4 MiB) from which its product with a few rows may be turned round (`linear`)."""
+"""Smallest matrix, in entries (4 MiB), whose product with a few rows may be transposed (`linear`)."""
 
 VARIANTS = 64
-"""How often a part of a layer may be compiled anew (`compile_once`)."""
+"""Largest number of times that a part of a layer may be compiled (`compile_once`)."""
 
 Walk = Callable[..., Tensor]
-"""(the layers, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D)."""
+"""(base model, ids (N,), positions (N,), attention, wanted (W,) or None) -> hidden states (W, D) or (N, D)."""
 
 
 def hidden_states(
@@ -37,17 +37,18 @@ def hidden_states(
     wanted: Tensor | None = None,
     walk: Walk | None = None,
 ) -> Tensor:
-    """Hidden states of the last layer, (N, D), after the final norm.
+    """Return hidden states (N, D) of the last layer, after the final norm.
 
-    Under autocast, attention has one precision, though rotary positions turn queries and keys to float32: bfloat16;
-    but float32 in learning on CPUs, where torch's fused attention is slower backwards in bfloat16.
+    Under autocast, rotary positions turn queries and keys to float32, so they are cast back to give attention a single
+    precision. It is bfloat16, except when learning on CPUs: there it is float32, because the backward pass of torch's
+    fused attention is slower in bfloat16.
 
     Args:
-        core: a Hugging Face causal language model, its linear layers wrapped by adapters or not.
-        attend: knows which tokens belong together.
-        wanted: indices (W,), ascending, of the tokens whose hidden states are asked for, (W, D): in the last layer the
-            others give keys and values only.
-        walk: the way through the blocks of this family, as `walk_of` finds it; None goes through the library's layers.
+        core: a Hugging Face causal language model. Its linear layers may be wrapped by adapters.
+        attend: attention, which knows which tokens belong together.
+        wanted: indices (W,), ascending, of the tokens whose hidden states (W, D) are returned. In the last layer, the
+            other tokens give keys and values only.
+        walk: loop over the blocks of this family from `walk_of`. With None, the library's forward pass is used.
     """
     attention, device = attend, ids_N.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -70,10 +71,10 @@ def hidden_states(
 
 
 def walk_of(core: Any, compiled: bool = False) -> Walk | None:
-    """The engine's own way through the blocks of a model's family; None if it knows none.
+    """Return the engine's own loop over the blocks of a model's family; None if the engine does not know the family.
 
     Args:
-        compiled: what a layer does before its attention, and after it, is compiled, each when it is first called.
+        compiled: compile the parts of a layer before and after attention, each at its first call.
     """
     made: Callable[..., Any] = compile_once if compiled else lambda part: part
     config = core.config
@@ -87,19 +88,22 @@ def walk_of(core: Any, compiled: bool = False) -> Walk | None:
 
 @lru_cache
 def compile_once(part: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of a layer by torch.compile, for any number of tokens; all layers of a model share what is compiled.
+    """Compile a part of a layer for any number of tokens. All layers of a model share the compiled code.
 
-    It is compiled once for each way in which it is called: in play and in learning, for one token and for many, in
-    each precision, and for each player's layers. Torch would give up after eight.
+    Torch compiles it again for each way of calling it: in play and in learning, for one token and for many, in each
+    precision, and for each player's layers. By default torch would give up after eight.
     """
-    import torch._dynamo.config as dynamo  # loads much that nobody else needs
+    import torch._dynamo.config as dynamo  # slow to import, and needed only here
 
     dynamo.recompile_limit = max(dynamo.recompile_limit, VARIANTS)
     return torch.compile(part, dynamic=True)
 
 
 def drops(core: Any) -> bool:
-    """Whether the model's own layers drop anything (adapters' layers are called as they are, so theirs may)."""
+    """Return whether the model's own layers use dropout.
+
+    Dropout of adapters does not count: their layers are called as they are, so it works in any case.
+    """
     names = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
     return any(getattr(core.config, name, 0.0) for name in names)
 
@@ -113,7 +117,7 @@ def _walk_gpt2(
     attend: Attend,
     wanted: Tensor | None = None,
 ) -> Tensor:
-    """Radford et al. 2019: learned positions, norm before each half, fused projections."""
+    """Run GPT-2's blocks (Radford et al. 2019): learned positions, norm before each half, fused projections."""
     x_ND = base.wte(ids_N) + base.wpe(positions_N)
     for i, block in enumerate(base.h):
         query, key, value = enter(block, x_ND)
@@ -125,14 +129,14 @@ def _walk_gpt2(
 
 
 def _enter_gpt2(block: Any, x_ND: Tensor) -> tuple[Tensor, ...]:
-    """Queries, keys and values of a block, (N, H, D / H) each."""
+    """Compute queries, keys and values of a block, (N, H, D / H) each."""
     heads = (-1, block.attn.num_heads, block.attn.head_dim)
     parts = linear(block.attn.c_attn, block.ln_1(x_ND)).split(x_ND.shape[1], dim=-1)
     return tuple(part.view(heads) for part in parts)
 
 
 def _leave_gpt2(block: Any, x_ND: Tensor, mixed_ND: Tensor) -> Tensor:
-    """What a block makes of its input and of what attention has found."""
+    """Compute a block's output from its input and the output of attention."""
     mlp = block.mlp
     x_ND = x_ND + linear(block.attn.c_proj, mixed_ND)
     return x_ND + linear(mlp.c_proj, mlp.act(linear(mlp.c_fc, block.ln_2(x_ND))))
@@ -147,7 +151,10 @@ def _walk_llama(
     attend: Attend,
     wanted: Tensor | None = None,
 ) -> Tensor:
-    """Touvron et al. 2023 and relatives: rotary positions, RMS norm, gated MLP; Qwen 3 also norms queries and keys."""
+    """Run the blocks of Llama (Touvron et al. 2023) and relatives: rotary positions, RMS norm, gated MLP.
+
+    Qwen 3 also normalises queries and keys.
+    """
     x_ND = base.embed_tokens(ids_N)
     cos_1ND, sin_1ND = base.rotary_emb(x_ND[None], positions_N[None])
     cos_N1D, sin_N1D = cos_1ND[0][:, None], sin_1ND[0][:, None]
@@ -161,7 +168,7 @@ def _walk_llama(
 
 
 def _enter_llama(layer: Any, x_ND: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of a layer, (N, H or G, D / H), in their positions."""
+    """Compute queries, keys and values of a layer, (N, H or G, D / H), with rotary positions applied."""
     own = layer.self_attn
     h_ND = _rms_norm(layer.input_layernorm, x_ND)
     query, key, value = (
@@ -174,7 +181,7 @@ def _enter_llama(layer: Any, x_ND: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> 
 
 
 def _leave_llama(layer: Any, x_ND: Tensor, mixed_ND: Tensor) -> Tensor:
-    """What a layer makes of its input and of what attention has found."""
+    """Compute a layer's output from its input and the output of attention."""
     mlp = layer.mlp
     x_ND = x_ND + linear(layer.self_attn.o_proj, mixed_ND)
     h_ND = _rms_norm(layer.post_attention_layernorm, x_ND)
@@ -186,19 +193,19 @@ def _rms_norm(norm: Any, x: Tensor) -> Tensor:
 
 
 def _half_turned(x: Tensor) -> Tensor:
-    """Each pair (x_i, x_{i + D/2}) turned by a right angle, as rotary positions want it (Su et al. 2021)."""
+    """Rotate each pair (x_i, x_{i + D/2}) by a right angle, as rotary positions need it (Su et al. 2021)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
 
 
 def linear(module: Any, x_ND: Tensor) -> Tensor:
-    """What a linear layer computes, (N, O); of a plain one without a module's call, which counts in decoding.
+    """Compute a linear layer's output (N, O). Plain layers skip the module call, whose overhead counts in decoding.
 
-    A few rows times a matrix that no cache holds are turned round where W xᵀ takes the processor's library less time
-    than x Wᵀ; speculative decoding computes such products all the time.
+    Products of a few rows with a large matrix, as in speculative decoding, are computed as W xᵀ where the CPU's library
+    is faster at that than at x Wᵀ.
     """
     if type(module) is not nn.Linear:
-        if type(module).__name__ == "Conv1D":  # GPT-2's; its class is not imported for its name's sake
+        if type(module).__name__ == "Conv1D":  # GPT-2's; compared by name, because importing the class is slow
             return torch.addmm(module.bias, x_ND, module.weight)
         return module(x_ND)
     weight_OD, bias_O = module.weight, module.bias
@@ -212,11 +219,11 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
 
 @lru_cache
 def turned_rows() -> range:
-    """The numbers of rows for which `linear` turns a product round on this CPU.
+    """Return the numbers of rows for which `linear` transposes a product on this CPU.
 
-    MKL knows two kinds of processors, told apart by what two rows take, timed once. On an AMD EPYC, x Wᵀ takes up to
-    five times as long from two rows on. On an Intel Xeon it takes half as long for two, as long for six, and up to two
-    and a half times as long for 7 to 16.
+    MKL treats two kinds of processors differently; a product with two rows is timed once to tell them apart. Compared
+    with W xᵀ, x Wᵀ takes up to five times as long on an AMD EPYC from two rows on. On an Intel Xeon it takes half as
+    long for two rows, as long for six, and up to two and a half times as long for 7 to 16.
     """
     x_ND, weight_OD = torch.ones(2, 1024), torch.ones(2 * LARGE // 1024, 1024)
     straight = shortest_seconds(lambda: functional.linear(x_ND, weight_OD))
@@ -225,7 +232,7 @@ def turned_rows() -> range:
 
 
 def fuse_activations(core: nn.Module) -> None:
-    """Compute GPT-2's GELU (Hendrycks and Gimpel 2016), where the library writes it out, in one call."""
+    """Replace GPT-2's GELU (Hendrycks and Gimpel 2016), which the library writes out, by torch's fused function."""
     for module in core.modules():
         if type(getattr(module, "act", None)).__name__ == "NewGELUActivation":
             module.act = nn.GELU(approximate="tanh")
@@ -235,13 +242,13 @@ def fuse_activations(core: nn.Module) -> None:
 
 
 def head_logits(core: Any, hidden_ND: Tensor, rows: Tensor | None = None, each: bool = False) -> Tensor:
-    """Logits of hidden states: (N, V), or (N, A) of the tokens `rows` (A,), or (N,) of one token each.
+    """Compute logits of hidden states: (N, V), or (N, A) for tokens `rows` (A,), or (N,) with a token for each state.
 
-    Rows that are not asked for are never computed. Some families multiply what the head gives (Cohere), divide it
-    (Granite) or cap it softly (Gemma 2).
+    Rows of the head that are not asked for are never computed. Some families multiply the head's output (Cohere),
+    divide it (Granite) or cap it softly (Gemma 2).
 
     Args:
-        each: `rows` (N,) names a token for each hidden state; its logit is computed in float32.
+        each: `rows` (N,) names a token for each hidden state. Its logit is computed in float32.
     """
     head, config = core.get_output_embeddings(), core.config
     if rows is None:

@@ -1,8 +1,8 @@
-"""Layers that stay as they were pretrained, whatever learns above them.
+"""Frozen layers: the lowest layers keep their pretrained weights while the layers above learn.
 
-The lowest layers of a pretrained model know how words are put together, and few tasks need that changed. Kept as they
-are, they need no gradients: a step takes two thirds less of the time that they took, and the optimiser keeps nothing
-for them (Howard and Ruder 2018, who thaw layers one by one; Lee et al. 2019 on how few have to learn).
+The lowest layers of a pretrained model encode how words are put together, and few tasks need that changed. Frozen
+layers need no gradients: they take two thirds less time per step, and the optimiser keeps no state for them. See Howard
+and Ruder 2018, who unfreeze layers one by one, and Lee et al. 2019 on how few layers have to learn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from reflectrl.types import UserError
 
 
 def freeze(core: Any, layers: int, name: str) -> None:
-    """Let no training change a model's embeddings, nor its lowest `layers` layers. A head tied to them stays as well.
+    """Freeze a model's embeddings and its lowest `layers` layers. A head that is tied to the embeddings is frozen too.
 
     Args:
         core: a Hugging Face causal language model.
         name: the model's name, for errors.
 
     Raises:
-        UserError: the model has no more layers than that, or the library does not say which they are.
+        UserError: the model has no more than `layers` layers, or the library does not mark its layers.
     """
     found = layers_of(core)
     if not found:

@@ -12,31 +12,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12)
-"""The numbers of last tokens that are looked up."""
+"""Numbers of last tokens that are looked up."""
 
 IN_PROMPT = 2
-"""In the prompt, no fewer tokens than this are looked up."""
+"""Smallest number of tokens that is looked up in the prompt."""
 
 LONGEST_DRAFT = 16
 """The largest number of tokens in a draft."""
 
 LIKELY = 0.3
-"""A draft ends when the probability that all of it is right falls below this."""
+"""Smallest probability that a whole draft is right. The draft ends before it falls below this."""
 
 MOST_CONTEXTS = 400_000
-"""The largest number of stored contexts (about 60 MiB); when it is reached, all are dropped."""
+"""Largest number of stored contexts (about 60 MiB). When it is reached, all are dropped."""
 
 SURE = 3
-"""The largest count of a continuation. It is small, so that another continuation can replace it."""
+"""Largest count of a continuation. It is small, so that another continuation can soon replace it."""
 
 FADING = 200
-"""After this many trials, old ones are halved, because the reliability of evidence changes with the texts."""
+"""Number of trials from which old trials are halved, because the reliability of evidence changes with the texts."""
 
 START, END = chr(0x10FFFE), chr(0x10FFFF)
-"""Mark a text's beginning and its end; no vocabulary is large enough to contain these characters as tokens."""
+"""Marks of a text's beginning and end. No vocabulary is large enough to contain these characters as tokens."""
 
 Evidence = tuple[str, int, int]
-"""Where a guess comes from: "prompt" or "texts", the number of matching tokens, and how often it was seen."""
+"""Evidence for a guess: its source ("prompt" or "texts"), the number of matching tokens, and how often it was seen."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Draft:
 
 
 class DraftModel:
-    """Guesses how a text goes on, from its prompt and from the texts of the same writer before.
+    """Model that guesses how a text continues, from its prompt and from earlier texts of the same writer.
 
     Each token is represented by one character (`chr`), so that sequences of tokens can be searched and hashed as
     strings. A guess is trusted as much as guesses with the same evidence have been right so far. So drafts are long
@@ -64,7 +64,7 @@ class DraftModel:
         self._trials: dict[Evidence, tuple[float, float]] = {}
 
     def draft(self, prompt: str, written: str, most: int) -> Draft:
-        """At most `most` tokens that are likely to come next, not beyond the end of the text."""
+        """Return at most `most` tokens that are likely to come next. The draft stops at a guessed end of the text."""
         draft, probability = Draft(), 1.0
         while len(draft.tokens) < min(most, LONGEST_DRAFT):
             belief, token, evidence = self._guess(prompt, START + written + draft.tokens)
@@ -76,11 +76,11 @@ class DraftModel:
         return draft
 
     def _guess(self, prompt: str, text: str) -> tuple[float, str, Evidence]:
-        """The best guess for the next token: (belief, token, evidence).
+        """Return the best guess for the next token: (belief, token, evidence).
 
-        Candidates are what followed the last tokens, for each number of them, in earlier texts, and what followed the
-        longest match in the prompt. The belief is how often guesses with the same evidence have been right; one half if
-        nothing is known.
+        Candidates are the tokens that followed the last n tokens in earlier texts, for each n of `CONTEXTS`, and the
+        token that followed the longest match in the prompt. The belief is the share of guesses with the same evidence
+        that were right (one half if there were none).
         """
         best: tuple[float, str, Evidence] = (0.0, END, ("", 0, 0))
         found = False
@@ -106,7 +106,7 @@ class DraftModel:
         """Learn from the outcome of a draft, and from the whole text once it is complete.
 
         Args:
-            held: how many of the draft's tokens were right; the next one was wrong, and the rest were not tried.
+            held: number of the draft's tokens that were right. The next one was wrong, and the rest were not tried.
             text: the complete text, with `END` as its last character unless it was cut off; None while it goes on.
         """
         for i, evidence in enumerate(draft.evidence[: held + 1]):

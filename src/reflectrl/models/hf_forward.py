@@ -21,11 +21,13 @@ ATTENTION = "reflectrl"
 """The name under which our attention is registered with transformers."""
 
 _attend: ContextVar[Attend | None] = ContextVar("attend", default=None)
-"""The attention that is used in the current forward pass; None for the library's."""
+"""Attention of the current forward pass; None for the library's."""
 
 
 def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-    """Hidden states of the last layer, (N, D), from Hugging Face's layers with our attention (`forward.hidden_states`).
+    """Return hidden states (N, D) of the last layer, from Hugging Face's layers with our attention.
+
+    See `forward.hidden_states`.
 
     Raises:
         UserError: the model's code does not use the library's attention interface.
@@ -53,7 +55,7 @@ def hf_forward(core: Any, ids_N: Tensor, positions_N: Tensor, attend: Attend) ->
 
 @contextmanager
 def attending(attend: Attend | None) -> Iterator[None]:
-    """Within the block, layers use this attention; None means the library's."""
+    """Make layers use this attention within the block; None means the library's."""
     token = _attend.set(attend)
     try:
         yield
@@ -62,7 +64,7 @@ def attending(attend: Attend | None) -> Iterator[None]:
 
 
 def present_attention() -> Attend | None:
-    """The attention in use now; None outside of a packed pass."""
+    """Return the attention in use now; None outside of a packed pass."""
     return _attend.get()
 
 
@@ -73,14 +75,14 @@ def _own_attention(family: str) -> UserError:
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Any:
-    """Called by Hugging Face's layers: our attention within a packed forward pass, otherwise the library's."""
+    """Compute attention for Hugging Face's layers: ours within a packed forward pass, otherwise the library's."""
     attend = _attend.get()
     if attend is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if any(options.get(name) is not None for name in ("softcap", "s_aux")):
         raise _own_attention(module.config.model_type)
     scaling = options.get("scaling")
-    usual = query.shape[-1] ** -0.5
+    usual = query.shape[-1] ** -0.5  # our attention always scales by this, so another scale goes into the queries
     if scaling is not None and abs(scaling - usual) > 1e-9:
         query = query * (scaling / usual)
     parts = (part[0].transpose(0, 1) for part in (query, key, value))

@@ -1,6 +1,6 @@
-"""Remembers what proofs have found, so that large models are tried once and not whenever they are loaded.
+"""Cache of the results of `proof.py`, so that a large model is checked once and not at every load.
 
-The results are kept in the user's cache, by a digest of model, engine and libraries. They are not kept beside the
+The results are kept in the user's cache under a digest of model, engine and libraries. They are not kept beside the
 model, because a folder from elsewhere could then declare itself trustworthy.
 """
 
@@ -24,11 +24,11 @@ from reflectrl.models.proof import find_shortcuts, tell
 from reflectrl.models.sources import files_of
 
 LEAST = 50_000_000
-"""Models with fewer weights than this are tried every time: that is as quick as computing their digest."""
+"""Smallest number of weights for caching. Checking a smaller model again is as quick as computing its digest."""
 
 
 def prove_once(lm: LanguageModel, source: str) -> LanguageModel:
-    """Like `prove`, but reuse what was found for the same files before.
+    """Check a model like `prove`, but reuse an earlier result for the same files.
 
     Raises:
         UserError: as `prove`.
@@ -51,7 +51,7 @@ def prove_once(lm: LanguageModel, source: str) -> LanguageModel:
 
 
 def _key(lm: LanguageModel, folder: Path) -> str:
-    """A digest of everything that a proof depends on."""
+    """Return a digest of everything that a proof depends on."""
     core: Any = lm.core
     files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".py"))
     about = {
@@ -67,13 +67,13 @@ def _key(lm: LanguageModel, folder: Path) -> str:
 
 @lru_cache
 def _engine() -> str:
-    """A digest of the code that the proof checks."""
+    """Return a digest of the code that the proof checks."""
     code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(code).hexdigest()
 
 
 def _read(place: Path) -> dict[str, Any] | None:
-    """What was found before; None if nothing is known, or the file is damaged."""
+    """Read a cached result; None if there is none, or the file is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = dict(json.loads(place.read_text(encoding="utf-8")))
         Shortcuts(**found["shortcuts"])
@@ -82,7 +82,7 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _write(place: Path, found: dict[str, Any]) -> None:
-    """Write a result, completely or not at all; errors are ignored, since this is only a cache."""
+    """Write a result atomically. Errors are ignored, since this is only a cache."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent, suffix=".part")

@@ -1,4 +1,4 @@
-"""Choice labels: short words, each a single token, with which the policy names the action it chooses."""
+"""Choice labels: short words of a single token each, by which the policy names its action."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 from reflectrl.types import UserError
 
 STEM = "Choice:"
-"""The last word of the policy's prompt. Whether a label is a single token is judged in this context."""
+"""Last word of the policy's prompt. A label must be a single token in this context."""
 
 ENOUGH = 9
-"""If at least this many labels include their leading space, labels after a separate space are not tried."""
+"""Number of labels with a merged leading space that is enough. With fewer, labels after a separate space are tried."""
 
 
 MOST = 199 + 2 * 26 + 26**2
-"""How many labels there are to try; no tokenizer has more."""
+"""Number of candidate labels. No tokenizer has more labels than this."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Labels:
     Attributes:
         texts: the labels as they are written in the prompt, in order.
         token_ids: the one token of each label when it follows the prompt.
-        gap: what is put between the prompt's last word and the label's token: " " for tokenizers that make the space a
-            token of its own, "" for those that merge it into the label.
+        gap: text between the prompt's last word and the label's token: " " if the tokenizer makes the space a token of
+            its own, "" if it merges the space into the label.
     """
 
     texts: tuple[str, ...]
@@ -42,7 +42,7 @@ _of: WeakKeyDictionary[Any, dict[str, Labels]] = WeakKeyDictionary()
 
 
 def candidates() -> Iterator[str]:
-    """The labels to try, best first: numbers from 1 to 199, letters, then two-letter words."""
+    """Yield the labels to try, best first: numbers from 1 to 199, letters, then two-letter words."""
     yield from (str(i) for i in range(1, 200))
     yield from string.ascii_lowercase
     yield from string.ascii_uppercase
@@ -50,7 +50,7 @@ def candidates() -> Iterator[str]:
 
 
 def require_labels(actions: int) -> None:
-    """Refuse more legal actions than labels can tell apart, before anything is played or made for them.
+    """Refuse more legal actions than labels can tell apart, before anything is played or made.
 
     Raises:
         UserError: says how many there may be, and what to do.
@@ -64,17 +64,17 @@ def require_labels(actions: int) -> None:
 
 
 def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> Labels:
-    """The labels of a tokenizer, best first: the candidates that are single, distinct tokens after the policy's prompt.
+    """Find a tokenizer's labels, best first: candidates that are single, distinct tokens after the policy's prompt.
 
-    The gap is chosen so that there are more labels; if both choices give enough, there is no gap.
+    The gap is chosen so that there are more labels. If both choices give enough, there is no gap.
 
     Args:
-        count: the number of labels; None for all. The labels for few actions are the first of those for many, so that
-            both kinds of prompts can share a batch.
-        opening: the text directly before a label, if it is not the prompt's last word: a chat's `after`.
+        count: number of labels; None for all. Prompts with few actions use the first labels of prompts with many, so
+            that both can share a batch.
+        opening: text directly before a label, if it is not the prompt's last word (a chat's `after`).
 
     Raises:
-        UserError: the tokenizer has fewer.
+        UserError: the tokenizer has fewer than `count` labels.
     """
     known = _of.setdefault(tokenizer, {})
     if opening not in known:
@@ -93,7 +93,7 @@ def find_labels(tokenizer: Any, count: int | None = None, opening: str = "") -> 
 
 
 def _single_tokens(tokenizer: Any, opening: str, gap: str) -> dict[str, int]:
-    """Label → token, for the candidates that add exactly one token to `STEM + gap`, or to the opening."""
+    """Map each candidate that adds exactly one token to `STEM + gap`, or to the opening, to this token."""
     stem = list(tokenizer.encode(opening or STEM + gap, add_special_tokens=False))
     found: dict[int, str] = {}
     for label in candidates():

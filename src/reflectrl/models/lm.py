@@ -29,20 +29,22 @@ if TYPE_CHECKING:
     from reflectrl.models.sharded import Shards
 
 HEADS = "heads.safetensors"
-"""The file beside saved weights that holds the weights of the heads."""
+"""File beside saved weights that holds the weights of the heads."""
 
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """Which parts of the engine give a model's own numbers, as `proof.py` finds out when the model is loaded.
+    """Options of the engine that give the same numbers as the model's own code, as checked by `proof.py` at loading.
 
     Attributes:
-        packed: the packed backend; otherwise the plain one.
-        blocks: packed, block by block for the families that the engine knows; otherwise through the library's layers.
-        compiled: packed and block by block, what layers do beside attention by torch.compile.
-        batched: packed, many prompts attended together, as GPUs want it; otherwise one by one, as fast on CPUs.
-        rows: packed, only those rows of the LM head that are asked for; otherwise the model's own code for all of them.
-        cache: plain, the library's own cache while writing.
+        packed: use the packed backend; False uses the plain backend.
+        blocks: packed backend: use the engine's own loop over blocks, for the families that it knows. False uses the
+            library's forward pass.
+        compiled: with `blocks`: run everything except attention through torch.compile.
+        batched: packed backend: attend many prompts together, as GPUs need it. False attends them one by one, which is
+            as fast on CPUs.
+        rows: packed backend: compute only the needed rows of the LM head. False runs the model's own code for all rows.
+        cache: plain backend: use the library's KV cache while writing.
     """
 
     packed: bool = True
@@ -55,22 +57,22 @@ class Shortcuts:
 
 @dataclass
 class LanguageModel:
-    """What one player computes with, and how.
+    """One player's model and tokenizer, and the settings by which it computes.
 
     Attributes:
         model: a `PreTrainedModel`, or the `PeftModel` that carries several players' adapters.
-        adapter: the adapter of this player; None when the player owns every weight.
-        context: the longest sequence in tokens.
-        base: name or folder of the backbone that adapters stand on (written beside a saved adapter).
-        mixed: whether `training` computes matrix products in bfloat16.
-        mixed_play: the same for `playing`.
-        shortcuts: which backend, and which of its parts.
-        counters: what this player has computed.
-        chat: what a chat template puts around prompts; None where there is none, or none is used.
-        heads: weights of whatever else reads the model's hidden states, such as a critic; saved with the model.
-        shards: this rank's pieces of the model, where its weights are divided among ranks.
-        backbone_tokenizer: the backbone's fingerprint, where an adapter has a tokenizer with other tokens.
-        brings_embeddings: the adapter came with embeddings for its backbone, and is saved with them.
+        adapter: name of this player's adapter; None if the player owns all weights.
+        context: longest sequence, in tokens.
+        base: name or folder of the adapters' backbone (written beside a saved adapter).
+        mixed: compute matrix products in bfloat16 within `training` ("auto": where the hardware is fast at it).
+        mixed_play: the same within `playing`.
+        shortcuts: choice of backend and of its options.
+        counters: counts of this player's computation so far.
+        chat: text that a chat template puts around prompts; None if no template is used.
+        heads: weights of further heads on the model's hidden states, such as a critic. Saved with the model.
+        shards: this rank's shards, if the model's weights are sharded across ranks.
+        backbone_tokenizer: fingerprint of the backbone's tokenizer, if the adapter's tokenizer has other tokens.
+        brings_embeddings: True if the adapter came with embeddings for its backbone. It is saved with them.
     """
 
     model: Any
@@ -99,28 +101,28 @@ class LanguageModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """Data type of the weights."""
         return self.core.get_input_embeddings().weight.dtype  # type: ignore[operator]
 
     @property
     def _shape(self) -> Any:
-        """What the configuration says of the part that reads text."""
+        """Configuration of the part of the model that reads text."""
         config: Any = self.core.config
         return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
     def layers(self) -> int:
-        """How many the model has."""
+        """Number of the model's layers."""
         return int(self._shape.num_hidden_layers)
 
     @property
     def pass_tokens(self) -> int:
-        """About how many tokens to read at a time; on CPUs, activations of a thousand stay in the caches."""
+        """Approximate number of tokens per pass. On CPUs, the activations of a thousand tokens stay in the caches."""
         return 1024 if self.device.type == "cpu" else 32_768
 
     @property
     def token_bytes(self) -> int:
-        """Memory of one token's keys and values in all layers, as play keeps them."""
+        """Bytes of a token's keys and values in all layers, as kept in play. 0 on the plain backend."""
         if not self.shortcuts.packed:
             return 0  # nothing is kept
         config = self._shape
@@ -131,12 +133,12 @@ class LanguageModel:
 
     @property
     def activation_bytes(self) -> int:
-        """About how many bytes a pass keeps of a token for its gradient: 20 vectors per layer (measured: 14 to 16)."""
+        """Approximate bytes that a pass keeps per token for the gradient: 20 vectors per layer (measured: 14 to 16)."""
         return 20 * self.hidden_size * self.layers * self.dtype.itemsize
 
     @property
     def logits_bytes(self) -> int:
-        """About how many bytes a scored token's logits take until its gradient is known, with softmax and gradient."""
+        """Approximate bytes of a scored token's logits, softmax and gradient, all in float32."""
         return 3 * self.core.get_output_embeddings().weight.shape[0] * torch.float32.itemsize  # type: ignore[operator]
 
     @property
@@ -144,23 +146,23 @@ class LanguageModel:
         return int(self.core.get_input_embeddings().weight.shape[1])  # type: ignore[operator]
 
     def parameters(self) -> list[nn.Parameter]:
-        """What a learner may change: every weight, or this player's adapter."""
+        """Return the weights that a learner may change: all of the model's, or only this player's adapter's."""
         if self.adapter is None:
             return list(self.model.parameters())
         return [p for name, p in self.model.named_parameters() if self._is_own(name)]
 
     def _is_own(self, name: str) -> bool:
-        """Whether a weight belongs to this player; of an adapter, PEFT puts its name into or behind the weight's."""
+        """Return whether a weight belongs to this player. PEFT puts the adapter's name into the weight's name."""
         return self.adapter is None or self.adapter in name.split(".")
 
     def activate(self) -> None:
-        """Make this player's adapter the one that computes."""
+        """Activate this player's adapter on the shared backbone."""
         if self.adapter is not None:
             activate(self.model, self.adapter)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Training mode within the block (dropout on, mixed precision); elsewhere the model is in evaluation mode."""
+        """Set training mode within the block (dropout on, mixed precision), and evaluation mode after it."""
         self.model.train()
         try:
             with autocast(self.device, self.mixed):
@@ -170,13 +172,13 @@ class LanguageModel:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """No gradients within the block, and mixed precision where it is asked for."""
+        """Disable gradients within the block, and use mixed precision if `mixed_play` asks for it."""
         with torch.inference_mode(), autocast(self.device, self.mixed_play):
             yield
 
     @cached_property
     def backend(self) -> Backend:
-        """What reads, scores and writes with this model."""
+        """Backend that reads, scores and writes with this model."""
         if self.shards is not None:
             from reflectrl.models.sharded import ShardedBackend  # torch's FSDP takes seconds to import
 
@@ -185,30 +187,33 @@ class LanguageModel:
 
     @property
     def end(self) -> int:
-        """The token that ends what is written: the template's end of a turn, or end-of-text."""
+        """Token that ends a written text: the chat template's end of a turn, or end-of-text."""
         return int(self.tokenizer.eos_token_id if self.chat is None else self.chat.end)
 
     @property
     def ends(self) -> frozenset[int]:
-        """All tokens with which the model may end a text."""
+        """All tokens at which generation stops."""
         found = (self.tokenizer.eos_token_id, None if self.chat is None else self.chat.end)
         return frozenset(int(token) for token in found if token is not None)
 
     def encode(self, text: str, behind: str = "") -> list[int]:
-        """The ids of a text in which nothing is a control token, and that follows another one; see `encode_text`."""
+        """Encode a text that follows the text `behind`. Control tokens in it are plain text (see `encode_text`)."""
         return encode_text(self.tokenizer, text, behind)
 
     def saver(self, **card: Any) -> Callable[[Path], None]:
-        """What writes the model as it is now (`save`). All ranks that share one call this; the first one writes."""
+        """Return a function that writes the model as it is now (`save`).
+
+        All ranks of a sharded model must call this, because it gathers the weights. Only the first rank writes.
+        """
         if self.shards is None or self.adapter is not None:
             return partial(self.save, **card)
         return partial(self.save, weights=wholes(self.weights()), **card)
 
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None, **card: Any) -> None:
-        """Write weights (safetensors), tokenizer and a card that names the tokenizer they belong to.
+        """Write weights (safetensors), tokenizer, and a card that identifies the tokenizer.
 
         Args:
-            weights: all of them, where this process has pieces only.
+            weights: the full weights, if this process has shards only.
         """
         if self.adapter is None:
             self.model.save_pretrained(folder, state_dict=weights)
@@ -231,7 +236,7 @@ class LanguageModel:
         (folder / CARD).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
     def frozen_copy(self, name: str = "reference") -> LanguageModel:
-        """The same weights, never to be trained: a further adapter on the backbone, or a copy of the model."""
+        """Return a copy with frozen weights: a further adapter on the same backbone, or a copy of the model."""
         if self.adapter is None and self.shards is not None:
             model, shards = self.shards.frozen_copy(self.model)
             twin = replace(self, model=model, shards=shards, counters=Counters())
@@ -246,12 +251,12 @@ class LanguageModel:
         return frozen
 
     def weights(self, frozen: bool = True) -> dict[str, Tensor]:
-        """A copy of this player's own weights, under names that do not contain the adapter's.
+        """Copy this player's own weights, under names without the adapter's name.
 
-        Of weights that two parts share, such as tied embeddings, there is one copy, under the first one's name.
+        Weights that two parts share, such as tied embeddings, are copied once, under the name of the first part.
 
         Args:
-            frozen: whether layers that nothing changes (`freezing`) are copied too.
+            frozen: copy frozen layers (`freezing`) too.
         """
         own = self.model.state_dict(keep_vars=True)
         fixed = set() if frozen or self.adapter else {id(p) for p in self.model.parameters() if not p.requires_grad}
@@ -262,7 +267,7 @@ class LanguageModel:
         return {renamed(name, self.adapter, "adapter"): own[name].detach().clone() for name in names.values()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Set what `weights` returned."""
+        """Set the weights that `weights` returned."""
         own = self.model.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
@@ -271,14 +276,14 @@ class LanguageModel:
 
 
 def renamed(name: str, old: str | None, new: str | None) -> str:
-    """A weight's name with the adapter's name in it replaced; as it is where a player owns all weights."""
+    """Replace the adapter's name in a weight's name. Without an adapter, the name is returned unchanged."""
     if old is None or new is None:
         return name
     return ".".join(new if part == old else part for part in name.split("."))
 
 
 def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> LanguageModel:
-    """A further player on the backbone of `first`, with an adapter of the same shape."""
+    """Make a further player on the backbone of `first`, with an adapter of the same shape."""
     if adapter not in first.model.peft_config:
         with adapter_seed(adapter, seed):
             first.model.add_adapter(adapter, copy.deepcopy(first.model.peft_config[first.adapter]))
@@ -286,7 +291,7 @@ def fresh_adapter(first: LanguageModel, adapter: str, seed: int = 0) -> Language
 
 
 def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
-    """The player that an adapter makes of a backbone; its weights may be trained."""
+    """Make the player of an adapter on the backbone of `first`, with trainable weights."""
     player = replace(first, model=peft.eval(), adapter=adapter, counters=Counters(), heads={})
     if player.shards is not None:
         player.shards.carry(peft)
@@ -297,7 +302,10 @@ def as_player(first: LanguageModel, peft: Any, adapter: str) -> LanguageModel:
 
 @contextmanager
 def adapter_seed(adapter: str, seed: int) -> Iterator[None]:
-    """Fresh adapters are the same in every process, and drawing them moves no other stream of random numbers."""
+    """Seed torch within the block, so that a fresh adapter is the same in every process.
+
+    Torch's other random numbers are not affected: its state is restored after the block.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(named_seed(seed, "adapter", adapter))
         yield

@@ -43,17 +43,17 @@ from reflectrl.prompts.chat import Chat, chat_of, has_template
 from reflectrl.types import UserError
 
 CHAT = {"before": str, "after": str, "end": int}
-"""What a card says of the chat with its players."""
+"""Keys of the "chat" entry of a card, and their types."""
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""What families call the most tokens that a sequence may have."""
+"""Names of the longest sequence, in tokens, in the configurations of different families."""
 
 WINDOWS = ("sliding_window", "attention_chunk_size")
-"""What families call the number of tokens beyond which some layers no longer look back."""
+"""Names of the attention window, in tokens, in the configurations of different families."""
 
 
 def pick_device(name: str) -> torch.device:
-    """The best device at hand for "auto"; anything else as torch names it.
+    """Return the best available device for "auto", or the device that torch calls `name`.
 
     Raises:
         UserError: torch does not know such a device, or this machine has none.
@@ -74,17 +74,16 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_model(source: str | Path, config: ModelConfig, adapter: str | None = None, seed: int = 0) -> LanguageModel:
-    """Load a causal language model: by folder, GGUF file, or the name of a model that is already on this machine.
+    """Load a causal language model from a folder, a GGUF file, or by the name of a model that is on this machine.
 
-    Nothing is downloaded. A folder that holds a saved adapter is loaded onto its backbone.
+    Nothing is downloaded. A saved adapter is loaded onto its backbone.
 
     Args:
-        adapter: name of the player's adapter: a fresh one where `config.lora_rank` asks for LoRA.
-        seed: decides the weights of a fresh adapter.
+        adapter: name of the player's adapter. The adapter is a fresh one if `config.lora_rank` asks for LoRA.
+        seed: seed of the weights of a fresh adapter.
 
     Raises:
-        UserError: nothing loadable is there, a file is not what was written there, or the weights and the tokenizer do
-            not belong together.
+        UserError: there is no loadable model, a file is damaged, or weights and tokenizer do not belong together.
     """
     source = find_model(str(source))
     folder = Path(source)
@@ -120,7 +119,7 @@ def load_model(source: str | Path, config: ModelConfig, adapter: str | None = No
 
 
 def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of the heads that lie beside a model, none where there is no such file."""
+    """Load the weights of the heads beside a model; empty if there is no such file."""
     path = folder / HEADS
     try:
         return load_file(path) if path.is_file() else {}
@@ -129,13 +128,13 @@ def _heads_in(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def second_player(first: LanguageModel, adapter: str, folder: Path | None = None, chat: str = "auto") -> LanguageModel:
-    """A further player on the backbone of `first`: a fresh adapter, or one loaded from a folder.
+    """Make a further player on the backbone of `first`, with a fresh adapter or with an adapter from a folder.
 
     Args:
-        chat: how a loaded one is to be spoken to (`model.chat`); a fresh one is spoken to as `first` is.
+        chat: use of a chat template for a loaded adapter (`model.chat`). A fresh adapter uses the template of `first`.
 
     Raises:
-        UserError: what the folder holds does not fit the backbone.
+        UserError: the adapter in the folder does not fit the backbone.
     """
     if first.adapter is None:
         raise ValueError("only adapters share a backbone")
@@ -159,7 +158,7 @@ def second_player(first: LanguageModel, adapter: str, folder: Path | None = None
 
 
 def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> LanguageModel:
-    """A backbone with the tokenizer of an adapter's folder, or its own if there is none, and embeddings for its tokens.
+    """Give a backbone the tokenizer in an adapter's folder, if there is one, and embeddings for all its tokens.
 
     Raises:
         UserError: the adapter was trained with another tokenizer, or embeddings are missing.
@@ -181,16 +180,17 @@ def _fit_backbone(owner: LanguageModel, folder: Path, config: ModelConfig) -> La
 
 
 def _unless_same(backbone: str, tokenizer: Any) -> str:
-    """The fingerprint of a backbone's tokenizer, or "" where another one has the same tokens."""
+    """Return the fingerprint of a backbone's tokenizer, or "" if `tokenizer` has the same tokens."""
     return "" if fingerprint(tokenizer) == backbone else backbone
 
 
 def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "") -> Chat | None:
-    """How the model in a folder is to be spoken to: as the players of its card were, or by its chat template.
+    """Return the chat format of the model in a folder, from its card or its chat template; None for no template.
 
     Args:
         base: the model's name, for errors.
-        system: a system prompt with which the template is tried.
+        how: the setting `model.chat`.
+        system: system prompt for trying the template.
 
     Raises:
         UserError: a template is asked for and there is none, or it cannot be used.
@@ -211,10 +211,11 @@ def chat_in(folder: Path, tokenizer: Any, base: str, how: str, system: str = "")
 
 
 def load_tokenizer(source: str, config: ModelConfig) -> Any:
-    """The tokenizer of a model.
+    """Load the tokenizer of a model.
 
     Raises:
-        UserError: there is no such model, its files cannot be read, it would run foreign code, or texts cannot end.
+        UserError: there is no such model, its files cannot be read, it would run foreign code, or it has no end-of-text
+            token.
     """
     options = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     require_sound(files_of(source), config.trust_remote_code)
@@ -231,14 +232,14 @@ def load_tokenizer(source: str, config: ModelConfig) -> Any:
 
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Whatever the loaders raise within the block, of many kinds, means that this is not a model to be loaded."""
+    """Turn any exception of the library's loaders within the block into a UserError that names the model."""
     try:
         with hushed():
             yield
     except UserError:
         raise
     except Exception as error:
-        if not Path(source).exists():  # the library would speak of its connection, though it was told to make none
+        if not Path(source).exists():  # the library's message would be about a failed connection, which misleads
             about = "is neither a folder nor the name of a model on this machine (to fetch one: hf download NAME)"
             near = suggestion(source, names("models"))
             raise UserError(f"model {source!r} {about}{near if 'mean' in near else ''}") from error
@@ -299,13 +300,13 @@ def _load_backbone(source: str, config: ModelConfig) -> LanguageModel:
 
 
 def require_names_fit(source: str, config: ModelConfig) -> None:
-    """Raise UserError if tensors of a model are missing or unexpected; the weights themselves are not loaded."""
+    """Raise UserError if tensors of a model are missing or unexpected. The weights themselves are not loaded."""
     with _loading(source):
         _read_weights(source, config, device_map="meta")
 
 
 def _read_weights(source: str, config: ModelConfig, **options: Any) -> Any:
-    """A model as its files have it; UserError names tensors that are missing or unexpected."""
+    """Load a model from its files. Raise UserError if tensors are missing or unexpected."""
     options |= {"trust_remote_code": config.trust_remote_code, "local_files_only": True, "output_loading_info": True}
     with within_weights(files_of(source)):
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **options)
@@ -315,14 +316,14 @@ def _read_weights(source: str, config: ModelConfig, **options: Any) -> Any:
 
 
 def refuse_kernels(source: str, **options: Any) -> None:
-    """Raise ValueError if a model's `config.json` wants a kernel of the hub to attend with ("owner/name").
+    """Raise ValueError if a model's `config.json` asks for an attention kernel from the hub ("owner/name").
 
-    The library fetches and runs such compiled code where its package `kernels` is installed, whatever it was told of
-    foreign code.
+    If the package `kernels` is installed, the library fetches and runs such compiled code even without
+    `trust_remote_code`.
 
     Args:
-        source: folder, or name of a model.
-        options: how it is looked for, as for `from_pretrained`.
+        source: folder or name of a model.
+        options: options of `from_pretrained` for finding the files.
     """
 
     def attentions(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -339,7 +340,7 @@ def refuse_kernels(source: str, **options: Any) -> None:
 
 @contextmanager
 def _loading_adapter(folder: Path, owner: LanguageModel) -> Iterator[None]:
-    """Load an adapter within the block, after checks that it cannot keep PEFT busy for ever or make it ask the hub."""
+    """Guard the loading of an adapter within the block: PEFT must not match patterns for ever, or contact the hub."""
     if is_adapter(folder):
         require_quick_patterns(folder / SETTINGS, adapter_settings(folder), owner.core)
         if not any(folder.glob("adapter_model.*")):  # PEFT would look for them at the hub, by the folder's name
@@ -349,16 +350,16 @@ def _loading_adapter(folder: Path, owner: LanguageModel) -> Iterator[None]:
 
 
 def require_adapter_loaded(peft: Any, folder: Path, name: str) -> None:
-    """Compare the tensors in an adapter's folder with those that PEFT would save of it.
+    """Compare the tensors in an adapter's folder with the tensors that PEFT would save for it.
 
     Raises:
-        UserError: some are missing, and would be drawn at random, or have no place in the model.
+        UserError: some tensors are missing, so PEFT would draw them at random, or have no place in the model.
     """
     from peft.utils import get_peft_model_state_dict, load_peft_weights
 
     saved = set(load_peft_weights(str(folder), device="cpu"))
     own = set(get_peft_model_state_dict(peft, adapter_name=name, save_embedding_layers=False))
-    # PEFT saves tied tensors once or twice, depending on its version: either name is that of a tensor of the model.
+    # PEFT saves tied tensors once or twice, depending on its version. Both names belong to tensors of the model.
     known = {key.replace(f".{name}", "") for key in peft.state_dict()}
     # Embeddings of the backbone are saved beside an adapter whose tokenizer has more tokens (`make_room`).
     known |= {key for key in saved if key.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight"))}
@@ -366,10 +367,11 @@ def require_adapter_loaded(peft: Any, folder: Path, name: str) -> None:
 
 
 def _context(model: Any, config: ModelConfig, packed: bool) -> int:
-    """The longest sequence: the recipe's (0: as long as the model was made for), within the model's positions.
+    """Return the longest sequence in tokens: the recipe's `context` (0 means no limit), within the model's own limit.
 
-    The engine (`packed`) also stays within windows, and where rotary positions depend on the length of what is read:
-    it knows of neither, and beyond them a row's result would depend on the other rows of its batch.
+    The packed backend does not implement attention windows, nor rotary positions that depend on the sequence length
+    (longrope). So with `packed` the result also stays below the length at which either matters. Beyond it, a row's
+    result would depend on the other rows of its batch.
     """
     shape = model.get_text_config()
     limits = [getattr(shape, name, None) for name in (*POSITIONS, *(WINDOWS if packed else ()))]

@@ -1,12 +1,12 @@
-"""What models ask of the machine: bfloat16 where it is fast, and memory that is kept between computations.
+"""Settings of the machine for models: bfloat16 where it is fast, and reuse of freed memory.
 
-Mixed precision: matrix products in bfloat16 where the hardware has it, everything delicate in float32. On CPUs,
-attention stays in float32 while learning (`forward.py`): about twice as fast as float32 throughout, where autocast
-alone gains nothing.
+Mixed precision: matrix products run in bfloat16 where the hardware is fast at it, and everything delicate in float32.
+On CPUs, attention stays in float32 while learning (`forward.py`). That is about twice as fast as float32 throughout;
+autocast alone gains nothing.
 
-Memory (glibc's allocator; others do nothing): each forward pass takes and frees the same megabytes. Given back to the
-system, they come back page by page, which costs up to a sixth of playing and learning; kept for good, batches of ever
-changing sizes leave the heap in pieces. So freed memory is kept, and given back now and then.
+Memory (glibc's allocator only): each forward pass allocates and frees the same megabytes. If they are returned to the
+system, they come back page by page, which costs up to a sixth of the time of playing and learning. If they are kept for
+good, batches of varying sizes fragment the heap. So freed memory is kept, and returned now and then.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`, as malloc.h numbers them."""
 
 LARGEST = 32 * 2**20
-"""Bytes from which a piece of memory is a mapping of its own; glibc allows no more."""
+"""Size in bytes from which an allocation is a memory mapping of its own. glibc allows no larger value."""
 
 KEPT = 2**31 - 1
-"""Free bytes at the heap's end that are kept; `mallopt` takes no larger number."""
+"""Free bytes to keep at the end of the heap. `mallopt` takes no larger number."""
 
 FASTER = 1.2
-"""How many times as fast bfloat16 has to be; where it is worth anything, it is about twice."""
+"""Smallest speed-up for which bfloat16 is used. Where the hardware supports it well, the factor is about two."""
 
 
 @lru_cache
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 matrix products are faster than float32 ones on this device.
+    """Return whether bfloat16 matrix products are faster than float32 products on this device.
 
-    On CPUs that have instructions for it they are timed, once: some Intel processors do, and take nearly twice as long.
+    CPUs with instructions for bfloat16 are timed once, because some Intel processors have them and still take nearly
+    twice as long.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
@@ -52,16 +53,16 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def _product_seconds(dtype: torch.dtype) -> float:
-    """The shortest time of a product as a small model has it."""
+    """Return the shortest time in seconds of a matrix product of the size in a small model."""
     x_ND, weight_OD = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     with torch.autocast("cpu", enabled=False):
         return shortest_seconds(lambda: torch.nn.functional.linear(x_ND, weight_OD))
 
 
 def shortest_seconds(compute: Callable[[], Any]) -> float:
-    """The shortest time that something takes, of six."""
+    """Return the shortest time in seconds of six calls."""
     taken = []
-    for _ in range(6):  # the first one prepares
+    for _ in range(6):  # the first call also warms up
         start = time.perf_counter()
         compute()
         taken.append(time.perf_counter() - start)
@@ -69,28 +70,28 @@ def shortest_seconds(compute: Callable[[], Any]) -> float:
 
 
 def is_mixed(device: torch.device, mixed: Mixed) -> bool:
-    """Whether matrix products are computed in bfloat16."""
+    """Return whether matrix products are computed in bfloat16."""
     return mixed == "on" or (mixed == "auto" and has_fast_bfloat16(device))
 
 
 def autocast(device: torch.device, mixed: Mixed) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a forward pass runs: bfloat16 autocast, or nothing."""
+    """Return the context for a forward pass: bfloat16 autocast, or a null context."""
     return torch.autocast(device.type, torch.bfloat16) if is_mixed(device, mixed) else contextlib.nullcontext()
 
 
 def keep_memory() -> None:
-    """Let the C library's allocator keep what is freed, for the next computation."""
+    """Make the C library's allocator keep freed memory for the next computation."""
     if (set_option := _of_glibc("mallopt")) is not None:
         set_option(MMAP_THRESHOLD, LARGEST)
         set_option(TRIM_THRESHOLD, KEPT)
 
 
 def release_memory() -> None:
-    """Return what the C library's allocator holds free.
+    """Return the allocator's free memory to the system.
 
-    Batches of ever changing sizes leave glibc's heap in pieces that it keeps: a training of two million weights held
-    4 GB after some hundred steps, of which 0.8 were in use. Having all larger pieces mapped apart instead costs more
-    than half of the training's time again in page faults.
+    Batches of varying sizes fragment glibc's heap: a training of two million weights held 4 GB after some hundred
+    steps, with only 0.8 GB in use. The alternative, a memory mapping for every larger allocation, makes training more
+    than half again as slow through page faults.
     """
     if (trim := _of_glibc("malloc_trim")) is not None:
         trim(0)

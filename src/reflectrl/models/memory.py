@@ -1,4 +1,4 @@
-"""How much memory there is, and the refusal of models that cannot fit into it before they are loaded."""
+"""Measuring available memory, and refusing models that do not fit before they are loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def available() -> float:
-    """How many bytes of memory this process can get now, given the machine, its control group, and `ulimit -v`.
+    """Return the bytes of memory that this process can still get, given the machine, its control group and `ulimit -v`.
 
     Infinite if the system does not say.
     """
@@ -26,7 +26,7 @@ def available() -> float:
 
 
 def _of_process() -> float:
-    """The address space that the process's limit leaves."""
+    """Return the bytes of address space that the process's limit leaves."""
     try:
         lines = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
         limit = next(line for line in lines if line.startswith("Max address space")).split()[3]
@@ -51,7 +51,7 @@ def _of_machine() -> float:
 
 
 def free_bytes(device: torch.device) -> float:
-    """How many bytes of memory a device can give now; for a CPU, this is `available`."""
+    """Return the free bytes of a device's memory. For a CPU this is `available`."""
     import torch
 
     if device.type != "cuda" or not torch.cuda.is_available():
@@ -61,7 +61,7 @@ def free_bytes(device: torch.device) -> float:
 
 @contextmanager
 def out_of_memory_told() -> Iterator[None]:
-    """If memory runs out within the block, raise a UserError that says which settings need less."""
+    """Raise a UserError that advises smaller settings if memory runs out within the block."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -78,7 +78,7 @@ def refuse_unless_fitting(source: str, model: ModelConfig, free: float) -> None:
     """Raise UserError, before a model is loaded, if its weights alone need more memory than there is.
 
     Args:
-        free: the bytes that the device can give.
+        free: free bytes of the device.
     """
     needed = weight_bytes(shapes_of(files_of(source)), model)
     if needed > free:

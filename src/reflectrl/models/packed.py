@@ -1,8 +1,8 @@
-"""The packed backend: the fast engine. Tokens of all rows lie one behind another, so nothing is padded.
+"""The packed backend: the fast engine. Tokens of all rows are concatenated, so nothing is padded.
 
-What prompts have in common is computed once: within a call by packing them, between the steps of an episode by KV
-caches (both in `sharing.py`). Labels take a few rows of the head only, and texts are written by speculative decoding
-(`generation.py`). A row's result does not depend on the company it is computed in, but for rounding.
+Common prefixes of prompts are computed once: within a call by packing, and between the steps of an episode by KV caches
+(both in `sharing.py`). Labels need only a few rows of the head, and texts are written by speculative decoding
+(`generation.py`). A row's result does not depend on the other rows of its batch, apart from rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
 
 WORTH_SHARING = 0.5
-"""Share of tokens up to which sharing must reduce a batch to be worth it on a GPU."""
+"""Largest share of a batch's tokens that may remain after sharing. Above it, sharing is not worth it on a GPU."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class _Row:
 
     Attributes:
         prompt: the prompt's tokens as characters, for the draft model.
-        pending: the tokens that the latest pass has read: the latest one that was written, and a draft.
-        ids, logprobs: what is written.
+        pending: tokens that the latest pass has read: the last written token, and a draft.
+        ids, logprobs: the tokens written so far, and their log-probabilities.
         text: the same tokens as characters, with `END` once the text has ended.
-        kept: how many of the pending tokens are written by now.
+        kept: number of tokens drawn in this pass, which is also how many of the pending tokens are kept.
     """
 
     limit: int
@@ -58,10 +58,10 @@ class _Row:
 
 
 class PackedBackend:
-    """See `backend.Backend` for what the calls mean.
+    """Fast implementation of `backend.Backend`, where the methods are documented.
 
     Args:
-        lm: the player's model; `lm.shortcuts` says which parts of the engine give its own numbers.
+        lm: the player's model. `lm.shortcuts` selects the options of the engine.
     """
 
     def __init__(self, lm: LanguageModel) -> None:
@@ -72,11 +72,11 @@ class PackedBackend:
     def encode(
         self, packing: Packing, at: Sequence[int] | Literal["all"], caches: Sequence[KVCache] | None = None
     ) -> Tensor:
-        """Hidden states (M, D) of tokens of a packing, in one forward pass: of all, or of those `at` some indices.
+        """Compute hidden states (M, D) of a packing in one forward pass, for all tokens or for the indices `at`.
 
         Args:
-            caches: for each block the one that holds what stands before it, and afterwards also the block itself,
-                unless that is a trie. There are no gradients then.
+            caches: the KV cache of each block. It holds the tokens before the block, and afterwards also the block
+                itself, unless that is a trie. With caches there are no gradients.
         """
         if self.lm.adapter is not None:
             self.lm.activate()
@@ -103,7 +103,7 @@ class PackedBackend:
         return hidden_WD if wanted is None else hidden_WD[order_M]
 
     def _attention(self, blocks: Sequence[Block], caches: Sequence[KVCache] | None) -> Attend:
-        """Choose how the blocks of a pass are attended."""
+        """Choose the implementation of attention for the blocks of a pass."""
         if not self.lm.shortcuts.batched:
             return BlockAttention(blocks, caches)
         if caches is None and share_nothing(blocks):
@@ -111,10 +111,10 @@ class PackedBackend:
         return BatchedAttention(blocks, caches, self.lm.layers, self.device)
 
     def pack(self, prompts: Sequence[Ids]) -> Packing:
-        """Prompts in blocks that share what they have in common, on a GPU only where that saves half of the tokens.
+        """Pack prompts into blocks with common prefixes shared, on a GPU only if that saves half of the tokens.
 
-        There, tokens are cheap beside launches: prompts that share nothing are attended as they stand, while whatever
-        parts on its way needs masks, and copies of the keys that it sees, in every layer.
+        On a GPU, tokens are cheap compared with launches. Prompts that share nothing are attended as they are, while
+        branching prompts need masks and copies of the keys that they see, in every layer.
         """
         packing = pack(prompts)
         if self.lm.shortcuts.batched:
@@ -129,7 +129,7 @@ class PackedBackend:
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
-        """Prompts without caches in one pass; those with caches in passes of about `pass_tokens` new tokens."""
+        """Read prompts in one pass. With caches, read them in passes of about `pass_tokens` new tokens."""
         if caches is None:
             packing = prompts if isinstance(prompts, Packing) else self.pack(prompts)
             return self.encode(packing, packing.ends() if at == "ends" else at)
@@ -148,8 +148,10 @@ class PackedBackend:
         caches: Sequence[KVCache] | None = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """While learning, all is one pass. While playing (in inference mode), prompts without caches go in several, of
-        about `pass_tokens` each, in which those that begin alike stand together.
+        """Score actions, in a single pass while learning.
+
+        While playing (in inference mode), prompts without caches are split into passes of about `pass_tokens` tokens.
+        Prompts are sorted first, so that common prefixes fall into the same pass.
         """
         if caches is None and not isinstance(prompts, Packing):
             if not torch.is_inference_mode_enabled():
@@ -166,12 +168,12 @@ class PackedBackend:
         if scoring != "enumeration":
             return text_logits(self, prompts, answers, scoring, caches)
         hidden_PD = self.read(prompts, caches=caches)
-        labels = max(answers, key=lambda one: len(one.ids)).ids  # those of fewer actions are the first of these
+        labels = max(answers, key=lambda one: len(one.ids)).ids  # prompts with fewer actions use the first of these
         (labels_A,) = to_device(self.device, [ids[0] for ids in labels])
         return self.logits(hidden_PD, labels_A).float(), hidden_PD
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The head's other rows are computed only if they must."""
+        """Compute logits of the tokens `rows` only, unless the model's own head must compute all of them."""
         if self.lm.shortcuts.rows:
             logits = head_logits(self.core, hidden_ND, rows)
             self.lm.counters.logits += logits.numel()
@@ -180,7 +182,7 @@ class PackedBackend:
         return logits_NV if rows is None else logits_NV[:, rows]
 
     def token_logits(self, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
-        """Logits (E,), in float32, of single tokens: of `tokens_E` after the hidden states `hidden_RD[where_E]`."""
+        """Compute logits (E,) in float32 of the tokens `tokens_E` after the hidden states `hidden_RD[where_E]`."""
         if not self.lm.shortcuts.rows:
             return self._own_logits(hidden_RD).float()[where_E, tokens_E]
         self.lm.counters.logits += len(tokens_E)
@@ -202,7 +204,7 @@ class PackedBackend:
         caches: Sequence[KVCache] | None = None,
         draft_model: DraftModel | None = None,
     ) -> list[Written]:
-        """All prompts are continued together, each until its own end."""
+        """Continue all prompts together, each until its own end."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
         caches = [KVCache() for _ in prompts] if caches is None else caches
         rows = [
@@ -235,9 +237,10 @@ class PackedBackend:
         return [(tuple(row.ids), tuple(row.logprobs)) for row in rows]
 
     def _draw(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> None:
-        """Each row draws its next token, and further ones for as long as its draft agrees with what it draws.
+        """Draw the next token of each row, and further tokens as long as the row's draft agrees with the draws.
 
-        One after another, which computes least; a GPU, for whose answers one waits, draws all at once (`_ahead`).
+        On a CPU tokens are drawn one after another, which computes least. On a GPU, where waiting for each result is
+        slow, all are drawn at once (`_ahead`).
         """
         starts = [0, *accumulate(len(row.pending) for row in rows)]
         states = [row.generator.bit_generator.state for row in rows] if self.lm.shortcuts.batched else []
@@ -265,12 +268,13 @@ class PackedBackend:
                     agreeing.append(slot)
             going, depth = agreeing, depth + 1
         for row, state in zip(rows, states, strict=False):
-            if row.generator.bit_generator.state != state:  # numbers for draws that are not needed go back
+            # `_ahead` took a number for every pending token. Rewind, then take one per kept token, as a CPU would.
+            if row.generator.bit_generator.state != state:
                 row.generator.bit_generator.state = state
                 row.generator.random(row.kept)
 
     def _ahead(self, logits_NV: Tensor, rows: Sequence[_Row], draw: Draw) -> list[tuple[int, float]]:
-        """A token, and its log-probability, for each that is pending, as if the whole draft before it held."""
+        """Draw a token and its log-probability after each pending token, as if the draft before it were right."""
         tokens_N, logp_N = draw(logits_NV, [row.generator for row in rows for _ in row.pending])
         both_N2 = torch.stack([tokens_N.float(), logp_N], 1)  # one transfer; no vocabulary reaches 2**24
         return [(int(token), logprob) for token, logprob in both_N2.tolist()]

@@ -1,7 +1,7 @@
-"""Patterns in a tokenizer's file: which of them may take for ever, and how much longer they can make a text.
+"""Checks of the patterns in a tokenizer's file: exponential matching time, and growth of the text by replacements.
 
-The library matches them by trying (Oniguruma), so a part that can match in many ways, repeated, takes time that grows
-exponentially with the text.
+The library matches by backtracking (Oniguruma). If a part that can match in several ways is itself repeated, the time
+grows exponentially with the text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 MANY = 10
-"""A part that may be repeated so often counts as repeated for ever."""
+"""Number of allowed repetitions from which a part counts as repeated without bound."""
 SPLIT = 4
-"""The most repetitions in one alternative of a pattern; each may multiply the time by the text's length."""
+"""Largest number of repetitions in an alternative of a pattern. Each may multiply the time by the text's length."""
 QUANTIFIER = re.compile(r"([*+?]|\{\d*(?:,\d*)?\})([+?]?)")
 
 
@@ -23,9 +23,9 @@ class Part:
     """A group of a pattern, or all of it.
 
     Attributes:
-        varies: it can match in more than one way.
-        repeated: repetitions in its present alternative.
-        atomic: what it has matched is never tried anew.
+        varies: True if it can match in more than one way.
+        repeated: number of unbounded repetitions in its current alternative.
+        atomic: True for an atomic group, which never backtracks into its match.
     """
 
     varies: bool = False
@@ -88,7 +88,7 @@ def _repeats(around: Part, closed: Part | None, quantifier: str, mode: str) -> b
 
 
 def _end_of_class(pattern: str, place: int) -> int:
-    """Find the bracket that closes a class; classes may lie in one another."""
+    """Find the bracket that closes a character class. Classes may be nested."""
     depth = 0
     while place < len(pattern):
         if pattern[place] == "\\":
@@ -106,7 +106,7 @@ def _end_of_class(pattern: str, place: int) -> int:
 
 
 def growth(tokenizer: Any) -> Iterator[float]:
-    """How many times as long each replacement in a tokenizer's file can make a text."""
+    """Yield, for each replacement in a tokenizer's file, the factor by which it can lengthen a text (at least 1)."""
     if isinstance(tokenizer, Mapping):
         content, pattern = tokenizer.get("content"), tokenizer.get("pattern")
         if tokenizer.get("type") == "Replace" and isinstance(content, str) and isinstance(pattern, Mapping):

@@ -1,6 +1,6 @@
-"""Weights that may be divided among the ranks of a run (`sharded.py`), and adapters that take turns on one backbone.
+"""Weights that may be sharded across ranks (`sharded.py`), and adapters that take turns on a shared backbone.
 
-What is needed for every model, divided or not, so it imports nothing of torch's that takes seconds to import.
+Every model needs this module, sharded or not, so it avoids the parts of torch that take seconds to import.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from reflectrl.distributed import is_divided
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor itself; of one that is divided all of it, on every rank, all of which call this."""
+    """Return the full tensor. Gathers a sharded tensor, so all ranks must call this together."""
     found: Tensor = cast(Any, tensor).full_tensor() if is_divided(tensor) else tensor
     return found
 
 
 def wholes(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`whole` of several, in the machine's memory, on the first rank; the others keep what they have."""
+    """Gather sharded tensors into the first rank's main memory. The other ranks keep their shards."""
     return {name: _on_first(tensor) if is_divided(tensor) else tensor for name, tensor in named.items()}
 
 
@@ -32,7 +32,7 @@ def _on_first(tensor: Any) -> Tensor:
 
 
 def piece(tensor: Tensor, like: Tensor) -> Tensor:
-    """What this rank keeps of a whole tensor where `like` is divided; otherwise the tensor itself."""
+    """Return this rank's shard of a full tensor if `like` is sharded; otherwise the tensor itself."""
     if not is_divided(like) or is_divided(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -42,10 +42,9 @@ def piece(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def activate(peft: Any, adapter: str) -> None:
-    """Make an adapter the one that computes.
+    """Switch a backbone to another adapter without changing which weights are trainable.
 
-    PEFT's own switch also freezes all other adapters, so gradients of passes that they have made would be lost;
-    here what may be trained stays as it is.
+    PEFT's own switch also freezes all other adapters, so gradients of their earlier passes would be lost.
     """
     if peft.active_adapter != adapter:
         trainable = [p for p in peft.parameters() if p.requires_grad]

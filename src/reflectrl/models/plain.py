@@ -1,7 +1,7 @@
 """The plain backend: Hugging Face's own forward pass, one sequence at a time, nothing shared and nothing kept.
 
-Slow, and right for every architecture: what the packed backend is compared with when a model is loaded (`proof.py`),
-and what a model runs on where the two would differ, or where `model.backend` is "plain".
+It is slow, and right for every architecture. The packed backend is compared with it when a model is loaded
+(`proof.py`). A model runs on the plain backend if the two differ, or if `model.backend` is "plain".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def body_of(core: Any) -> nn.Module:
-    """The part of a causal language model that its forward pass calls for hidden states of text."""
+    """Return the submodule of a causal language model that computes hidden states from token ids."""
     embeddings = core.get_input_embeddings()
     for found in (core.get_decoder(), core.base_model):  # some families call other things a decoder, or a base
         if found is not core and any(module is embeddings for module in found.modules()):
@@ -32,9 +32,9 @@ def body_of(core: Any) -> nn.Module:
 
 
 def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
-    """Logits (N, V) of hidden states by the model's own code: its forward pass, with the layers left out.
+    """Compute logits (N, V) of hidden states by the model's own code: its forward pass with the layers left out.
 
-    So whatever a family does beside the head's product (scaling, soft caps, transformations) is done.
+    So everything that a family does besides the head's product (scaling, soft caps, transformations) is included.
     """
     ids_1N = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
     body = body_of(core)
@@ -51,7 +51,7 @@ def own_logits(core: Any, hidden_ND: Tensor) -> Tensor:
 
 
 class Output(SimpleNamespace):
-    """What a body returns: hidden states, and None for everything else that might be read from it."""
+    """Stand-in for the output of a model's body: hidden states, and None for any other attribute."""
 
     def __init__(self, hidden_1ND: Tensor) -> None:
         super().__init__(last_hidden_state=hidden_1ND)
@@ -64,10 +64,10 @@ class Output(SimpleNamespace):
 
 
 class PlainBackend:
-    """See `backend.Backend` for what the calls mean; KV caches and draft models are accepted and not used.
+    """Reference implementation of `backend.Backend`. KV caches and draft models are accepted and ignored.
 
     Args:
-        lm: the player's model. Where `lm.shortcuts.cache` holds, the library's own cache is used while writing.
+        lm: the player's model. With `lm.shortcuts.cache`, the library's own KV cache is used while writing.
     """
 
     def __init__(self, lm: LanguageModel) -> None:
@@ -75,7 +75,7 @@ class PlainBackend:
         self.body = body_of(lm.core)
 
     def forward(self, ids: Sequence[int], **options: Any) -> tuple[Tensor, Tensor, Any]:
-        """One sequence: hidden states (T, D) that the layers hand to the head, logits (T, V), the library's output."""
+        """Run one sequence. Return hidden states (T, D) before the head, logits (T, V), and the library's output."""
         if self.lm.adapter is not None:
             self.lm.activate()
         found: list[Tensor] = []
@@ -95,7 +95,7 @@ class PlainBackend:
         at: Sequence[int] | Literal["ends", "all"] = "ends",
         caches: object = None,
     ) -> Tensor:
-        """A pass per prompt, of which a packing's tokens are then put in the order of its blocks."""
+        """Read each prompt in its own pass. For a `Packing`, tokens are then put in the order of its blocks."""
         states = [self.forward(ids)[0] for ids in prompts]
         self.lm.counters.encoded += sum(map(len, states))
         if at == "ends":
@@ -115,7 +115,7 @@ class PlainBackend:
         caches: object = None,
         share: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """A pass per prompt by label, and one per action by text."""
+        """Score actions in one pass per prompt (labels), or one pass per action (texts)."""
         rows, ends = [], []
         for prompt, one in zip(prompts, answers, strict=True):
             self.lm.counters.encoded += len(prompt)
@@ -129,7 +129,7 @@ class PlainBackend:
         return pad_sequence(rows, batch_first=True, padding_value=-torch.inf), torch.stack(ends)
 
     def _score_texts(self, prompt: Ids, answers: Answers, scoring: Scoring) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (A,) of the actions' texts, as `scoring` counts them, and the hidden state (D,) before."""
+        """Return log-probabilities (A,) of the actions' texts by `scoring`, and the hidden state (D,) of the prompt."""
         found = []
         for ids, words in zip(answers.ids, answers.words, strict=True):
             hidden_TD, logits_TV, _ = self.forward((*prompt, *ids[:-1]))
@@ -155,7 +155,7 @@ class PlainBackend:
         caches: object = None,
         draft_model: object = None,
     ) -> list[Written]:
-        """One prompt after another, token by token."""
+        """Continue one prompt after another, token by token."""
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
         written: list[Written] = []
         for prompt, limit, generator in zip(prompts, limits, generators, strict=True):
@@ -177,7 +177,7 @@ class PlainBackend:
         return written
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """By the model's own code (`own_logits`)."""
+        """Compute logits by the model's own code (`own_logits`)."""
         if self.lm.adapter is not None:
             self.lm.activate()
         logits_NV = own_logits(self.core, hidden_ND)

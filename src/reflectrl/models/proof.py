@@ -1,12 +1,12 @@
-"""The packed backend is checked against the plain one on every model that is loaded.
+"""Comparison of the packed backend with the plain backend, for every model that is loaded.
 
-There are many families of models, and some do between their layers or behind their head what the engine does not know
-of. So a few prompts go through all that play and learning use: packed prompts with common beginnings, growing caches,
-speculative decoding, actions scored by their texts, rows of the head. A shortcut that fails or gives other numbers is
-not taken with this model, and a line says so.
+There are many families of models, and some compute things between their layers or after their head that the engine does
+not implement. So a few prompts go through everything that play and learning use: packed prompts with common prefixes,
+growing caches, speculative decoding, actions scored by their texts, and rows of the head. An option of the engine that
+fails or gives other numbers is not used with this model, and a warning says so.
 
-A model in 16 bits is tried in float32, where there is memory for that: rounding alone moves the logits of a deep model
-in bfloat16 by more than a unit, in which a mistake would not show.
+A model in 16 bits is checked in float32 if there is enough memory. In bfloat16, rounding alone changes the logits of a
+deep model by more than 1, which would hide a mistake.
 """
 
 from __future__ import annotations
@@ -34,37 +34,43 @@ from reflectrl.plugins import one_line
 from reflectrl.types import UserError, named_seed
 
 FULL, HALF = 1e-4, 0.1
-"""The largest difference that counts as rounding, in float32 and where fewer bits cannot be avoided: of hidden states
-relative to their length, of logits and log-probabilities (nats) relative to 1 + their size."""
+"""Largest difference that counts as rounding: in float32, and with fewer bits if that cannot be avoided. Differences of
+hidden states are relative to their norm, and those between logits or log-probabilities (nats) to 1 + their size."""
 
 ROUNDINGS, WIDEST = 3, 1e-3
-"""A model of many layers may round worse than FULL: then so many times what its own forward pass differs from the same
-in float64 is allowed, but never more than WIDEST."""
+"""Limits for deep models, whose rounding may exceed FULL. ROUNDINGS times the difference between the model's own
+forward pass in float32 and in float64 is allowed, but never more than WIDEST."""
 
 SPREADS = (1.0, 10.0, 50.0)
-"""Standard deviations of logits at which the head is tried: a model that was made just now has small ones, at which a
-soft cap would not show."""
+"""Standard deviations of logits at which the head is checked. A new model has small logits, at which a soft cap would
+not show."""
 
 OPERATIONS = 1e9
-"""About how many multiplications the longest prompt may take: a small model is tried on much of its context."""
+"""Approximate number of multiplications for the longest prompt, so that a small model is checked on a long context."""
 
 SHORT, LONG = 40, 512
-"""Tokens of the shortest history, and of the longest, where the context allows."""
+"""Tokens of the shortest and of the longest history, as far as the context allows."""
 
 WRITTEN = 6
-"""Tokens that are written behind a prompt."""
+"""Number of tokens written after a prompt."""
 
 logger = logging.getLogger("reflectrl")
 told: set[str] = set()
-"""What this process has said already, without the models' names."""
+"""Warnings that this process has logged already, without the models' names."""
 
 
 HIDDEN, LOGITS = "hidden states", "logits"
-"""What is compared."""
+"""Kinds of compared tensors, each with its own limit."""
 
 
 class Way(NamedTuple):
-    """A way to compute: its shortcuts, what to say where it is taken, and the library's attention if that computes."""
+    """Candidate configuration of the engine.
+
+    Attributes:
+        shortcuts: the engine's options.
+        words: warning if this candidate is chosen; "" for none.
+        attention: the library's attention implementation to set; "" leaves it unchanged.
+    """
 
     shortcuts: Shortcuts
     words: str = ""
@@ -72,15 +78,15 @@ class Way(NamedTuple):
 
 
 def prove(lm: LanguageModel, name: str) -> LanguageModel:
-    """The same model, told to take those shortcuts only that give the numbers of its own forward pass.
+    """Return the same model with only those shortcuts that give the numbers of its own forward pass.
 
     Args:
-        lm: its shortcuts are those that may be taken; without `packed`, the plain backend is all that is tried.
+        lm: the model with the shortcuts to check. Without `packed`, only the plain backend is checked.
 
     Raises:
-        UserError: its own forward pass fails, or is not that of a causal language model.
+        UserError: its own forward pass fails, or it is not a causal language model.
     """
-    if lm.shards is not None:  # its backbone was tried while it was whole
+    if lm.shards is not None:  # its backbone was checked before it was sharded
         return lm
     shortcuts, said = find_shortcuts(lm, name)
     tell(lm, name, said)
@@ -88,7 +94,7 @@ def prove(lm: LanguageModel, name: str) -> LanguageModel:
 
 
 def find_shortcuts(lm: LanguageModel, name: str) -> tuple[Shortcuts, list[str]]:
-    """What `prove` finds, and what is to be said of it.
+    """Return the shortcuts that give the model's own numbers, and warnings about the ones that do not.
 
     Raises:
         UserError: as `prove`.
@@ -103,7 +109,10 @@ def find_shortcuts(lm: LanguageModel, name: str) -> tuple[Shortcuts, list[str]]:
 
 
 def tell(lm: LanguageModel, name: str, said: Sequence[str]) -> None:
-    """One line about what runs another way; once in a process, for a run loads a family's models again and again."""
+    """Log which engine features are disabled for this model, once per process and message.
+
+    A run loads models of the same family again and again.
+    """
     doubts = f"({lm.core.config.model_type}): {'; '.join(said)}"  # type: ignore[union-attr]
     if said and doubts not in told:
         told.add(doubts)
@@ -112,9 +121,9 @@ def tell(lm: LanguageModel, name: str, said: Sequence[str]) -> None:
 
 @contextmanager
 def _in_float32(lm: LanguageModel) -> Iterator[None]:
-    """Within the block a model in 16 bits has its weights in float32, and afterwards the same bits as before.
+    """Convert a 16-bit model's weights to float32 within the block, and back to the same bits after it.
 
-    Models that are quantised, and those for which there is no memory, stay as they are.
+    Quantised models, and models for which there is not enough memory, are left unchanged.
     """
     half = [p for p in lm.model.parameters() if p.dtype in (torch.bfloat16, torch.float16)]
     quantised = getattr(lm.core.config, "quantization_config", None) is not None
@@ -134,17 +143,17 @@ def _in_float32(lm: LanguageModel) -> Iterator[None]:
 
 @contextmanager
 def _in_float64(lm: LanguageModel) -> Iterator[None]:
-    """Within the block a model in float32 computes in float64.
+    """Convert a float32 model to float64 within the block.
 
     Raises:
-        MemoryError: there is no room for that.
+        MemoryError: there is not enough memory.
     """
     parameters = [p for p in lm.model.parameters() if p.dtype == torch.float32]
     if 8 * sum(p.numel() for p in parameters) > free_bytes(lm.device):
         raise MemoryError
     before = [(parameter, parameter.data) for parameter in parameters]
     try:
-        with torch.inference_mode(False):  # a tensor that is made in inference mode can never learn
+        with torch.inference_mode(False):  # tensors created in inference mode can never have gradients
             for parameter in parameters:
                 parameter.data = parameter.data.double()
         yield
@@ -156,7 +165,7 @@ def _in_float64(lm: LanguageModel) -> Iterator[None]:
 
 
 def _bodies(lm: LanguageModel) -> list[Way]:
-    """The ways through a model's layers, the fastest first."""
+    """Return the candidate ways to run a model's layers, the fastest first."""
     core: Any = lm.core
     known, ways = lm.shortcuts, list[Way]()
     for batched in dict.fromkeys((known.batched, False)) if known.packed else ():
@@ -175,7 +184,7 @@ def _bodies(lm: LanguageModel) -> list[Way]:
 
 
 class _Trial:
-    """Prompts, and what the model's own forward pass makes of them with its attention written out."""
+    """Check of a single model: prompts, and the results of the model's own forward pass with eager attention."""
 
     def __init__(self, lm: LanguageModel, name: str) -> None:
         self.lm, self.name = lm, name
@@ -206,7 +215,7 @@ class _Trial:
             early_TV = self.expected(early)[1]
             hidden_TD, logits_TV = self.expected((*self.branch, *self.tiny[:2]))
             own_TV = own_logits(self.core, hidden_TD)
-        except Exception as error:  # of any kind: it is somebody's code
+        except Exception as error:  # of any kind, since a model may bring its own code
             raise UserError(f"model {self.name!r}: its own forward pass fails: {one_line(error)[:200]}") from error
         if logits_TV.isnan().any():
             raise UserError(f"model {self.name!r}: its own forward pass gives no numbers (NaN): damaged weights?")
@@ -216,7 +225,10 @@ class _Trial:
             raise UserError(f"model {self.name!r} reads ahead: it is no causal language model")
 
     def expected(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """Hidden states (T, D) and logits (T, V) of one sequence; those of a longer one that begins with it will do."""
+        """Return hidden states (T, D) and logits (T, V) of a sequence by the model's own forward pass.
+
+        Results of a longer sequence with this prefix are reused, because the model is causal.
+        """
         for known, (hidden_TD, logits_TV) in self._known.items():
             if known[: len(ids)] == ids:
                 return hidden_TD[: len(ids)], logits_TV[: len(ids)]
@@ -231,10 +243,10 @@ class _Trial:
     def first_exact(
         self, lm: LanguageModel, ways: Sequence[Way], check: Callable[[LanguageModel], None]
     ) -> LanguageModel:
-        """The model with the first of the ways that gives its own numbers.
+        """Return the model with the first candidate that passes `check`.
 
         Raises:
-            UserError: none does.
+            UserError: no candidate passes.
         """
         doubt = ""
         for way in ways:
@@ -252,19 +264,19 @@ class _Trial:
         raise UserError(f"model {self.name!r}: its own forward pass gives varying numbers ({doubt[:200]})")
 
     def require(self, what: str, found: Tensor, wanted: Tensor) -> None:
-        """Raise UserError where logits or log-probabilities differ by more than rounding."""
+        """Raise UserError if logits or log-probabilities differ by more than rounding."""
         if not self._is_rounding(distance := _distance(found, wanted)):
             raise UserError(f"{what} differs by {distance:.2g}")
 
     def _is_rounding(self, distance: float, of: str = LOGITS) -> bool:
-        """Whether a difference is no larger than this model's rounding."""
+        """Return whether a difference is within this model's rounding. May widen the limits, at most once."""
         if self.may_widen and self.limits[of] < distance <= WIDEST:
             self.may_widen = False
             self._widen()
         return distance <= self.limits[of]
 
     def _widen(self) -> None:
-        """Allow a model as much as rounding alone explains, where its own forward pass can be had in float64."""
+        """Raise the limits to what rounding alone explains, if the model's own forward pass works in float64."""
         prompts = (self.long, self.branch, self.tiny)
         rounded = [self.expected(ids) for ids in prompts]
         remembered, self._known = self._known, {}
@@ -283,7 +295,7 @@ class _Trial:
     # ---- what is tried ---------------------------------------------------------------------------------------------
 
     def try_head(self, lm: LanguageModel) -> None:
-        """Logits of all tokens, of some, and of one each, from hidden states of several sizes."""
+        """Check logits of all tokens, of some tokens, and of a token per state, from hidden states of several sizes."""
         backend = PackedBackend(lm)
         hidden_TD, logits_TV = (part[-2:] for part in self.expected(self.branch))
         rows = torch.linspace(0, logits_TV.shape[1] - 1, 5, device=lm.device).long()
@@ -296,9 +308,10 @@ class _Trial:
             self.require("a row of the head", backend.token_logits(scaled_TD, where, rows), own_TV[where, rows])
 
     def try_body(self, lm: LanguageModel) -> None:
-        """Everything that play and learning do."""
+        """Check everything that play and learning do with the layers."""
         self._try_packed(lm)
-        apart = drops(self.core) or getattr(self.core, "recomputes", False)  # learning goes another way than play
+        # With dropout or checkpointing, learning uses the library's forward pass and play does not: check both.
+        apart = drops(self.core) or getattr(self.core, "recomputes", False)
         if lm.shortcuts.packed and lm.shortcuts.blocks and apart:
             self._try_packed(replace(lm, shortcuts=replace(lm.shortcuts, blocks=False)))
         prompts = [self.long, self.branch]
@@ -332,12 +345,12 @@ class _Trial:
                     self.require("a written text", torch.tensor(nats), self._nats(prompt, ids).cpu())
 
     def _nats(self, prompt: Ids, ids: Ids) -> Tensor:
-        """Log-probability (T,) of each of the tokens that follow a prompt."""
+        """Return the log-probability (T,) of each of the T tokens that follow a prompt."""
         logp_TV = self.expected((*prompt, *ids[:-1]))[1][len(prompt) - 1 :].float().log_softmax(-1)
         return logp_TV.gather(-1, torch.tensor(ids, device=logp_TV.device)[:, None])[:, 0]
 
     def _require_hidden(self, what: str, found_TD: Tensor, prompt: Ids) -> None:
-        """Hidden states of a prompt's last tokens, and the logits that follow from the last of them."""
+        """Check the hidden states of a prompt's last tokens, and the logits of the last token."""
         hidden_TD, logits_TV = (part[-len(found_TD) :] for part in self.expected(prompt))
         if not self._is_rounding(farthest := _farthest(found_TD, hidden_TD), HIDDEN):
             raise UserError(f"{what} differs by {farthest:.2g}")
@@ -345,18 +358,18 @@ class _Trial:
 
 
 def _greedy(logits_BV: Tensor, _: object) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens (B,) and their log-probabilities (B,)."""
+    """Return the most probable tokens (B,) and their log-probabilities (B,)."""
     logp_B, tokens_B = logits_BV.log_softmax(-1).max(-1)
     return tokens_B, logp_B
 
 
 def _farthest(found_TD: Tensor, wanted_TD: Tensor) -> float:
-    """The largest difference of hidden states, relative to their length."""
+    """Return the largest difference of hidden states, relative to their norm."""
     off_T = (found_TD - wanted_TD).float().norm(dim=-1) / wanted_TD.float().norm(dim=-1).clamp(min=1e-6)
     return float(off_T.max())
 
 
 def _distance(found: Tensor, wanted: Tensor) -> float:
-    """The largest difference of logits, relative to 1 + their size; NaN where either has one."""
+    """Return the largest difference of logits, relative to 1 + their size; NaN if either tensor has a NaN."""
     found, wanted = found.float(), wanted.float()
     return float(((found - wanted).abs() / (1 + wanted.abs())).max())

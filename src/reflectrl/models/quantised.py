@@ -14,7 +14,7 @@ from reflectrl.types import UserError
 
 
 def quantisation(config: ModelConfig, device: torch.device) -> dict[str, Any]:
-    """What the loader is told of quantisation: NF4 twice quantised, as in QLoRA (Dettmers et al. 2023), or LLM.int8.
+    """Return the loader's options for NF4 with double quantisation, as in QLoRA (Dettmers et al. 2023), or LLM.int8.
 
     Raises:
         UserError: bitsandbytes is not installed.
@@ -33,7 +33,7 @@ def quantisation(config: ModelConfig, device: torch.device) -> dict[str, Any]:
 
 
 def bitsandbytes() -> Any:
-    """The package; UserError if it is not installed."""
+    """Import the package. Raise UserError if it is not installed."""
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
@@ -41,7 +41,7 @@ def bitsandbytes() -> Any:
 
 
 def let_gradients_flow(model: Any) -> None:
-    """Have a model in 4 bits learn on every CPU: some compute quickly in a form through which no gradient flows."""
+    """Let gradients flow through a 4-bit model on every CPU. On some, the faster weight layout has no backward pass."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False

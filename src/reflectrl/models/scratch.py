@@ -19,18 +19,18 @@ from reflectrl.config import ModelConfig
 END = "<|endoftext|>"
 
 PIECES = Regex(r" ?[A-Za-z]+| ?[0-9]|-+|.|\n")
-"""Words, single digits and runs of dashes may become tokens. Every other character stays a token of its own, so that
-each cell of a drawn map is one token, and the map keeps its shape."""
+"""Pieces of text that may become tokens: words, single digits and runs of dashes. Every other character stays a token
+of its own, so that each cell of a drawn map is one token, and the map keeps its shape."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer for texts of the environment.
+    """Train a byte-level BPE tokenizer on texts of the environment.
 
     Args:
         texts: text of the kind that the players will read and write.
-        vocab: the largest number of tokens, including the 256 bytes and end-of-text, which are always there.
-        choices: the numbers from 1 to this one must be single tokens, because they label actions. Those that did not
-            become tokens by themselves are added on top of `vocab`.
+        vocab: largest number of tokens, including the 256 bytes and end-of-text, which are always there.
+        choices: largest number that must be a single token. The numbers from 1 on label actions. Numbers that training
+            did not make tokens are added on top of `vocab`.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int, choices: int = 9) -> PreTr
 
 
 def make_model(config: ModelConfig, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A randomly initialised model of the configured family and size; dropout is off everywhere."""
+    """Make a randomly initialised model of the configured family and size, without dropout."""
     shared = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     if config.family == "gpt2":
         shape: dict[str, Any] = {"n_layer": config.layers, "n_embd": config.width, "n_head": config.heads}
@@ -74,10 +74,10 @@ def save_scratch(
     """Train a tokenizer, make a model, and write both as a Hugging Face folder.
 
     Args:
-        written: how many tokens the model may write behind a prompt.
+        written: number of tokens that the model may write after a prompt.
 
     Returns:
-        The longest sequence that it reads, in tokens: the recipe's context, or where that is 0 what these texts need.
+        The model's longest sequence in tokens: the recipe's context, or the length that these texts need if it is 0.
     """
     texts = list(texts)
     tokenizer = train_tokenizer(texts, config.vocab, choices)
@@ -88,7 +88,8 @@ def save_scratch(
 
 
 def needed_context(longest: int, written: int) -> int:
-    """A context for prompts of at most `longest` tokens in a sample of play, to which `written` more are added: with
-    room for half as much again, since play after training goes further, in multiples of 64.
+    """Return the context in tokens for prompts of at most `longest` tokens in a sample of play, plus `written` tokens.
+
+    Prompts get half as much room again, since play after training goes further. The result is a multiple of 64.
     """
     return -(-(longest * 3 // 2 + written) // 64) * 64

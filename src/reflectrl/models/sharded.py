@@ -1,12 +1,13 @@
-"""A model whose weights are divided among the ranks of a run (torch's FSDP), and how the ranks keep in step.
+"""Models whose weights are sharded across the ranks of a run (torch's FSDP), and the lockstep of the ranks.
 
-Each rank keeps a piece of every weight. A layer's weights are gathered when a pass comes to it and let go behind it,
-and its gradient is summed and divided on the way back: all ranks take part in both, so all have to make the same
-passes, though one plays longer episodes than another, or has more rows to learn from. So they agree before every pass.
-As long as one of them needs one, the others read a single token with the same model, without gradient or with a zero
-of one. A rank that waits for the others (`distributed.Team`) helps them meanwhile, so learning and play need not know.
+Each rank keeps a shard of every weight. A layer's weights are gathered when a pass comes to the layer and freed after
+it, and its gradient is reduced and scattered in the backward pass. All ranks take part in both, so all must make the
+same passes, although some play longer episodes or have more rows to learn from. So the ranks agree before every pass.
+As long as any rank needs a pass, the others read a single token with the same model, without a gradient or with a zero
+gradient. A rank that waits for the others (`distributed.Team`) helps them meanwhile, so the code of learning and play
+is the same as for one process.
 
-Frozen backbones are divided before adapters are put on them: adapters are small, and stay whole on every rank.
+Frozen backbones are sharded before adapters are added. Adapters are small, and every rank keeps them in full.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
     from reflectrl.models.lm import LanguageModel
 
 DONE, BACKWARD, READ, LEARN = range(4)
-"""What a rank may wish for: nothing more, to go back through its passes, a pass without gradient, or with one."""
+"""Kinds of requests by a rank: nothing more, a backward pass, a forward pass without gradient, or one with gradient."""
 
 
 class Wish(NamedTuple):
-    """What a rank needs next. Of the ranks' wishes the greatest is carried out by all: passes come before gradients.
+    """Request of a rank for its next step. All ranks carry out the largest request, so passes come before gradients.
 
     Attributes:
-        kind: one of the four above.
-        model: the number of the model (`Shards.number`).
-        adapter: the place of its active adapter among those that it carries.
+        kind: one of the four kinds above.
+        model: number of the model (`Shards.number`).
+        adapter: index of the active adapter among the model's adapters.
     """
 
     kind: int
@@ -52,7 +53,7 @@ class Wish(NamedTuple):
 
 
 class Lockstep:
-    """The passes of a team's divided models, which all ranks make together."""
+    """Coordinator of a team's sharded models, whose passes all ranks make together."""
 
     def __init__(self, team: Team) -> None:
         self.team = team
@@ -61,10 +62,10 @@ class Lockstep:
         self._zeros: list[Tensor] = []
 
     def divide(self, core: nn.Module, device: torch.device) -> Shards:
-        """Leave this rank its piece of every weight, on the device.
+        """Shard a model: keep this rank's shard of every weight, on the device.
 
         Raises:
-            UserError: the library's code for this family has no layers that could be gathered one by one.
+            UserError: the library's code for this family does not mark layers that can be gathered one by one.
         """
         layers = [module for module in core.modules() if isinstance(module, GradientCheckpointingLayer)]
         if not layers:
@@ -72,9 +73,9 @@ class Lockstep:
         mesh = init_device_mesh(device.type, (self.team.size,))
         for module in (*layers, core):
             part: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
-            part.set_gradient_divide_factor(1.0)  # shares of one sum, as everywhere here, and not a mean over ranks
+            part.set_gradient_divide_factor(1.0)  # ranks compute shares of one sum: gradients are summed, not averaged
             part.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it adds
-            part.set_reduce_scatter_unused_params(True)  # experts that a rank's tokens do not come to
+            part.set_reduce_scatter_unused_params(True)  # such as experts to which no token of a rank is routed
         self._made += 1
         shards = self.models[self._made] = Shards(self, self._made, core)
         return shards
@@ -82,7 +83,7 @@ class Lockstep:
     # ---- agreeing ------------------------------------------------------------------------------------------------
 
     def take(self, wish: Wish) -> None:
-        """Help the others until all are to do what this rank wishes for."""
+        """Help the other ranks with their requests until all agree on this rank's request."""
         while (agreed := self._agreed(wish)) != wish:
             if agreed.kind == BACKWARD:
                 self._back()
@@ -90,17 +91,20 @@ class Lockstep:
                 self.models[agreed.model].pass_one_token(agreed)
 
     def settle(self) -> None:
-        """Help the others until nobody needs anything more."""
+        """Help the other ranks until none has a request left."""
         self.take(Wish(DONE))
         self._zeros.clear()
 
     def backward(self, loss: Tensor) -> None:
-        """Go back through the passes that led to a loss, and through those that the others made meanwhile."""
+        """Run the backward pass of a loss, together with the other ranks' backward passes."""
         self.take(Wish(BACKWARD))
         self._back(loss)
 
     def hold(self, *outputs: Tensor) -> None:
-        """Have a pass with gradient gone back through on every rank, whoever has a use for what came out of it."""
+        """Remember a pass with gradient, so that every rank runs its backward pass even if it does not use the output.
+
+        An empty sum of each output is added to the loss: its gradient is zero, but FSDP's communication still runs.
+        """
         self._zeros += [tensor[:0].sum() for tensor in outputs if tensor.requires_grad]
 
     def _back(self, *losses: Tensor) -> None:
@@ -118,11 +122,11 @@ class Lockstep:
 
 
 class Shards:
-    """This rank's pieces of one model.
+    """This rank's shards of a model.
 
     Attributes:
-        number: of the model, the same on all ranks.
-        carrier: the model itself, or the `PeftModel` that has put adapters on it.
+        number: number of the model, the same on all ranks.
+        carrier: weak reference to the model itself, or to the `PeftModel` around it.
     """
 
     def __init__(self, steps: Lockstep, number: int, carrier: nn.Module) -> None:
@@ -130,11 +134,11 @@ class Shards:
         self.carry(carrier)
 
     def carry(self, carrier: nn.Module) -> None:
-        """Note what carries the adapters."""
+        """Set the module that carries the adapters."""
         self.carrier: Callable[[], Any] = weakref.ref(carrier)
 
     def wish(self, learns: bool, adapter: str | None) -> Wish:
-        """What is to be wished for before a pass."""
+        """Return the request for a pass with this adapter."""
         place = list(self.carrier().peft_config).index(adapter) if adapter is not None else 0
         return Wish(LEARN if learns else READ, self.number, place)
 
@@ -149,15 +153,15 @@ class Shards:
             self.steps.hold(core(input_ids=_one_token(core), use_cache=False).logits[0])
 
     def frozen_copy(self, core: Any) -> tuple[Any, Shards]:
-        """Another model of this shape that never learns, divided alike; its weights are still to be set."""
-        with torch.random.fork_rng():  # they are drawn at first
+        """Make a frozen model of the same shape, sharded in the same way. The caller must set its weights."""
+        with torch.random.fork_rng():  # the model is made with random weights
             made = type(core)._from_config(copy.deepcopy(core.config), dtype=core.dtype)
         made.requires_grad_(False).eval()
         return made, self.steps.divide(made, core.get_input_embeddings().weight.device)
 
 
 class ShardedBackend(PlainBackend):
-    """The plain backend of a divided model: all ranks make each of its passes together."""
+    """Plain backend of a sharded model: all ranks make each of its passes together."""
 
     def __init__(self, lm: LanguageModel, shards: Shards) -> None:
         super().__init__(lm)
@@ -168,13 +172,13 @@ class ShardedBackend(PlainBackend):
         return found
 
     def logits(self, hidden_ND: Tensor, rows: Tensor | None = None) -> Tensor:
-        """By the model's own head, in a pass of one token behind whose layers these hidden states are put."""
+        """Compute logits by the model's own head: pass a single token, and swap in these hidden states by a hook."""
         logits_NV, _ = self._together(partial(self._swapped, hidden_ND))
         self.lm.counters.logits += logits_NV.numel()
         return logits_NV if rows is None else logits_NV[:, rows]
 
     def _swapped(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (N, V) of hidden states, and what the layers made of the one token."""
+        """Return logits (N, V) of hidden states, and the layers' own output for the single token."""
         own: list[Tensor] = []
 
         def swap(module: nn.Module, given: Any, output: Any) -> Output:
@@ -189,7 +193,7 @@ class ShardedBackend(PlainBackend):
         return logits_NV, own[0][0]
 
     def _together(self, compute: Callable[[], Any]) -> Any:
-        """What a pass returns, tensors of it first."""
+        """Run a pass together with all ranks. The first two values that `compute` returns must be tensors."""
         learns = torch.is_grad_enabled()
         self.lm.activate()
         self.steps.take(self.shards.wish(learns, self.lm.adapter))
@@ -201,7 +205,13 @@ class ShardedBackend(PlainBackend):
 
 @contextmanager
 def passing(learns: bool) -> Iterator[None]:
-    """Within the block a pass is made, or gone back through. FSDP's tensors cannot be made in inference mode."""
+    """Set the gradient mode for a forward or backward pass within the block.
+
+    Inference mode is switched off, because FSDP's tensors cannot be created in it.
+
+    Raises:
+        LostRank: communication failed, since another rank has died or timed out.
+    """
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(learns):
             yield

@@ -1,9 +1,9 @@
-"""What prompts share: tokens within one forward pass (packing), keys and values from step to step (KV caches).
+"""Sharing between prompts: of tokens within a forward pass (packing), and of keys and values between steps (KV caches).
 
-The steps of an episode share its history, so most of their tokens are the same tokens. In learning, a packing finds
-that from the tokens alone: the longest prompt is a block of its own, and every other prompt branches off at the token
-at which it departs; what branches off at one place is packed in the same way. In play, a KV cache holds what a player
-has already read of an episode, and the next prompt is read from where it departs from that.
+The steps of an episode share its history, so most of their tokens are the same. In learning, packing finds common
+prefixes from the tokens alone. The longest prompt is a block of its own, and every other prompt branches off at its
+first different token. Prompts that branch off at the same place are packed in the same way. In play, a KV cache holds
+the tokens of an episode that a player has already read, and the next prompt is read from its first different token on.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ Span = tuple[int, int]
 """(block, n): the first n tokens of an earlier block."""
 
 LEAST = 16
-"""Fewer shared tokens than this are cheaper to encode twice than to branch off at."""
+"""Shortest common prefix worth sharing. Below it, encoding the tokens twice is cheaper."""
 
 ROUNDING = 64
-"""KV caches have room for a multiple of so many tokens, so that they do not grow at every step."""
+"""Granularity of KV caches in tokens: room is a multiple of this, so that a cache does not grow at every step."""
 
 REUSE = 16
-"""A KV cache that shares fewer tokens than this with the next prompt is not continued from."""
+"""Shortest common prefix with the next prompt for which a KV cache is reused."""
 
 CACHE = 4 * 2**30
-"""Most bytes of keys and values that a player keeps between steps, unless told otherwise."""
+"""Default of the largest number of bytes of keys and values that a player keeps between steps."""
 
 WORKING = 2 * 2**30
-"""Most bytes of keys and values that a call takes beside what is kept; larger batches go in parts."""
+"""Largest number of bytes of keys and values that a call uses beside the kept ones. Larger batches are split."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A run of new tokens. Each sees what `context` names, and those before it in its own block.
+    """Run of new tokens. Each token sees the context and the earlier tokens of its block.
 
     Attributes:
         ids: the tokens.
-        start: position of the first one in its prompt.
-        context: spans of earlier blocks, in order, that make up the `start` tokens before it.
-        trie: where the tokens are no run but several continuations of the context, how they branch.
+        start: position of the first token in its prompt.
+        context: spans of earlier blocks, in order, that make up the `start` tokens before the block.
+        trie: branching of the tokens, if they are several continuations of the context; None for a plain run.
     """
 
     ids: Ids
@@ -61,11 +61,11 @@ class Block:
 
 @dataclass
 class Packing(Sequence[Ids]):
-    """Prompts packed into blocks; as a sequence, its items are the prompts.
+    """Prompts packed into blocks. As a sequence, its items are the prompts.
 
     Attributes:
-        blocks: a block stands behind all those that its context names.
-        paths: for each prompt the spans that spell it.
+        blocks: the blocks. Each comes after all blocks of its context.
+        paths: for each prompt, the spans that make it up.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -75,31 +75,35 @@ class Packing(Sequence[Ids]):
         return len(self.paths)
 
     def __getitem__(self, prompt: int) -> Ids:  # type: ignore[override]
-        """The tokens of a prompt, put together again."""
+        """Return the tokens of a prompt."""
         return tuple(t for block, count in self.paths[prompt] for t in self.blocks[block].ids[:count])
 
     def places(self, prompt: int) -> np.ndarray:
-        """Where each token of a prompt stands among all blocks' tokens."""
+        """Return the index of each token of a prompt in the concatenation of all blocks."""
         starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
         return np.concatenate([starts[block] + np.arange(count) for block, count in self.paths[prompt]])
 
     def ends(self) -> list[int]:
-        """Where each prompt's last token stands among all blocks' tokens."""
+        """Return the index of each prompt's last token in the concatenation of all blocks."""
         starts = [*accumulate((len(block.ids) for block in self.blocks), initial=0)]
         return [starts[path[-1][0]] + path[-1][1] - 1 for path in self.paths]
 
     def lengths(self) -> list[int]:
-        """Tokens of each prompt, those before its first block included."""
+        """Return the length of each prompt in tokens, including tokens before its first block."""
         return [self.blocks[path[0][0]].start + sum(count for _, count in path) for path in self.paths]
 
 
 def apart(prompts: Sequence[Ids]) -> Packing:
-    """Every prompt as a block of its own; nothing is shared. The reference for `pack`."""
+    """Put every prompt in a block of its own, so that nothing is shared. The reference for `pack`."""
     return Packing([Block(ids) for ids in prompts], [((i, len(ids)),) for i, ids in enumerate(prompts)])
 
 
 def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
-    """Prompts in blocks that share what they have in common; equal prompts share everything."""
+    """Pack prompts into blocks with common prefixes shared. Equal prompts share everything.
+
+    Args:
+        least: shortest common prefix worth sharing.
+    """
     packing = Packing(paths=[()] * len(prompts))
     arrays = [np.asarray(ids) for ids in prompts]
     waiting: list[tuple[list[int], int, tuple[Span, ...]]] = [([*range(len(prompts))], 0, ())] if prompts else []
@@ -115,7 +119,7 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
                 packing.paths[i] = (*context, (number, shared - offset))
             elif shared - offset >= least:
                 branches[shared, ()].append(i)
-            else:  # of these, only prompts with the same beginning can share anything worth it
+            else:  # too short to share with the longest prompt; only prompts with equal first tokens can share more
                 branches[offset, tuple(prompts[i][offset : offset + least])].append(i)
         for (shared, _), members in branches.items():
             stem = ((number, shared - offset),) if shared > offset else ()
@@ -124,7 +128,7 @@ def pack(prompts: Sequence[Ids], least: int = LEAST) -> Packing:
 
 
 def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Slices of rows in order, each with as many as are `most` together (and one at least)."""
+    """Yield slices of rows in order. Each has at least one row, and as many as fit into a total size of `most`."""
     start = total = 0
     for row, size in enumerate(sizes):
         if row > start and total + size > most:
@@ -136,7 +140,7 @@ def portions(sizes: Sequence[int], most: int) -> Iterator[slice]:
 
 
 def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.ndarray, offset: int = 0) -> int:
-    """How many tokens two sequences share from the start, of which `offset` are known to be shared."""
+    """Return the length of two sequences' common prefix. The first `offset` tokens are known to be equal."""
     end = min(len(first), len(second))
     differ = np.flatnonzero(np.asarray(first[offset:end]) != np.asarray(second[offset:end]))
     return offset + int(differ[0]) if len(differ) else end
@@ -144,16 +148,16 @@ def shared_length(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
 
 @dataclass(eq=False)
 class KVCache:
-    """The keys and values of one growing sequence of tokens, in every layer.
+    """Keys and values of a growing sequence of tokens, in every layer.
 
-    What stays is the longest part that the next prompt shares with the last one, so nobody has to say where the history
-    ends: state, reflection and actions are written over by what comes next.
+    The cache keeps the longest prefix that the next prompt shares with the last one, so callers need not say where the
+    history ends. State, reflection and actions are overwritten by the next prompt.
 
     Attributes:
-        ids: the tokens whose keys and values are held. Those that were appended behind them are forgotten, unless
-            whoever appended them says so by setting `ids`.
-        layers: keys and values of each layer, (2, G, tokens there is room for, D).
-        whole: all layers in one tensor (tokens there is room for, L, 2, G, D), where they are parts of one (`extend`).
+        ids: tokens whose keys and values are held. Appending keys and values does not change `ids`: a caller that wants
+            to keep them must extend `ids` itself.
+        layers: keys and values of each layer, (2, G, capacity in tokens, D).
+        whole: all layers as one tensor (capacity in tokens, L, 2, G, D), if they are views of one (`extend`).
         nbytes: memory of the layers.
     """
 
@@ -163,16 +167,16 @@ class KVCache:
     whole: Tensor | None = None
 
     def match(self, prompt: Ids, least: int = 1) -> int:
-        """Cut back to what `prompt` shares with the tokens held; returns how many those are.
+        """Cut the cache back to its common prefix with `prompt`, and return the length of that.
 
-        At least one token of the prompt stays to be computed, and fewer than `least` shared ones are not worth keeping.
+        At least one token of the prompt is left to be computed. A prefix shorter than `least` is dropped.
         """
         shared = min(shared_length(self.ids, prompt), len(prompt) - 1) if self.ids else 0
         self.ids = self.ids[:shared] if shared >= least else ()
         return len(self.ids)
 
     def copy(self, other: KVCache, count: int) -> None:
-        """Hold the first `count` tokens that another one holds; neither knows of what the other reads next."""
+        """Copy the first `count` tokens of another cache. The two are independent afterwards."""
         self.ids, room = other.ids[:count], count + -count % ROUNDING
         if other.whole is not None:
             self.hold(other.whole[:room].clone())
@@ -181,15 +185,15 @@ class KVCache:
         self.nbytes = sum(layer.nbytes for layer in self.layers)
 
     def hold(self, whole_TL2GD: Tensor) -> None:
-        """Keep all layers in this tensor from now on; what was held is let go."""
+        """Store all layers in this tensor from now on. The previous tensors are released."""
         self.whole, self.layers = whole_TL2GD, [*whole_TL2GD.permute(1, 2, 3, 0, 4)]
         self.nbytes = whole_TL2GD.nbytes
 
     def append(self, layer: int, start: int, key_1GSD: Tensor, value_1GSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Put S new tokens' keys and values behind the first `start` ones of a layer.
+        """Append keys and values of S new tokens after the first `start` tokens of a layer.
 
         Returns:
-            Keys and values of the layer from the first token to the last new one, (1, G, start + S, D), not copied.
+            Views of the layer's keys and values up to the last new token, (1, G, start + S, D) each.
         """
         _, heads, new, width = key_1GSD.shape
         if layer == len(self.layers):
@@ -205,20 +209,20 @@ class KVCache:
         return held[:1], held[1:]
 
     def first(self, count: int) -> Tensor:
-        """Keys and values of the first `count` tokens, (count, L, 2, G, D); not copied if they lie in one tensor."""
+        """Return keys and values (count, L, 2, G, D) of the first `count` tokens. A view if they are in one tensor."""
         if self.whole is not None:
             return self.whole[:count]
         return torch.stack([layer[:, :, :count] for layer in self.layers]).permute(3, 0, 1, 2, 4)
 
 
 def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tensor]) -> None:
-    """Put new tokens' keys and values (S, L, 2, G, D) behind the first ones of each cache, in one call for all.
+    """Append new tokens' keys and values (S, L, 2, G, D) to each cache, in one call for all caches.
 
-    Token by token, what a cache holds and what is put into it lies in one piece each, so that a GPU copies the pieces
-    of all rows in a single launch.
+    Tokens are the first dimension, so old and new tokens are contiguous in memory, and a GPU copies the pieces of all
+    rows in a single launch.
 
     Args:
-        starts: how many tokens of each cache stay.
+        starts: number of tokens of each cache to keep.
     """
     targets, sources = list[Tensor](), list[Tensor]()
     for cache, start, new_SL2GD in zip(caches, starts, new, strict=True):
@@ -235,31 +239,31 @@ def extend(caches: Sequence[KVCache], starts: Sequence[int], new: Sequence[Tenso
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors into others of their shapes, in one call: torch's foreach copy, which has no public name."""
+    """Copy tensors into others of the same shapes in one call (torch's foreach copy, which has no public name)."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
 
 
 def remainders(prompts: Sequence[Ids], caches: Sequence[KVCache]) -> Packing:
-    """What is left to read of prompts of which KV caches hold the beginnings: a block each, without the beginning."""
+    """Pack the rest of each prompt that its KV cache does not hold, in a block per prompt."""
     pairs = zip(prompts, caches, strict=True)
     blocks = [Block(prompt[len(cache.ids) :], len(cache.ids)) for prompt, cache in pairs]
     return Packing(blocks, [((i, len(block.ids)),) for i, block in enumerate(blocks)])
 
 
 class KVCachePool:
-    """The KV caches of live episodes, within a bound on their memory.
+    """Pool of the KV caches of live episodes, with bounded memory.
 
-    An episode's cache goes when the episode does. When there is no more room, the episodes that came first keep theirs,
-    and those that came later are computed anew at each step: slower, with the same result.
+    An episode's cache is freed together with the episode. When memory is used up, the oldest episodes keep their
+    caches, and later ones are computed anew at each step. That is slower, with the same result.
 
     Args:
-        token_bytes: memory of one token's keys and values in all layers.
-        limit: most bytes that stay between calls.
-        working: most bytes that a call takes beside them (a single row may need more).
+        token_bytes: bytes of a token's keys and values in all layers.
+        limit: largest number of bytes kept between calls.
+        working: largest number of bytes that a call uses beside them (a single row may need more).
 
     Attributes:
-        peak: the most that caches took at a time so far, in bytes (copies made while writing not counted).
+        peak: largest number of bytes in caches at any time so far, without copies made while writing.
     """
 
     def __init__(self, token_bytes: int, limit: int, working: int = WORKING) -> None:
@@ -270,12 +274,12 @@ class KVCachePool:
     def lend(
         self, episodes: Sequence[object], tokens: Sequence[int], growing: Sequence[bool]
     ) -> Iterator[tuple[slice, list[KVCache]]]:
-        """The caches of some episodes, as many at a time as fit the bound: (which of them, their caches).
+        """Yield the episodes' caches in batches that fit the bound, as (slice of the episodes, their caches).
 
         Args:
             episodes: objects that live as long as the episodes.
-            tokens: how many tokens each may come to hold in this call, copies counted.
-            growing: whether an episode's prompts have a history; otherwise nothing is kept of it.
+            tokens: largest number of tokens of each cache in this call, including copies.
+            growing: True for episodes whose prompts have a history. Nothing is kept of the others.
         """
         needs = [(count + ROUNDING) * self.token_bytes for count in tokens]
         for rows in portions(needs, self.working):
@@ -293,7 +297,7 @@ class KVCachePool:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the caches that are kept."""
+        """Bytes of all kept caches."""
         return sum(cache.nbytes for cache in self._of.values())
 
     def clear(self) -> None:

@@ -1,7 +1,8 @@
-"""Checks of the files in a model's folder before a library reads them: it may come from a stranger. Imports no torch.
+"""Checks of the files in a model's folder before a library reads them. Imports no torch.
 
-Pipes and devices are refused, and so are names of files outside the folder, impossible sizes, and patterns that a
-library would try for ever. What can be checked only while a model is built is in `strangers.py`.
+The folder may come from a stranger. So these checks refuse pipes and devices, names of files outside the folder,
+impossible sizes, and patterns that a library would match for ever. Checks that are possible only while a model is built
+are in `strangers.py`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from reflectrl.models.patterns import growth, is_runaway
 from reflectrl.types import UserError
 
 MOST_LAYERS = 100_000
-"""The largest number that `config.json` may give for anything that is counted in layers."""
+"""Largest number that `config.json` may give for any count of modules."""
 COUNTED = re.compile(r"layer|block|depth|stage|expert")
 """Keys of `config.json` whose whole numbers are counts of modules."""
 MOST_GROWTH = 1000
-"""The most characters that a tokenizer may make of one."""
+"""Largest factor by which a tokenizer's replacements may lengthen a text."""
 
 
 def require_sound(folder: Path, trusted: bool = False) -> None:
     """Refuse a folder with files that are damaged, that never end, or that would keep a library busy for ever.
 
     Args:
-        folder: a path at which no folder is passes.
-        trusted: allow patterns of the tokenizer that may take for ever; the user trusts this model's code.
+        folder: the model's folder. A path without a folder passes.
+        trusted: True if the user trusts this model's code. The tokenizer's patterns are not checked then.
 
     Raises:
         UserError: names the file and what is wrong with it.
@@ -50,7 +51,7 @@ def require_sound(folder: Path, trusted: bool = False) -> None:
 
 
 def _require_inside(index: Path) -> None:
-    """Refuse an index whose shards lie anywhere but beside it."""
+    """Refuse an index that names shards outside its own folder."""
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict):
         raise UserError(f"{index} must map names of tensors to files ('weight_map')")
@@ -69,13 +70,13 @@ def _require_readable(path: Path) -> None:
 
 
 def require_possible(key: str, value: Any) -> None:
-    """Raise ValueError where a setting gives a model more layers than any has."""
+    """Raise ValueError if a setting gives a model more modules than any real model has."""
     if isinstance(value, int) and value > MOST_LAYERS and COUNTED.search(key):
         raise ValueError(f"{key[:100]!r} is {str(value)[:30]}; no model has so many")
 
 
 def _require_quick(path: Path) -> None:
-    """Refuse a tokenizer whose patterns may take for ever, or that makes too long a text of a short one."""
+    """Refuse a tokenizer whose patterns may take for ever, or whose replacements make texts far too long."""
     found = read_json(path)
     advice = "set model.trust_remote_code = true if you know where this model comes from"
     for key, value in _leaves(found):
@@ -86,7 +87,7 @@ def _require_quick(path: Path) -> None:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in a JSON value that holds nothing else, with the key under which it is found."""
+    """Yield every scalar in a JSON value, with the key under which it is found."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _leaves(item, str(name))

@@ -1,4 +1,4 @@
-"""What `model.source` may name beside a folder and a hub's name: a short name, or a file that becomes a folder."""
+"""Resolving `model.source`: a folder, a name on the hub, a short name, or a file that is converted to a folder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from reflectrl.plugins import names, resolve
 
 
 def find_model(source: str) -> str:
-    """The folder of the model that a source means; a folder, or a name of the hub, is returned as it is.
+    """Return the folder of the model that a source means. A folder or a name on the hub is returned unchanged.
 
-    Packages bring short names as entry points "reflectrl.models" (functions that return a folder), and formats of files
-    as entry points "reflectrl.model_files": ending -> a function that turns such a file into a folder.
+    Packages add short names by entry points "reflectrl.models" (functions that return a folder). They add file formats
+    by entry points "reflectrl.model_files" (file ending -> function that converts such a file to a folder).
 
     Raises:
-        UserError: the model is not on this machine (says how to get it), or the file cannot be used.
+        UserError: the model is not on this machine (the message says how to get it), or the file cannot be used.
     """
     ending = Path(source).suffix.removeprefix(".").lower()
     if ending in names("model_files"):
@@ -25,10 +25,10 @@ def find_model(source: str) -> str:
 
 
 def files_of(model: str) -> Path:
-    """The folder that holds a model's files: itself, or what the hub's cache on this machine has under the name.
+    """Return the folder with a model's files: the folder itself, or the model's folder in the hub's local cache.
 
     Args:
-        model: what `find_model` returned. A name that is not there becomes a path at which nothing is.
+        model: result of `find_model`. A name that is not in the cache is returned as a path that does not exist.
     """
     folder = Path(model)
     if folder.is_dir():
@@ -37,6 +37,6 @@ def files_of(model: str) -> Path:
 
     try:
         found = try_to_load_from_cache(model, "config.json")
-    except ValueError:  # it cannot be a name either
+    except ValueError:  # not a valid name on the hub either
         return folder
     return Path(found).parent if isinstance(found, str) else folder

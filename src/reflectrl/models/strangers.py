@@ -1,7 +1,7 @@
-"""Checks of a model's folder before a library reads it: the folder may come from a stranger.
+"""Checks of an adapter or model from a stranger that are possible only while it is loaded (see `soundness.py`).
 
-A hostile file must end in one line, within seconds. So pipes and devices are refused, and so are names of files outside
-the folder, sizes for which the weights are too small, and patterns that a library would try for ever.
+A hostile file must end in an error of one line, within seconds. So these checks refuse patterns that a library would
+match for ever, and sizes that are far larger than the weights.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from reflectrl.models.weights import shapes_of
 from reflectrl.types import UserError
 
 SECONDS = 3
-"""The longest time for matching the patterns of an adapter with the names of a model's modules."""
+"""Longest time in seconds for matching an adapter's patterns with the names of a model's modules."""
 PICKLES = "*.bin"
-"""File names of weights without a header that could be read safely."""
+"""File names of pickled weights, which have no header that could be read safely."""
 BUFFERS = re.compile(r"(^|\.)(inv_freq|position_ids|masked_bias|causal_mask|attn\.bias|attention\.bias)$")
-"""Names of what old checkpoints hold beside weights: masks and angles, which the model computes itself."""
+"""Names of tensors in old checkpoints that are not weights: masks and angles, which the model computes itself."""
 NAMED = 3
-"""How many tensors an error names."""
+"""Largest number of tensors that an error names."""
 
 
 # ---- adapters --------------------------------------------------------------------------------------------------------
@@ -47,19 +47,20 @@ for pattern in patterns:
             form.fullmatch(name)
             form.match(name)
 """
-"""Matches as PEFT does, in the forms into which it puts patterns."""
+"""Program that matches patterns like PEFT, in all forms in which PEFT uses them."""
 
 
 def require_quick_patterns(path: Path, settings: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse an adapter whose patterns would be matched with the names of a model's modules for ever.
+    """Refuse an adapter if matching its patterns with the names of a model's modules would take for ever.
 
-    They are tried in a process of their own, since a match cannot be interrupted.
+    The patterns are tried in a separate process, since a match cannot be interrupted.
 
     Args:
-        settings: what `adapter_config.json` says.
+        path: the adapter's settings file, for errors.
+        settings: content of `adapter_config.json`.
 
     Raises:
-        UserError: one of them is no pattern, or matching takes longer than `SECONDS`.
+        UserError: a pattern is invalid, or matching takes longer than `SECONDS`.
     """
     patterns = sorted({text for text in _texts(settings) if re.search(r"[*+{]", text)})
     if not patterns:
@@ -76,7 +77,7 @@ def require_quick_patterns(path: Path, settings: Mapping[str, Any], model: nn.Mo
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, keys included."""
+    """Yield every string in a JSON value, keys included."""
     if isinstance(value, Mapping):
         yield from value
         value = list(value.values())
@@ -103,15 +104,15 @@ def within_weights(folder: Path) -> Iterator[None]:
 def bounded(tensors: int, numbers: int) -> Iterator[None]:
     """Stop a library from building a model that is far larger than its weights.
 
-    There is room for tensors that are shared or packed (quantised models), and parameters are registered twice while a
-    model is loaded.
+    The bounds are generous, because tensors may be shared or packed (quantised models), and parameters are registered
+    twice while a model is loaded.
 
     Args:
-        tensors: how many the weights consist of.
-        numbers: how many numbers they hold.
+        tensors: number of tensors in the weights.
+        numbers: number of elements in all these tensors together.
 
     Raises:
-        ValueError: within the block, as soon as what is built exceeds this.
+        ValueError: within the block, as soon as the model being built exceeds the bounds.
     """
     left = {"tensors": 8 * tensors + 1000, "numbers": 16 * numbers + 2**20}
 
@@ -130,13 +131,15 @@ def bounded(tensors: int, numbers: int) -> Iterator[None]:
 
 
 def require_all_loaded(about: str, missing: Iterable[str], unexpected: Iterable[str]) -> None:
-    """Refuse weights of which some are missing, since they would be drawn at random, or some have no place.
+    """Refuse weights with missing tensors, which would be drawn at random, or with tensors that have no place.
 
     Args:
-        about: what was loaded, for the message.
+        about: name of the model or adapter, for the message.
+        missing: names of missing tensors.
+        unexpected: names of tensors without a place in the model. `BUFFERS` are ignored.
 
     Raises:
-        UserError: names them.
+        UserError: names the tensors.
     """
     wrong = {
         "missing": sorted(missing),
@@ -155,7 +158,7 @@ def _listed(names: list[str]) -> str:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep libraries from writing warnings while they load: what is wrong becomes an error of ours, on one line."""
+    """Silence libraries' warnings and progress bars within the block. Our own errors report problems instead."""
     from transformers.utils import logging as library
 
     before, bars = library.get_verbosity(), library.is_progress_bar_enabled()

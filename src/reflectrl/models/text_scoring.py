@@ -1,9 +1,9 @@
 """Scoring actions by their texts: the alternative to enumeration, in which the model reads an action word by word.
 
-SayCan (Ahn et al. 2022) gives an action the probability of its text; TWOSOME (Tan et al. 2024) divides its logarithm by
-the number of tokens or of words, lest long actions never be taken. A trie allows only tokens that lead to a legal
-action, and gives each action the probability with which free writing under that constraint would spell it. All are
-exact, and take one forward pass: the prompt is encoded once, and the actions are branches of it.
+SayCan (Ahn et al. 2022) gives an action the probability of its text. TWOSOME (Tan et al. 2024) divides the
+log-probability by the number of tokens or words, because long actions would never be taken otherwise. A trie allows
+only tokens that lead to a legal action. It gives each action the probability that writing under this constraint
+produces it. All are exact and take a single forward pass: the prompt is encoded once, and the actions branch off it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ if TYPE_CHECKING:
     from reflectrl.models.packed import PackedBackend
 
 ROWS = 1024
-"""Positions whose whole vocabulary is held at a time."""
+"""Largest number of positions whose logits over the whole vocabulary are in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class Trie:
-    """Several short texts after one prompt, with their common beginnings merged; the last token of each is left out.
+    """Several short texts after a prompt, with common prefixes merged. The last token of each text is left out.
+
+    (Nothing follows the last token, so its hidden state is not needed.)
 
     Attributes:
-        ids: token of each node; a parent stands before its children.
-        parents: index of each node's parent, -1 for those that follow the prompt at once.
-        depths: tokens between the prompt and the node.
-        paths: for each text its nodes.
+        ids: token of each node. A parent comes before its children.
+        parents: index of each node's parent; -1 for nodes that directly follow the prompt.
+        depths: number of tokens between the prompt and the node.
+        paths: nodes of each text.
     """
 
     ids: Ids
@@ -46,7 +48,7 @@ class Trie:
     paths: tuple[tuple[int, ...], ...]
 
     def ancestors(self) -> np.ndarray:
-        """(S, S): whether node j is node i or an ancestor of it."""
+        """Return a boolean matrix (S, S): entry (i, j) is True if node j is node i or its ancestor."""
         seen = np.eye(len(self.ids), dtype=bool)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
@@ -55,7 +57,7 @@ class Trie:
 
 
 def make_trie(texts: Sequence[Ids]) -> Trie:
-    """The trie of some texts' token ids."""
+    """Build the trie of some texts' token ids."""
     nodes: dict[tuple[int, int], int] = {}
     parents, depths, paths = [], [], []
     for text in texts:
@@ -78,11 +80,11 @@ def text_logits(
     scoring: Scoring,
     caches: Sequence[KVCache] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Logits (P, A) of each prompt's actions, -inf where it has fewer, and hidden states (P, D) after the prompts.
+    """Return logits (P, A) of each prompt's actions, padded with -inf, and hidden states (P, D) after the prompts.
 
     Args:
-        prompts: a packing, through which gradients flow, unless there are caches.
-        caches: what has been read of each prompt; they hold their prompts afterwards, and no action.
+        prompts: a packing if there are no caches. Gradients flow through it.
+        caches: KV cache of each prompt. Afterwards it holds the prompt, but no action.
     """
     if caches is not None:
         for prompt, cache in zip(prompts, caches, strict=True):
@@ -101,7 +103,7 @@ def text_logits(
 def _logits(
     backend: PackedBackend, hidden_MD: Tensor, tries: Sequence[Trie], texts: Sequence[Answers], scoring: Scoring
 ) -> Tensor:
-    """Logits (P, A) from hidden states: those after the P prompts, then those of all tries' nodes, trie by trie."""
+    """Compute logits (P, A) from hidden states of the P prompts' ends, followed by all nodes of the tries in order."""
     firsts = accumulate((len(trie.ids) for trie in tries), initial=len(tries))
     edges: dict[tuple[int, int], int] = {}  # (hidden state before a token, the token) -> its number
     spelled: list[tuple[int, int, int]] = []  # (prompt, action, edge)
@@ -124,18 +126,19 @@ def _logits(
 
 
 def _token_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
-    """Log-probability (E,) of each token in the whole vocabulary after the row it follows."""
+    """Return the log-probability (E,) of each token after its row, normalised over the whole vocabulary."""
 
     def log_total(part_RD: Tensor) -> Tensor:
         return backend.logits(part_RD).float().logsumexp(-1)
 
-    parts, grad = hidden_RD.split(ROWS), torch.is_grad_enabled()  # for gradients, logits are computed again
+    # With gradients, logits are recomputed in the backward pass, so that only `ROWS` rows of them are in memory.
+    parts, grad = hidden_RD.split(ROWS), torch.is_grad_enabled()
     total_R = torch.cat([checkpoint(log_total, x, use_reentrant=False) if grad else log_total(x) for x in parts])
     return backend.token_logits(hidden_RD, where_E, tokens_E) - total_R[where_E]
 
 
 def _allowed_logp(backend: PackedBackend, hidden_RD: Tensor, where_E: Tensor, tokens_E: Tensor) -> Tensor:
-    """Log-probability (E,) of each token among those that are allowed after the same row."""
+    """Return the log-probability (E,) of each token, normalised over the tokens that are allowed after the same row."""
     logits_E = backend.token_logits(hidden_RD, where_E, tokens_E)
     highest = logits_E.detach().new_full((len(hidden_RD),), -torch.inf)
     highest = highest.scatter_reduce(0, where_E, logits_E.detach(), "amax")

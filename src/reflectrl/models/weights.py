@@ -1,4 +1,4 @@
-"""How large a model's weights are, read from the headers of its safetensors files. No weights are loaded."""
+"""Sizes of a model's weights, read from the headers of its safetensors files. No weights are loaded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from reflectrl.types import UserError
 GIB = 2**30
 
 BITS = {"nf4": 4.5, "int8": 8.0, "float32": 32.0, "bfloat16": 16.0}
-"""Bits per number; NF4 holds a constant per 64 numbers beside them, which is quantised again (Dettmers et al. 2023)."""
+"""Bits per number. NF4 also stores a constant per 64 numbers, which is itself quantised (Dettmers et al. 2023)."""
 
 TABLES = ("embed", "wte", "wpe", "lm_head", "embed_out")
-"""What the names of embedding tables and heads contain: never quantised, and given no adapter."""
+"""Parts of the names of embedding tables and heads, which are never quantised and get no adapter."""
 
 
 def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tuple[int, ...]]:
-    """Name → shape of every tensor in a folder's safetensors files; UserError where a header cannot be read."""
+    """Map the name of every tensor in a folder's safetensors files to its shape.
+
+    Raises:
+        UserError: a header cannot be read.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob(files)):
         try:
@@ -39,12 +43,12 @@ def shapes_of(folder: Path, files: str = "model*.safetensors") -> dict[str, tupl
 
 
 def weight_bytes(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig) -> float:
-    """Bytes of one copy of the weights as `model` wants them loaded."""
+    """Return the bytes of a copy of the weights, in the precision and quantisation that `model` sets."""
     linear = BITS.get(model.quantisation, BITS[model.dtype])
     bits = sum(prod(s) * (linear if is_linear(name, s) else BITS[model.dtype]) for name, s in shapes.items())
     return bits / 8
 
 
 def is_linear(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is the matrix of a linear layer, which may be quantised and given an adapter."""
+    """Return whether a tensor is the matrix of a linear layer, which may be quantised and get an adapter."""
     return len(shape) == 2 and not any(table in name for table in TABLES)

@@ -1,4 +1,4 @@
-"""The protocol of players: given some live episodes, a player takes a turn in each."""
+"""Protocol of players: given some live episodes, a player takes a turn in each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reflectrl.types import Observation, Step, Task, Turn
 
 @dataclass(eq=False)
 class LiveEpisode:
-    """An episode that is being played, as players see it.
+    """Episode in progress, as players see it.
 
     The object lives exactly as long as the episode, so caches use it as their key.
 
@@ -23,7 +23,7 @@ class LiveEpisode:
         rng: the episode's own random generator, for the players.
         turns: turns already taken on this observation.
         steps: the steps so far.
-        truncated: whether the episode was broken off, by a horizon or by the environment itself.
+        truncated: True if a horizon or the environment itself cut the episode off.
     """
 
     env: TextEnv
@@ -44,9 +44,9 @@ class LiveEpisode:
 class Player(Protocol):
     """Anything that can choose actions, or write reflections before another player chooses.
 
-    A turn with a `choice` is an action; a turn without one is a reflection.
+    A turn with a `choice` is an action, and a turn without a choice is a reflection.
     """
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """One turn per episode, in the same order. All randomness must come from the episodes' own `rng`."""
+        """Take one turn per episode, in the same order. All randomness must come from the episodes' own `rng`."""
         ...

@@ -1,8 +1,9 @@
-"""The players that are language models: the policy, which chooses, and the reflector, which writes.
+"""The players that are language models: the policy, which chooses actions, and the reflector, which writes.
 
-The policy reads state, reflection and the numbered actions, and one forward pass gives the probability of each action:
-single-prompt action enumeration (Reflect-RL, section on techniques), or the actions' own texts. Only legal actions are
-scored, so an illegal one cannot be sampled. The reflector writes a short analysis of the state.
+The policy reads state, reflection and the numbered actions, and a single forward pass gives the probability of each
+action. It scores labels (single-prompt action enumeration, Reflect-RL, section on techniques) or the actions' texts.
+Only legal actions are scored, so an illegal action cannot be sampled. The reflector writes a short analysis of the
+state.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from reflectrl.types import Observation, Sampling, Turn, UserError
 
 Actions = tuple[str, ...]
 Question = tuple[Ids, Actions]
-"""A prompt, and the actions among which it asks to choose."""
+"""A prompt, and the actions to choose from."""
 
 IN_WORDS = "Action:"
-"""The last word of the prompt that an action's text follows."""
+"""Last word of the prompt before an action's text."""
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 
 def sampler(sampling: Sampling) -> Draw:
-    """A function for `backend.write` that draws tokens: greedily at temperature 0, else by nucleus sampling."""
+    """Return a function for `backend.write` that draws tokens: greedily at temperature 0, else by nucleus sampling."""
     return partial(draw, sampling=sampling)
 
 
 COLDEST = 1e-30
-"""Lowest temperature by which logits are divided: below, the quotients are no longer finite in 32 bits."""
+"""Lowest temperature by which logits are divided. Below it, the quotients overflow float32."""
 
 
 def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row (B,) and its log-probability (B,); each sampled row takes one number from its generator."""
+    """Draw a token per row (B,), with its log-probability (B,). Sampled rows take one number from their generator."""
     if sampling.temperature == 0:
         logp_BV = logits_BV.log_softmax(-1)
         tokens = logp_BV.argmax(-1)
@@ -63,7 +64,7 @@ def draw(logits_BV: Tensor, generators: Sequence[np.random.Generator], sampling:
 
 
 def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020); others become -inf."""
+    """Keep the smallest set of tokens whose probability reaches `top_p` (Holtzman et al. 2020). Set others to -inf."""
     if top_p >= 1:
         return logits_BV
     ordered, index = logits_BV.sort(-1, descending=True)
@@ -73,29 +74,30 @@ def nucleus(logits_BV: Tensor, top_p: float) -> Tensor:
 
 
 class LanguagePlayer(Generic[Key, Result]):
-    """Base of policy and reflector: equal prompts are computed once, results and KV caches of live episodes kept.
+    """Base of policy and reflector. It caches results, so that equal prompts are computed once, and KV caches.
 
     Args:
-        memory: how many results are kept (the least recently used go first); 0 computes even equal prompts of a batch
-            one by one. Call `clear_cache` whenever the weights change.
-        cache: most bytes of KV caches of histories that are kept between steps; 0 reads all anew each time.
+        memory: largest number of cached results (the least recently used are dropped first). 0 computes even equal
+            prompts of a batch one by one. Call `clear_cache` whenever the weights change.
+        cache: largest number of bytes of KV caches kept between steps. 0 reads every prompt in full.
 
     Attributes:
-        lookups: prompts so far.
-        hits: those that were answered from memory, or by an equal prompt of the same batch.
-        activation_bytes: what a learner's pass keeps of a token.
-        pool: the KV caches (the packed backend's; the plain one keeps none).
+        lookups: number of prompts so far.
+        hits: number of prompts answered from memory, or by an equal prompt of the same batch.
+        activation_bytes: bytes that a learner's pass keeps per token.
+        pool: KV caches of the packed backend (the plain backend keeps none).
     """
 
     packs = False
-    """Whether prompts without a history are packed together, rather than read each with a KV cache of its own."""
+    """True if prompts without a history are packed together. Otherwise each is read with its own KV cache."""
 
     keeps = True
-    """Whether KV caches are of use; not where another process computes."""
+    """Keep KV caches between steps. False when another process computes."""
 
     def __init__(self, lm: LanguageModel, sampling: Sampling, memory: int, cache: int) -> None:
         self.lm, self.sampling, self.memory = lm, sampling, memory
-        working = WORKING // (3 if lm.shortcuts.batched else 1)  # caches are read as copies in padded batches then
+        # On GPUs, caches are copied into padded batches, which takes memory too.
+        working = WORKING // (3 if lm.shortcuts.batched else 1)
         self.activation_bytes = lm.activation_bytes
         self.backend, self.pool = lm.backend, KVCachePool(lm.token_bytes, cache, working)
         self.lookups = self.hits = 0
@@ -104,7 +106,7 @@ class LanguagePlayer(Generic[Key, Result]):
         self._opened = KVCache()
 
     def clear_cache(self) -> None:
-        """Drop all that was computed, because the weights have changed."""
+        """Drop all cached results and KV caches. Call this when the weights have changed."""
         self._results.clear()
         self.pool.clear()
         self._opened = KVCache()
@@ -112,11 +114,11 @@ class LanguagePlayer(Generic[Key, Result]):
     def recall(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], tokens: Sequence[int], remember: bool
     ) -> list[Result]:
-        """The result of each key, from memory where it is known, computed where it is not.
+        """Return the result of each key: cached if it is known, else computed.
 
         Args:
-            tokens: how many tokens each may come to hold in its KV cache.
-            remember: whether equal keys have equal results; otherwise each is computed for its own episode.
+            tokens: for each key, the largest number of tokens that its KV cache may come to hold.
+            remember: True if equal keys have equal results. Otherwise each key is computed for its own episode.
         """
         self.lookups += len(keys)
         found = {key: self._results[key] for key in keys if remember and key in self._results}
@@ -146,9 +148,9 @@ class LanguagePlayer(Generic[Key, Result]):
         return [found[key] for key in keys]
 
     def _open(self, prompts: Sequence[Ids], caches: Sequence[KVCache]) -> None:
-        """Fill caches that hold nothing yet with what their prompts share with a first one, which is read before them.
+        """Warm empty caches: encode the first prompt once, and copy the prefix that each prompt shares with it.
 
-        All prompts of a chat begin with the instructions, and often with more that stays the same, such as a map.
+        All prompts of a chat begin with the same instructions, and often with more, such as a map.
         """
         if not self._opened.ids:
             self.backend.read(prompts[:1], caches=[self._opened])
@@ -157,18 +159,18 @@ class LanguagePlayer(Generic[Key, Result]):
                 cache.copy(self._opened, shared)
 
     def prompt_in(self, key: Key) -> Ids:
-        """The tokens of the prompt that a key stands for."""
+        """Return the tokens of a key's prompt."""
         raise NotImplementedError
 
     def _compute(
         self, keys: Sequence[Key], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Result]:
-        """Run the model on prompts whose results are not in memory; one result per key."""
+        """Run the model on prompts whose results are not cached. Return one result per key."""
         raise NotImplementedError
 
 
 class Policy(LanguagePlayer[Question, np.ndarray]):
-    """Chooses among the legal actions.
+    """Player that chooses among the legal actions.
 
     Args:
         sampling: temperature 0 takes the most probable action.
@@ -194,20 +196,20 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         self._answers: dict[Actions | int, Answers] = {}
 
     def with_sampling(self, sampling: Sampling) -> Policy:
-        """The same player with another way of drawing, and memories of its own."""
+        """Return the same player with other sampling settings, and its own caches."""
         return Policy(self.lm, sampling, self.shuffle_labels, self.memory, self.pool.limit, self.scoring)
 
     def labels(self, count: int | None = None) -> Labels:
-        """The tokenizer's choice labels for that many actions, or all (UserError if it has too few)."""
+        """Return the tokenizer's labels for `count` actions, or all labels. Raise UserError if it has too few."""
         return find_labels(self.lm.tokenizer, count, self._opening)
 
     def answers(self, actions: Actions) -> Answers:
-        """The tokens that take each of the actions: their labels', in the order of listing, or their texts'."""
+        """Return the tokens of each action's answer: its label, in the order of listing, or its text."""
         key = len(actions) if self.scoring == "enumeration" else actions
         if key not in self._answers:
             if self.scoring == "enumeration":
                 enough = len(actions) <= len(self._labels.token_ids)
-                labels = self._labels if enough else self.labels(len(actions))  # which says what is wrong
+                labels = self._labels if enough else self.labels(len(actions))  # raises an error that says why
                 made = Answers(tuple((token,) for token in labels.token_ids[: len(actions)]), (1,) * len(actions))
             else:
                 space, before = ("", self._opening) if self._opening else (" ", IN_WORDS)
@@ -219,11 +221,15 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return self._answers[key]
 
     def action_tokens(self, actions: Actions) -> Ids:
-        """What is read behind a prompt to score the actions: nothing for labels, or the tokens of all their texts."""
+        """Return the tokens read after a prompt to score the actions: none for labels, else the tokens of all texts."""
         return () if self.packs else tuple(chain.from_iterable(self.answers(actions).ids))
 
     def prompt(self, observation: Observation, reflection: str | None, order: Sequence[int] = ()) -> Ids:
-        """Token ids of the prompt that the choice follows."""
+        """Return the token ids of the prompt for a choice.
+
+        Args:
+            order: for each label, the index of its action; empty for the environment's order.
+        """
         answers = self.answers(observation.actions)
         if self.scoring != "enumeration":
             return tokenize(self.lm, words_prompt(observation, reflection), reserve=max(map(len, answers.ids)))
@@ -231,19 +237,24 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return tokenize(self.lm, Prompt(history, rest + self._labels.gap))
 
     def answer(self, actions: Actions, action: int, label: int) -> Ids:
-        """The tokens that take an action, listed under the label of that number."""
+        """Return the tokens that choose an action that is listed under label number `label`."""
         return self.answers(actions).ids[label if self.scoring == "enumeration" else action]
 
     def logits(self, prompts: Sequence[Ids], actions: Sequence[Actions]) -> tuple[Tensor, Tensor]:
-        """Logits (P, A) of the actions of each prompt, and hidden states (P, D) after it; gradients flow.
+        """Compute logits (P, A) of each prompt's actions, and hidden states (P, D) after it. Gradients flow.
 
-        They have the precision of play. Rows with fewer than A actions end in arbitrary numbers.
+        They have the precision of play, so that learning starts from the probabilities of play. Rows of prompts with
+        fewer than A actions end in arbitrary numbers.
         """
         with torch.autocast(self.lm.device.type, torch.bfloat16, enabled=self._mixed):
             return self.backend.score(prompts, [self.answers(listed) for listed in actions], self.scoring)
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
-        """Draw a label for each; one number of its generator is used even when greedy, so both replay alike."""
+        """Choose an action in each episode.
+
+        Greedy choices take a number from the episode's generator too, so that later random numbers do not depend on the
+        sampling settings.
+        """
         orders, questions, tokens = [], list[Question](), []
         for episode in episodes:
             actions = episode.observation.actions
@@ -280,13 +291,13 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
         return turns
 
     def prompt_in(self, key: Question) -> Ids:
-        """Without the actions."""
+        """Return the prompt without the actions."""
         return key[0]
 
     def _compute(
         self, keys: Sequence[Question], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[np.ndarray]:
-        """Logits of the listed actions."""
+        """Compute logits of the listed actions."""
         prompts, answers = [ids for ids, _ in keys], [self.answers(actions) for _, actions in keys]
         found, _ = self.backend.score(prompts, answers, self.scoring, caches, share=self.memory > 0)
         rows = [row[: len(one.ids)] for row, one in zip(found.cpu(), answers, strict=True)]
@@ -296,13 +307,13 @@ class Policy(LanguagePlayer[Question, np.ndarray]):
 
 
 class Reflector(LanguagePlayer[Ids, Written]):
-    """Writes an analysis of the state, until end-of-text.
+    """Player that writes an analysis of the state, until end-of-text.
 
     Args:
-        max_new_tokens: longest reflection.
-        sampling: greedy reflections are remembered, since the model is frozen: an identical prompt is written once.
+        max_new_tokens: longest reflection, in tokens.
+        sampling: sampling settings. Greedy reflections are cached, since the model is frozen.
         memory, cache: see `LanguagePlayer`.
-        speculative: whether what was written before helps to write (faster, with the same result).
+        speculative: decode speculatively, with guesses from earlier texts (faster, with the same result).
     """
 
     def __init__(
@@ -330,12 +341,12 @@ class Reflector(LanguagePlayer[Ids, Written]):
         ]
 
     def prompt_in(self, key: Ids) -> Ids:
-        """All of it."""
+        """Return the key, which is the whole prompt."""
         return key
 
     def _compute(
         self, keys: Sequence[Ids], episodes: Sequence[LiveEpisode], caches: Sequence[KVCache] | None
     ) -> list[Written]:
-        """A continuation of each prompt, by each episode's own generator (from which greedy decoding draws nothing)."""
+        """Continue each prompt with its episode's own generator, from which greedy decoding takes no numbers."""
         generators = [episode.rng for episode in episodes]
         return self.backend.write(keys, self.max_new_tokens, self.draw, generators, caches, self.draft_model)

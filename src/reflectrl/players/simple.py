@@ -11,13 +11,13 @@ from reflectrl.types import Turn, UserError
 
 
 def choose(player: str, episode: LiveEpisode, action: int) -> Turn:
-    """A turn that takes the given action with probability 1."""
+    """Return a turn that takes the given action with probability 1."""
     actions = episode.observation.actions
     return Turn(player, actions[action], choice=action, probs=tuple(float(i == action) for i in range(len(actions))))
 
 
 def _advice(episode: LiveEpisode, ability: str) -> Any:
-    """Ask the environment's teacher; UserError if it cannot answer, or raises an exception."""
+    """Ask the environment's teacher. Raise UserError if it cannot answer, or raises an exception."""
     try:
         return ask(episode.env, episode.task, ability, len(episode.observation.actions))
     except NotImplementedError as error:
@@ -25,7 +25,7 @@ def _advice(episode: LiveEpisode, ability: str) -> Any:
 
 
 class ExpertPlayer:
-    """Takes the action that the environment's teacher considers best."""
+    """Player that takes the action that the environment's teacher considers best."""
 
     name, ability = "expert", "expert_action"
 
@@ -34,26 +34,26 @@ class ExpertPlayer:
 
 
 class OraclePlayer(ExpertPlayer):
-    """Takes the best action given everything, including what players do not see."""
+    """Player that takes the best action given everything, including what players do not see."""
 
     name, ability = "oracle", "oracle_action"
 
 
 class BaselinePlayer(ExpertPlayer):
-    """Plays as the usual method without learning would: what a trained player has to beat."""
+    """Player that uses the usual method without learning, which a trained player has to beat."""
 
     name, ability = "baseline", "baseline_action"
 
 
 class AnalystPlayer:
-    """Writes the teacher's own analysis: the example for reflectors, and an upper bound for them."""
+    """Player that writes the teacher's own analysis: the example for reflectors, and their upper bound."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         return [Turn("analyst", _advice(episode, "analyse")) for episode in episodes]
 
 
 class RandomPlayer:
-    """Takes a legal action uniformly at random."""
+    """Player that takes a legal action uniformly at random."""
 
     def turns(self, episodes: Sequence[LiveEpisode]) -> list[Turn]:
         turns = []
@@ -66,7 +66,7 @@ class RandomPlayer:
 
 
 class ScriptedPlayer:
-    """Plays a fixed list of actions, given by their texts, in every episode; for tests, examples and replays."""
+    """Player of a fixed list of actions, given by their texts, in every episode. For tests, examples and replays."""
 
     def __init__(self, script: Sequence[str]) -> None:
         self.script = list(script)

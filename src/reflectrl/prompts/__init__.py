@@ -1,6 +1,6 @@
-"""Every word that a model sees: the templates in this folder, and the functions that render and tokenise them.
+"""Prompts: all text that a model sees, as templates in this folder and functions that render and tokenise them.
 
-Teaching, play and learning all use these functions, so a model never meets a format that it was not trained on.
+Teaching, play and learning all use these functions, so a model never sees a format that it was not trained on.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from reflectrl.prompts.tokens import beginning, conventions, encode_template, en
 from reflectrl.types import Observation, UserError
 
 CUT = 4
-"""A history that does not fit into the context is cut in pieces of a quarter (1 / CUT) of the context."""
+"""Number of pieces in a context. A history that is too long loses whole pieces, a quarter (1 / CUT) of the context."""
 
 
 LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
-"""Where a text may be split: at a line end with visible characters on both sides, since blanks may join a token."""
+"""Places where a text may be split: line ends with visible characters on both sides, since blanks may join a token."""
 
 MOST_LINES = 2**14
-"""The largest number of lines whose tokens are cached; when it is reached, the cache is emptied."""
+"""Largest number of lines whose tokens are cached. When it is reached, the cache is emptied."""
 
 VISIBLE = "aZ09.,:;>-+|'\"(_#<"
-"""Some characters of each kind that the splitting rules of tokenizers distinguish."""
+"""Examples of each kind of characters that the splitting rules of tokenizers distinguish."""
 
 _known: WeakKeyDictionary[Any, dict[str, list[int]] | None] = WeakKeyDictionary()
 
 
 class Prompt(NamedTuple):
-    """A prompt in two parts: `history` only grows within an episode, `rest` is new at every step."""
+    """Prompt in two parts: `history` only grows within an episode, `rest` is new at every step."""
 
     history: str
     rest: str
@@ -43,19 +43,19 @@ class Prompt(NamedTuple):
 
 @lru_cache(maxsize=8)
 def template(name: str) -> Template:
-    """One of the templates in this folder."""
+    """Load a template from this folder."""
     source = files("reflectrl.prompts").joinpath(name).read_text(encoding="utf-8")
     return Environment(undefined=StrictUndefined, keep_trailing_newline=False).from_string(source)
 
 
 @lru_cache(maxsize=8)
 def _parts(name: str) -> tuple[str, ...]:
-    """The pieces of a template's text between its variables: joining them is faster than rendering the template."""
+    """Return the pieces of a template's text between its variables. Joining them is faster than rendering."""
     return tuple(template(name).render(state="\0", reflection="\0", actions="\0").split("\0"))
 
 
 def reflector_prompt(observation: Observation) -> Prompt:
-    """The reflector's prompt. It continues with its analysis, and ends with end-of-text."""
+    """Build the reflector's prompt. The reflector continues it with an analysis, and ends with end-of-text."""
     before, after = _parts("reflect.j2")
     return Prompt(observation.history, before + observation.state + after)
 
@@ -63,11 +63,11 @@ def reflector_prompt(observation: Observation) -> Prompt:
 def policy_prompt(
     observation: Observation, reflection: str | None, labels: Sequence[str], order: Sequence[int] = ()
 ) -> Prompt:
-    """The policy's prompt. It answers with one choice label.
+    """Build the policy's prompt. The policy answers with a choice label.
 
     Args:
         reflection: the reflector's analysis, or None.
-        labels: at least as many labels as there are actions.
+        labels: labels, at least as many as there are actions.
         order: label i stands for action `order[i]`; empty means the environment's order.
     """
     listed = [observation.actions[i] for i in order] if order else observation.actions
@@ -81,7 +81,7 @@ def policy_prompt(
 
 
 def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
-    """The prompt of a policy that answers with the text of an action instead of a label; no actions are listed."""
+    """Build the prompt of a policy that answers with the text of an action. No actions are listed."""
     if reflection is None:
         before, after = _parts("act_in_words.j2")
         return Prompt(observation.history, before + observation.state + after)
@@ -90,27 +90,27 @@ def words_prompt(observation: Observation, reflection: str | None) -> Prompt:
 
 
 def reflection_completion(reflection: str) -> str:
-    """The text that the reflector is trained to write; end-of-text follows as a token."""
+    """Return the text that the reflector is trained to write. End-of-text follows as a token."""
     return " " + reflection
 
 
 class Reader(Protocol):
-    """The parts of a language model that tokenising needs: its tokenizer, its context in tokens, and its chat."""
+    """Parts of a language model that tokenising needs: its tokenizer, its context in tokens, and its chat format."""
 
     tokenizer: Any
     context: int
     chat: Any
-    """What a chat template puts around prompts (`chat.Chat`), or None."""
+    """Text that a chat template puts around prompts (`chat.Chat`), or None."""
 
 
 def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...]:
-    """The token ids of a prompt, so short that `reserve` more tokens fit into the context.
+    """Tokenise a prompt, cut so that `reserve` more tokens fit into the context.
 
-    The two parts are encoded separately, so that the history's tokens do not depend on what follows. A prompt that is
-    too long loses the oldest part of its history, in pieces of a quarter of the context. (If it were cut to the exact
-    length, every step would shift all its tokens, and no KV cache could be reused.) The state, the reflection and the
-    actions are never cut, nor is what a chat template puts around them. Nothing in the prompt is a control token; what
-    the template puts around it may be.
+    The two parts are encoded separately, so that the history's tokens do not depend on the rest. A prompt that is too
+    long loses the oldest part of its history, in pieces of a quarter of the context. (If it were cut to the exact
+    length, every step would shift all its tokens, and no KV cache could be reused.) State, reflection, actions and the
+    text of a chat template are never cut. Control tokens that the prompt spells out become ordinary tokens. Only the
+    chat template's own control tokens keep their meaning.
 
     Raises:
         UserError: the parts that must not be cut are already too long.
@@ -121,7 +121,7 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
         rest = _encode(tokenizer, prompt.rest, prompt.history)
     else:
         before, start = chat.before, encode_template(tokenizer, chat.before)
-        # Ordinary text behind the prompt may join its last token, so it is encoded with it.
+        # Ordinary text after the prompt may merge with the prompt's last token, so the two are encoded together.
         joined, turn = template_end(tokenizer, chat.after)
         rest = _encode(tokenizer, prompt.rest + joined, prompt.history or before) + encode_template(tokenizer, turn)
     history = _encode(tokenizer, prompt.history, before) if prompt.history else []
@@ -138,7 +138,7 @@ def tokenize(reader: Reader, prompt: Prompt, reserve: int = 1) -> tuple[int, ...
 
 
 def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
-    """The ids that `encode_text` returns, line by line where that gives the same."""
+    """Encode a text like `encode_text`, but from the cache of lines where that gives the same ids."""
     about = conventions(tokenizer)
     if about.separable:
         ids = encode_lines(tokenizer, text)
@@ -148,7 +148,7 @@ def _encode(tokenizer: Any, text: str, behind: str) -> list[int]:
 
 
 def encode_lines(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text, as `tokenizer.encode` returns them with special tokens split, with a cache of lines.
+    """Encode a text, as `tokenizer.encode` does with special tokens split, with a cache of lines.
 
     Histories grow by lines, and most lines of a state have occurred before. Encoding line by line gives the ids of the
     whole text if the tokenizer first splits text into words, and no word continues beyond a line end that has visible
@@ -171,7 +171,7 @@ def encode_lines(tokenizer: Any, text: str) -> list[int]:
 
 
 def splits_at_lines(tokenizer: Any) -> bool:
-    """Whether the ids of a text are the ids of its lines, one after another."""
+    """Return whether the ids of any text are the concatenated ids of its lines."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     splitter = getattr(backend, "pre_tokenizer", None)
     if splitter is None or type(backend.normalizer).__name__ not in ("NoneType", "NFC"):

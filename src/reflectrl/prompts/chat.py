@@ -1,8 +1,8 @@
-"""Talking to instruct models: what a chat template puts before and after a prompt.
+"""Chat formats of instruct models: the text that a chat template puts before and after a prompt.
 
-A request is a system message and one user message, which is the prompt itself. So the template adds the same text at
-every step: before the prompt, the system message and the opening of the user's message; after it, the opening of the
-assistant's. The growing history still precedes the changing state, so its KV cache can be reused.
+A request is a system message and a user message, which is the prompt itself. So the template adds the same text at
+every step. Before the prompt come the system message and the opening of the user's message, and after it the opening of
+the assistant's message. The growing history still precedes the changing state, so its KV cache can be reused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from reflectrl.types import UserError
 Role = Literal["policy", "reflector"]
 
 PROBES = ("|T: : |\nLast: none\nChoice:", "a longer one,\nin which other things stand (1, 2).\n- and {one} <more>")
-"""Prompts with which a template is tried."""
+"""Prompts for trying a template."""
 
 ANSWER = "Yes."
-"""An answer with which it is tried."""
+"""Answer for trying a template."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """How one player's model is spoken to.
+    """Chat format of a player's model.
 
     Attributes:
-        before: the text before every prompt, with special tokens spelled out.
-        after: the text after it; the answer follows directly.
-        end: the token that ends an answer.
+        before: text before every prompt, with special tokens spelled out.
+        after: text after every prompt. The answer follows directly.
+        end: id of the token that ends an answer.
     """
 
     before: str
@@ -41,10 +41,11 @@ class Chat:
 
 
 def system_prompt(instructions: str, role: Role, shown: str = "", labelled: bool = True) -> str:
-    """The system prompt of a player: the environment's rules, the player's role, and demonstrated steps if given.
+    """Build a player's system prompt: the environment's rules, the player's role, and demonstrated steps if given.
 
     Args:
-        labelled: a policy answers with the label of an action, not with its text.
+        shown: demonstrated steps; "" for none.
+        labelled: True if a policy answers with an action's label, False if it answers with the action's text.
     """
     rendered = template("system.j2").render(
         instructions=instructions.strip(), role=role, shown=shown.strip(), labelled=labelled
@@ -53,12 +54,12 @@ def system_prompt(instructions: str, role: Role, shown: str = "", labelled: bool
 
 
 def has_template(tokenizer: Any) -> bool:
-    """Whether a tokenizer has a chat template."""
+    """Return whether a tokenizer has a chat template."""
     return bool(getattr(tokenizer, "chat_template", None))
 
 
 def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
-    """How to talk to a model, found by trying its tokenizer's template.
+    """Find a model's chat format by trying its tokenizer's template.
 
     If the template does not support a system message, or ignores it, the system prompt begins the user's message.
 
@@ -67,7 +68,7 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
         model: the model's name, for errors.
 
     Raises:
-        UserError: the template fails, or changes the prompt, or what it puts before the prompt is not always the same.
+        UserError: the template fails, changes the prompt, or puts varying text before the prompt.
     """
     problem, system = "is missing", defused(tokenizer, system)
     for folded in (False, True) if system else (False,):
@@ -90,7 +91,7 @@ def chat_of(tokenizer: Any, system: str, model: str = "") -> Chat:
 
 
 def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str = "", open_answer: bool = True) -> str:
-    """The text that the template makes of a prompt, or, with an `answer`, of a finished exchange."""
+    """Render a prompt with the template, or a finished exchange if there is an `answer`."""
     content = f"{system}\n\n{prompt}" if folded else prompt
     messages = [{"role": "user", "content": content}]
     if system and not folded:
@@ -101,11 +102,11 @@ def _render(tokenizer: Any, system: str, prompt: str, folded: bool, answer: str 
 
 
 def _opened(after: str, between: str) -> str:
-    """What the template puts behind a prompt with the header of the answer, which stands before a given answer only.
+    """Return the text after a prompt, including the answer's header if the template writes it before answers only.
 
     Args:
-        after: what stands behind a prompt that is not answered.
-        between: what stands between a prompt and its answer.
+        after: text after a prompt without an answer.
+        between: text between a prompt and its answer.
     """
     # A header of blanks alone belongs to the answer's first word, as in Llama 2's template.
     has_header = between.startswith(after) and between[len(after) :].strip()
@@ -113,7 +114,7 @@ def _opened(after: str, between: str) -> str:
 
 
 def _end(tokenizer: Any, behind: str) -> int:
-    """The special token that a template puts after an answer; end-of-text if it puts none."""
+    """Return the special token that a template puts after an answer; end-of-text if there is none."""
     ids = tokenizer.encode(behind.lstrip(), add_special_tokens=False)
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     return int(next((token for token in ids[:1] if token in special), tokenizer.eos_token_id))

@@ -1,4 +1,4 @@
-"""What chat models behind endpoints are told: the templates of `messages.j2` as messages."""
+"""Messages to chat models behind endpoints, rendered from the templates of `messages.j2`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _words() -> Any:
 
 
 def said(role: str, text: str) -> Message:
-    """One chat message."""
+    """Return a chat message."""
     return {"role": role, "content": text}
 
 
 def conversation(role: str, kind: str, observation: Observation, history: int, *values: Any) -> list[Message]:
-    """The beginning of a conversation about an observation.
+    """Begin a conversation about an observation: the system message and the first question.
 
     Args:
-        role: who the model is to be: "role", a player, or "teacher".
-        kind: what it is asked: "act", "reason", "reflect", "walk", "explain" or "correct".
-        history: most characters of the observation's history that are shown: the end of it, from a line's beginning.
-        values: what else that question needs, in the order of the template's arguments.
+        role: template of the system message: "role" for a player, or "teacher".
+        kind: template of the question: "act", "reason", "reflect", "walk", "explain" or "correct".
+        history: largest number of characters of the history to show. Its end is shown, from the beginning of a line.
+        values: further arguments of the question's template, in order.
     """
     past = observation.history
     if len(past) > history:
@@ -43,10 +43,10 @@ def conversation(role: str, kind: str, observation: Observation, history: int, *
 
 
 def continued(talk: Sequence[Message], answer: str, question: Message) -> list[Message]:
-    """The conversation after an answer, with the next question.
+    """Continue a conversation with an answer and the next question.
 
-    Where nothing was answered, the question joins the one before it: many servers refuse a message without text, and
-    others two of the user's in a row.
+    If the answer is empty, the question is added to the previous one. Many servers refuse a message without text, and
+    others refuse two user messages in a row.
     """
     if answer.strip():
         return [*talk, said("assistant", answer), question]
@@ -55,7 +55,7 @@ def continued(talk: Sequence[Message], answer: str, question: Message) -> list[M
 
 
 def folded(talk: Sequence[Message]) -> list[Message]:
-    """The conversation with the system's text at the beginning of the user's first message, for models without it."""
+    """Move the system message into the user's first message, for models without a system role."""
     first, *rest = talk
     if first["role"] != "system" or not rest:
         return list(talk)
@@ -64,10 +64,10 @@ def folded(talk: Sequence[Message]) -> list[Message]:
 
 
 def comparison(first: str, second: str) -> list[Message]:
-    """The question which of two attempts at a task is better: A, B, or TIE."""
+    """Ask for a comparison of two attempts at a task: A, B, or TIE."""
     return [said("user", str(_words().compare(first, second)))]
 
 
 def follow_up(kind: str, *values: Any) -> Message:
-    """A later message to the model: "now_act", "repair" (with the actions) or "again" (with what was wrong)."""
+    """Return a later message to the model: "now_act", "repair" (with the actions) or "again" (with the problem)."""
     return said("user", str(getattr(_words(), kind)(*values)))

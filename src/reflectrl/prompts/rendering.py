@@ -1,6 +1,7 @@
-"""Running chat templates: programs of whoever made a model, which have to give the same text every day, and soon.
+"""Rendering of chat templates, which are programs by a model's author, so that they give the same text and terminate.
 
-The library runs them in a sandbox, which has no files and no network, but a clock, a die and no end.
+The library runs them in a sandbox without files and network. But the sandbox has a clock and random numbers, and it
+does not limit the running time.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Any
 from jinja2 import Environment
 
 MOST_LINES = 200_000
-"""The most lines of a template's code that a text may take; ordinary templates take some dozen for a message."""
+"""Largest number of template lines that may run for a text. Ordinary templates run some dozen lines per message."""
 
 TODAY = datetime(2025, 1, 1)
-"""The day that templates are told. With the clock's, a run that goes on tomorrow would read other prompts."""
+"""Date that templates see. With the real date, a run that is continued tomorrow would see other prompts."""
 
 DATE_PARTS = "aAbBcdfHIjmMpSuUwWxXyYFDTReGVhnt"
-"""What `strftime` knows."""
+"""Format codes of `strftime`."""
 
 
 class TemplateError(Exception):
-    """A template computes for too long."""
+    """Error of a template that computes for too long."""
 
 
 def render(tokenizer: Any, messages: Sequence[Mapping[str, str]], open_answer: bool = True) -> str:
-    """The text that a tokenizer's chat template makes of messages.
+    """Render messages with a tokenizer's chat template.
 
     Args:
         open_answer: end with what comes before the assistant's next message.
@@ -38,7 +39,7 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, str]], open_answer: b
     Raises:
         Exception: of any kind, since the template is a program. `TemplateError` if it does not end soon.
     """
-    settings = {"enable_thinking": False, "date_string": f"{TODAY.day} {TODAY:%B %Y}"}  # what some templates ask for
+    settings = {"enable_thinking": False, "date_string": f"{TODAY.day} {TODAY:%B %Y}"}  # variables of some templates
     source = str(tokenizer.get_chat_template())
     if "strftime_now" in source:
         source = f"{_fixed_clock()}\n{source}"
@@ -56,7 +57,7 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, str]], open_answer: b
 
 
 def _fixed_clock() -> str:
-    """The macro that stands in for the library's `strftime_now`, which templates may not be handed as a function."""
+    """Return a macro that replaces the library's `strftime_now`, since a function cannot be passed to a template."""
     written = {f"%{part}": f"{TODAY:%{part}}" for part in DATE_PARTS}
     written |= {f"%-{part}": f"{TODAY:%{part}}".lstrip("0") or "0" for part in "dmHIMSj"}
     filters = "".join(f"|replace({part!r}, {value!r})" for part, value in written.items())
@@ -64,14 +65,14 @@ def _fixed_clock() -> str:
 
 
 def _refuse_powers(source: str) -> None:
-    """Refuse templates that raise numbers to a power: one such operation may compute for ever, and none needs it."""
+    """Refuse templates that compute powers. A single such operation may take for ever, and no template needs it."""
     if "**" in source and any(word == "**" for _, kind, word in Environment().lex(source) if kind == "operator"):
         raise TemplateError("it computes powers, which may take for ever")
 
 
 @contextmanager
 def _at_most(lines: int) -> Iterator[None]:
-    """Stop a template within the block that runs more lines of its own code. A count is the same on every machine."""
+    """Stop a template within the block after `lines` lines of its code. A count is the same on every machine."""
     left = lines
 
     def count(frame: FrameType, event: str, _: object) -> Any:

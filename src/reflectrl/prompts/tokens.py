@@ -1,11 +1,11 @@
-"""A tokenizer's own conventions, found by asking it: how sequences begin and end, and how texts become tokens.
+"""Conventions of tokenizers, found by trying them: how sequences begin and end, and how texts become tokens.
 
-Names do not tell. A tokenizer with a `bos_token` may never put it before a text (SmolLM2), and one whose beginning and
-end are the same token may well do so (OPT). SentencePiece puts a space before every text, WordPiece marks what goes on
-within a word: for both, a text behind another one has other tokens than alone.
+A tokenizer's attributes are no reliable guide. A tokenizer with a `bos_token` may never put it before a text (SmolLM2),
+and a tokenizer whose beginning and end are the same token may well do so (OPT). SentencePiece puts a space before every
+text, and WordPiece marks continuations of words. For both, a text after another text has other tokens than alone.
 
-A text of an environment or of data stays text: a control token that is spelled out in it becomes ordinary tokens.
-Otherwise an observation could end the user's turn, and a completion the sequence.
+Text of an environment or of data stays text: a control token that is spelled out in it becomes ordinary tokens.
+Otherwise an observation could end the user's turn, and a completion could end the sequence.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 WORDS = ("a", "the", "1", ".")
-"""Texts that a tokenizer is asked to encode with and without what it puts around a text."""
+"""Texts for finding the tokens that a tokenizer puts around a text."""
 
 SEAMS = (("x:", "y"), ("x\n", "y"), ("x", " y"), ("x.", "\ny"), ("", " y"))
-"""Two texts of which the second follows the first; what is between them differs."""
+"""Pairs of consecutive texts with different characters at the seam, for trying a tokenizer."""
 
 ANCHORS = (":", "|", "\n")
-"""Characters behind which a text is encoded as in the middle of another one: words rarely grow together with them."""
+"""Characters after which a text is encoded as if in the middle of a longer text. Words rarely merge with them."""
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""A token for a byte of a character without a token of its own; some tokenizers declare these as special."""
+"""Tokens for the bytes of characters without tokens of their own. Some tokenizers declare these tokens as special."""
 
 MOST_TEMPLATES = 64
-"""The number of template texts whose tokens are cached; when it is reached, the cache is emptied."""
+"""Largest number of template texts whose tokens are cached. When it is reached, the cache is emptied."""
 
 
 @dataclass(frozen=True)
 class Conventions:
-    """What a tokenizer does with texts.
+    """Conventions of a tokenizer.
 
     Attributes:
         start: tokens that it puts before a text.
-        end: tokens that it puts behind a text.
-        separable: the tokens of two texts, one after the other, are those of the joined text, as with byte-level BPE.
-        spelled: the control tokens as they are spelled, longest first.
-        controls: the ids that no text may contain.
-        templates: tokens of texts in which control tokens are meant.
+        end: tokens that it puts after a text.
+        separable: True if the concatenated tokens of two texts decode to the joined text, as with byte-level BPE.
+        spelled: spellings of the control tokens, longest first.
+        controls: ids of control tokens, which no encoded text may contain.
+        templates: cache of the tokens of templates' texts, in which control tokens have their meaning.
     """
 
     start: tuple[int, ...]
@@ -57,11 +57,11 @@ _known: WeakKeyDictionary[Any, Conventions] = WeakKeyDictionary()
 
 
 def conventions(tokenizer: Any) -> Conventions:
-    """The conventions of a tokenizer; it is asked once."""
+    """Return the conventions of a tokenizer. They are found once and cached."""
     if tokenizer not in _known:
         start, end = _around(tokenizer)
         control = _control_tokens(tokenizer)
-        # Unknown characters are no attack, and in some tokenizers all texts have them.
+        # The token for unknown characters is harmless, and with some tokenizers it occurs in all texts.
         unknown = getattr(tokenizer, "unk_token_id", None)
         _known[tokenizer] = Conventions(
             start,
@@ -74,18 +74,18 @@ def conventions(tokenizer: Any) -> Conventions:
 
 
 def beginning(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens with which a sequence begins: what the tokenizer puts before a text."""
+    """Return the tokens at the beginning of a sequence, which the tokenizer puts before a text."""
     return conventions(tokenizer).start
 
 
 def ending(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens with which a finished text ends: what the tokenizer puts behind it, with end-of-text as the last."""
+    """Return the tokens at the end of a finished text: the tokenizer's own, with end-of-text as the last."""
     end, last = conventions(tokenizer).end, int(tokenizer.eos_token_id)
     return end if end and end[-1] == last else (*end, last)
 
 
 def encode_template(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text in which control tokens are meant, such as that of a chat template."""
+    """Encode a text in which control tokens keep their meaning, such as the text of a chat template."""
     known = conventions(tokenizer).templates
     if text not in known:
         if len(known) >= MOST_TEMPLATES:
@@ -95,23 +95,23 @@ def encode_template(tokenizer: Any, text: str) -> list[int]:
 
 
 def encode_text(tokenizer: Any, text: str, behind: str = "") -> list[int]:
-    """The ids of a text of an environment or of data, in which nothing is a control token.
+    """Encode a text of an environment or of data, in which control tokens become ordinary tokens.
 
     Args:
-        behind: the text that stands directly before it, in which control tokens may be meant. Where no token crosses
-            the seam, the ids are those that the joined text has there; otherwise no space is added.
+        behind: text directly before it, in which control tokens keep their meaning. If no token crosses the seam, the
+            ids are the same as in the joined text. Otherwise the text is encoded without an added space.
     """
     about = conventions(tokenizer)
     ids = _split(tokenizer, text) if about.separable or not behind else _encode_behind(tokenizer, text, behind)
     if about.controls.isdisjoint(ids):
         return ids
-    if len(text) < 2:  # a character that is a control token itself is left out
+    if len(text) < 2:  # a single character that is a control token itself cannot be split, so it is dropped
         return [] if text in about.spelled else ids
     # The tokenizer's own model knows the spelling (Unigram does), or the template uses tokens that are not declared
-    # as special. So every control token is cut behind its first character.
+    # as special. So every control token is split after its first character.
     cuts = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in about.spelled if len(word) > 1)
     pieces = re.split(cuts, text) if cuts else [text]
-    if len(pieces) == 1:  # what is spelled only becomes one by normalisation
+    if len(pieces) == 1:  # the text turns into a control token only by normalisation
         pieces = [text[: len(text) // 2], text[len(text) // 2 :]]
     found: list[int] = []
     for piece in pieces:
@@ -121,7 +121,7 @@ def encode_text(tokenizer: Any, text: str, behind: str = "") -> list[int]:
 
 
 def decode_behind(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> str:
-    """The text of tokens that follow others. Decoded alone, SentencePiece's lose the space with which they begin."""
+    """Decode tokens that follow other tokens. Decoded alone, SentencePiece's tokens would lose their leading space."""
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     if not conventions(tokenizer).separable:
         context = list(before[-16:])  # a character may consist of several tokens
@@ -132,9 +132,10 @@ def decode_behind(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> 
 
 
 def defused(tokenizer: Any, text: str) -> str:
-    """A text for a chat template, with a space behind the first character of each control token that it spells out.
+    """Insert a space after the first character of each control token that a text for a chat template spells out.
 
-    What a template returns is one text, so its own control tokens could not be told from those in a message.
+    A template returns a single text, in which its own control tokens could not be told from control tokens in a
+    message.
     """
     for word in conventions(tokenizer).spelled:
         if len(word) > 1:
@@ -143,14 +144,14 @@ def defused(tokenizer: Any, text: str) -> str:
 
 
 def template_end(tokenizer: Any, text: str) -> tuple[str, str]:
-    """A template's text before its first control token, and the rest."""
+    """Split a template's text at its first control token. Return the text before it, and the rest."""
     places = [at for word in conventions(tokenizer).spelled if (at := text.find(word)) >= 0]
     first = min(places, default=len(text))
     return text[:first], text[first:]
 
 
 def _encode_behind(tokenizer: Any, text: str, behind: str) -> list[int]:
-    """The ids of a text behind another one, by encoding both together and taking away those of the first."""
+    """Encode a text that follows another text: encode both together, and remove the ids of the first."""
     controls = conventions(tokenizer).controls
     head = tokenizer.encode(behind, add_special_tokens=False)
     whole = tokenizer.encode(behind + text, add_special_tokens=False)
@@ -160,19 +161,19 @@ def _encode_behind(tokenizer: Any, text: str, behind: str) -> list[int]:
     unknown = getattr(tokenizer, "unk_token_id", None)
     for anchor in ANCHORS:
         head, whole = _split(tokenizer, anchor), _split(tokenizer, anchor + text)
-        # Unknown characters side by side may become one token, in which the text's first one would be lost.
+        # Adjacent unknown characters may become a single token, which would swallow the text's first character.
         if whole[: len(head)] == head and unknown not in head:
             return whole[len(head) :]
     return _split(tokenizer, text)
 
 
 def _split(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text, with special tokens split into ordinary ones."""
+    """Encode a text, with special tokens split into ordinary tokens."""
     return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
 def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens that a tokenizer puts before and behind a text."""
+    """Find the tokens that a tokenizer puts before and after a text."""
     for word in WORDS:
         bare = list(tokenizer.encode(word, add_special_tokens=False))
         full = list(tokenizer.encode(word, add_special_tokens=True))
@@ -183,7 +184,7 @@ def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _is_separable(tokenizer: Any) -> bool:
-    """Whether texts that are encoded one by one give the joined text when they are decoded together."""
+    """Return whether texts that are encoded one by one give the joined text when they are decoded together."""
     return all(
         tokenizer.decode(_split(tokenizer, first) + _split(tokenizer, second)) == first + second
         for first, second in SEAMS
@@ -191,7 +192,7 @@ def _is_separable(tokenizer: Any) -> bool:
 
 
 def _control_tokens(tokenizer: Any) -> dict[str, int]:
-    """Spelling → id of the special tokens, and of other added tokens by which a chat template marks turns.
+    """Map the spellings of special tokens, and of added tokens by which a chat template marks turns, to their ids.
 
     A pair such as <think> and </think> encloses text that a model writes, so it marks no turn.
     """

@@ -1,4 +1,4 @@
-"""Making training data: expert, noisy and negative trajectories with reflections, and recorded demonstrations."""
+"""Teaching data: expert, noisy and negative trajectories with reflections, and recorded demonstrations."""
 
 from reflectrl.teach.record import Recorder, Recording
 from reflectrl.teach.recorded import as_told, has_reflections, recorded, replayed, tasks_of

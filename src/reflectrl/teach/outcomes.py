@@ -1,9 +1,9 @@
-"""Reflections from outcomes: what to say about a state is found out by trying, where there is no analyst to say it.
+"""Reflections from outcomes: find out by trying what to say about a state, if there is no analyst.
 
-In every state of a teaching episode, each legal action is tried: it is taken, and a policy plays on to the end, several
-times. A template then says which of them won. The best action becomes the step's target, too: one step of policy
-improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). So the steps
-of lost episodes become negative examples: what should have been done there is known now, wherever anything won.
+In every state of a teaching episode, each legal action is tried several times: it is taken, and a policy plays on to
+the end. A template then tells which actions won. The best action also becomes the step's target. This is one step of
+policy improvement by rollouts (Tesauro & Galperin 1996, "On-line Policy Improvement using Monte-Carlo Search"). Steps
+of lost episodes become negative examples: wherever any action won, the right action is now known.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from reflectrl.types import Episode, Step, Turn, named_seed
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of an action in a state.
+    """Outcomes of an action in a state.
 
     Attributes:
-        action: its index among the legal ones.
-        won: how many continuations won.
-        played: how many there were.
-        mean_return: of the continuations, the action's own reward included.
+        action: index among the legal actions.
+        won: number of continuations that won.
+        played: number of continuations.
+        mean_return: mean return of the continuations, including the action's own reward.
     """
 
     action: int
@@ -40,18 +40,18 @@ class Tried:
 def with_outcomes(
     episode: Episode, envs: Sequence[TextEnv], player: Player, count: int, actions: int = 0, seed: int = 0
 ) -> Episode:
-    """The episode, with a reflection and a target in every step that outcomes say something about.
+    """Add reflections and targets from outcomes to an episode.
 
-    Those are its labelled steps and, if it was lost, all of them: they become negative examples. A step without an
-    action that ever won teaches nothing about acting if it had no label; one that had keeps its target.
+    They are added to the labelled steps and, in a lost episode, to all steps, which become negative examples. If no
+    action ever won in a step, a step without a label is left unchanged, and a labelled step keeps its target.
 
     Args:
-        envs: environments of the episode's kind: so many continuations are played at the same time.
-        player: who plays on. It should draw at random, or all continuations of an action are the same.
-        count: continuations per action.
-        actions: how many actions are tried in a state, at most: the one that was taken and those that the player holds
-            for the most probable; 0 tries all.
-        seed: of the continuations; with the episode's task it decides everything.
+        envs: environments of the episode's kind. One continuation is played in each at the same time.
+        player: player of the continuations. It should sample, or all continuations of an action are the same.
+        count: number of continuations per action.
+        actions: largest number of actions tried in a state: the taken action, and the player's most probable ones. 0
+            tries all.
+        seed: seed of the continuations. Together with the episode's task it decides all randomness.
 
     Raises:
         UserError: the environment raised.
@@ -71,9 +71,10 @@ def outcomes(
     actions: int,
     seed: int,
 ) -> dict[int, list[Tried]]:
-    """What came of the actions in some steps of an episode, by the step's index; arguments as in `with_outcomes`.
+    """Return the outcomes of the actions in some steps of an episode, by the step's index.
 
-    Every action of a state is tried under the same luck, so that they differ by what they are.
+    All actions of a state are tried with the same random numbers, so that differences come from the actions. Arguments
+    are as in `with_outcomes`.
     """
     starts = _snapshots(envs[0], episode)
     options = _options(episode, chosen, envs[0], player, actions)
@@ -92,19 +93,19 @@ def outcomes(
 
 
 def best_of(tried: Iterable[Tried], preferred: int | None = None) -> int:
-    """The action that won most; among equals the preferred one, else that with the greatest return, else the first."""
+    """Return the action that won most. Ties go to the preferred action, then the highest return, then the first."""
     order = sorted(tried, key=lambda one: (-one.won, one.action != preferred, -one.mean_return, one.action))
     return order[0].action
 
 
 def outcome_text(actions: Sequence[str], tried: Iterable[Tried], best: int) -> str:
-    """The reflection: "left: won 3 of 4; right: won 0 of 4; best: left"."""
+    """Write the reflection, such as "left: won 3 of 4; right: won 0 of 4; best: left"."""
     parts = [f"{actions[one.action]}: won {one.won} of {one.played}" for one in tried]
     return "; ".join([*parts, f"best: {actions[best]}"])
 
 
 def _told(step: Step, tried: Sequence[Tried]) -> Step:
-    """The step with the reflection, and the target that it speaks of."""
+    """Add the reflection, and the target that it names, to a step."""
     best = best_of(tried, step.target if step.label else None)
     if max(one.won for one in tried) == 0 and not step.label:
         return step
@@ -114,7 +115,7 @@ def _told(step: Step, tried: Sequence[Tried]) -> Step:
 
 
 def _snapshots(env: TextEnv, episode: Episode) -> list[Snapshot]:
-    """The environment before each step of the episode, whose actions are taken again."""
+    """Replay an episode, and return a snapshot of the environment before each step."""
     noted = episode.provenance.get("env_seed")
     chance = noted if isinstance(noted, int) else named_seed(episode.seed, "env") % 2**32
     advance(env, episode.task, None, chance)
@@ -126,7 +127,7 @@ def _snapshots(env: TextEnv, episode: Episode) -> list[Snapshot]:
 
 
 def _options(episode: Episode, chosen: Sequence[int], env: TextEnv, player: Player, most: int) -> dict[int, list[int]]:
-    """The actions to try in each of the steps, in the order in which they are listed."""
+    """Return the actions to try in each of the chosen steps, in the order of listing."""
     options = {i: list(range(len(episode.steps[i].observation.actions))) for i in chosen}
     many = [i for i in chosen if most and len(options[i]) > most]
     rng = np.random.default_rng(named_seed(episode.seed, "options"))
@@ -142,7 +143,7 @@ def _options(episode: Episode, chosen: Sequence[int], env: TextEnv, player: Play
 
 
 Try = tuple[int, int, int]
-"""A step, an action in it, and the number of the continuation."""
+"""Index of a step, an action in it, and the number of the continuation."""
 
 
 def _played(
@@ -153,7 +154,7 @@ def _played(
     player: Player,
     seed: int,
 ) -> Iterator[tuple[Try, bool, float]]:
-    """Play the continuations, one in each environment at a time: which it was, whether it won, and its return."""
+    """Play the continuations, one per environment at a time. Yield (the continuation, whether it won, its return)."""
     waiting, free, playing = iter(jobs), list(envs), list[tuple[Try, LiveEpisode, float]]()
     while True:
         while free and (job := next(waiting, None)) is not None:

@@ -1,9 +1,9 @@
-"""Recording: episodes written down while a person, a script or a player plays them, and appended to a log.
+"""Recording of episodes while a person, a script or a player plays them, into a log.
 
-A recording says for every step whether it is to be imitated. Those of a person and of an expert are, those of other
-players are not (they led to where the person took over; Kelly et al. 2019, "HG-DAgger", learns from a person's steps
-alone), nor is a step that the person called a mistake. The step after a mistake is a negative example: it shows the way
-out of an error. Of a lost episode nothing is imitated.
+A recording marks which steps are to be imitated: the steps of a person or an expert, except steps that the person
+called a mistake. Steps of other players are not imitated, because they only led to the point where the person took over
+(Kelly et al. 2019, "HG-DAgger", learn from a person's steps alone). The step after a mistake is a negative example: it
+shows the way out of an error. No step of a lost episode is imitated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from reflectrl.types import Episode, Observation, Step, Task, Turn, UserError, n
 
 LOG = logging.getLogger(__name__)
 VOUCHED = ("human", "expert", "oracle")
-"""Players whose steps are imitated wherever the episode was won."""
+"""Players whose steps are imitated if the episode was won."""
 
 
 class Recording:
-    """One episode while it is written down.
+    """Episode that is being recorded.
 
     Args:
-        task: what is played.
-        seed: from which the environment's randomness is drawn, as `rollout.Job` has it.
-        provenance: what else is to be known of the episode.
+        task: the task that is played.
+        seed: seed of the environment's randomness, as in `rollout.Job`.
+        provenance: further facts about the episode's origin.
 
     Attributes:
         steps: the steps so far.
@@ -54,35 +54,35 @@ class Recording:
         player: str = "human",
         turns: Sequence[Turn] = (),
     ) -> None:
-        """Write down what was seen and done.
+        """Record a step: the observation, and the action that followed.
 
         Args:
             action: index into the observation's actions.
-            reflection: what whoever plays says about this observation; it teaches reflectors.
-            player: who acted.
-            turns: what players said, where that is known in full; takes the place of `reflection` and `player`.
+            reflection: the player's remark about this observation, which teaches reflectors.
+            player: name of the player that acted.
+            turns: all turns of the players, if they are known. They replace `reflection` and `player`.
         """
         said = (Turn(player, reflection),) if reflection else ()
         done = tuple(turns) or (*said, Turn(player, observation.actions[action], choice=action))
         self.steps.append(Step(observation, done, action, float(reward), tuple(events)))
 
     def comment(self, text: str) -> None:
-        """Keep a remark about the step to come; people read it, players never do."""
+        """Add a remark about the next step. People read it, players never do."""
         self._comments.append({"step": len(self.steps), "text": text})
 
     def mistake(self, steps: int = 1) -> None:
-        """The last steps are not to be imitated; what is done next is the way out."""
+        """Mark the last steps as mistakes, which are not imitated. The next step shows the way out."""
         self._mistakes.update(range(max(0, len(self.steps) - steps), len(self.steps)))
 
     def undo(self) -> None:
-        """Take the last step back; what it was stays known in the episode's provenance."""
+        """Take the last step back. The episode's provenance keeps a note of it."""
         step = self.steps.pop()
         self._undone.append({"step": len(self.steps), "action": step.observation.actions[step.action]})
         self._mistakes.discard(len(self.steps))
         self._comments = [one for one in self._comments if one["step"] <= len(self.steps)]
 
     def finished(self, success: bool, truncated: bool = False) -> Episode:
-        """The episode, its steps labelled as the head of this module says."""
+        """Return the episode, with steps labelled by the rules in this module's docstring."""
         steps = [self._labelled(i, step) for i, step in enumerate(self.steps)] if success else self.steps
         found = {"comments": self._comments, "undone": self._undone, "mistakes": sorted(self._mistakes)}
         provenance = self.provenance | {name: notes for name, notes in found.items() if notes}
@@ -96,7 +96,7 @@ class Recording:
 
 
 class Recorder:
-    """A log to which recorded episodes are appended, whole or not at all. Use it as a context manager:
+    """Log to which recorded episodes are appended atomically. Use it as a context manager:
 
         with Recorder("demos.jsonl") as recorder:
             recording = recorder.begin(task)
@@ -104,19 +104,19 @@ class Recorder:
             recorder.append(recording.finished(success=True))
 
     Args:
-        path: the file; what it holds stays, and what is recorded comes after it.
+        path: the file. Existing episodes are kept, and new ones are appended.
 
     Attributes:
-        count: how many episodes the log holds.
+        count: number of episodes in the log.
 
     Raises:
-        UserError: the file cannot be written, another recorder is at work on it, or it holds something else than
-            episodes; it is left as it was.
+        UserError: the file cannot be written, another recorder is using it, or it holds something other than episodes.
+            The file is left unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock = _alone(self.path)  # before anything is read, so that nobody appends meanwhile
+        self._lock = _alone(self.path)  # before anything is read, so that no other process appends meanwhile
         try:
             _mend_end(self.path, _refuse_other_content(self.path))
             self._log = EpisodeLog(self.path)
@@ -129,11 +129,11 @@ class Recorder:
         self._envs = {episode.task.env for episode in episodes}
 
     def has(self, task: Task) -> bool:
-        """Whether an episode of this task is in the log."""
+        """Return whether the log holds an episode of this task."""
         return task_key(task) in self._tasks
 
     def begin(self, task: Task, seed: int | None = None, **provenance: Any) -> Recording:
-        """Start to write down an episode; nothing reaches the file before `append`.
+        """Start recording an episode. Nothing is written to the file before `append`.
 
         Raises:
             UserError: the log holds episodes of another environment.
@@ -142,14 +142,18 @@ class Recorder:
         return Recording(task, named_seed("record", task.id) if seed is None else seed, **provenance)
 
     def require_env(self, task: Task) -> None:
-        """Refuse a task of another environment than that of the log."""
+        """Refuse a task if the log holds episodes of another environment."""
         if self._envs - {task.env}:
             raise UserError(
                 f"{self.path} holds episodes of {min(self._envs)!r}, not of {task.env!r}; give another file"
             )
 
     def append(self, episode: Episode) -> None:
-        """Write an episode; UserError if it holds what a log cannot, or the disk is full: the log is as it was then."""
+        """Append an episode to the log.
+
+        Raises:
+            UserError: a log cannot hold the episode, or the disk is full. The log is unchanged then.
+        """
         self.require_env(episode.task)
         self._log.append(episode)
         self.count += 1
@@ -157,7 +161,7 @@ class Recorder:
         self._envs.add(episode.task.env)
 
     def close(self) -> None:
-        """Bring everything to the disk, and close the file."""
+        """Flush everything to the disk, and close the file."""
         with self._lock:
             self._log.__exit__()
 
@@ -169,7 +173,7 @@ class Recorder:
 
 
 def _alone(path: Path) -> IO[bytes]:
-    """Open a log, made if it is not there, and lock it until it is closed, so that one recorder at a time writes."""
+    """Open a log, or create it, and lock it until it is closed, so that only one recorder writes at a time."""
     try:
         file = path.open("ab")
     except OSError as error:
@@ -181,9 +185,9 @@ def _alone(path: Path) -> IO[bytes]:
 
 
 def doubt_about_loss(env: TextEnv, episode: Episode) -> str:
-    """A line if an episode that ended is lost only because rewards decide here, and its last one was too low; else "".
+    """Return a warning if a finished episode counts as lost only because its last reward was too low; else "".
 
-    Such an episode may well be a win: where every step costs something, the best end is paid no more than the others.
+    Such an episode may well be a win: if every step costs something, the best end earns no more than others.
     """
     if not env.success_rule or episode.success or episode.truncated or not episode.steps:
         return ""
@@ -192,10 +196,10 @@ def doubt_about_loss(env: TextEnv, episode: Episode) -> str:
 
 
 def _refuse_other_content(path: Path) -> bytes:
-    """Refuse a file that is no log of episodes, before its last line is cut off as one that a kill left.
+    """Refuse a file that is not a log of episodes, before its incomplete last line is removed.
 
     Returns:
-        What stands after the last line break.
+        The content after the last line break.
     """
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
@@ -214,7 +218,7 @@ def _refuse_other_content(path: Path) -> bytes:
 
 
 def _mend_end(path: Path, rest: bytes) -> None:
-    """End a last line that is whole, so that it is not taken for one that a kill left; say that another is cut off."""
+    """Add the missing line break to a complete last line. If the line is incomplete, warn that it will be removed."""
     if not rest:
         return
     try:

@@ -1,9 +1,9 @@
-"""Recorded demonstrations: episodes of a log played again in an environment, and made teaching episodes of a run.
+"""Recorded demonstrations: episodes of a log, replayed in an environment and turned into teaching episodes of a run.
 
-Which steps are imitated stands in the labels that recording gave them. Where an episode has none at all (it comes from
-another program, or from a player), success decides: every step of a won episode is imitated, none of a lost one. A lost
-step would be a negative example if somebody said what to do instead; nobody has, so nothing learns from it, unless
-`teach.outcomes` finds that out by trying.
+The labels from recording tell which steps are imitated. If an episode has no labels (because it comes from another
+program, or from a player), success decides: all steps of a won episode are imitated, and no step of a lost episode. A
+step of a lost episode would be a negative example if the right action were known. It is not, so nothing learns from the
+step, unless `teach.outcomes` finds the right action by trying.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ LOG = logging.getLogger(__name__)
 
 
 def tasks_of(env: TextEnv) -> dict[str, Task]:
-    """Every task of an environment by what makes it the same instance (`task_key`) and by its id.
+    """Return all tasks of an environment, both by the key of the instance (`task_key`) and by id.
 
-    Of two tasks with one id, the one of the last stage counts.
+    If two tasks have the same id, the task of the later stage is used.
     """
     tasks = [task for stage in env.stages for split in SPLITS for task in env.tasks(split, stage)]
     return {key: task for task in tasks for key in (task.id, task_key(task))}
 
 
 def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> Episode:
-    """The episode as the environment plays it when the same actions are taken.
+    """Replay an episode's actions in the environment.
 
     Args:
-        tasks: what `tasks_of` gives.
+        tasks: result of `tasks_of`.
 
     Returns:
-        Task, observations, rewards and outcome are the environment's; what was said, the labels and where the episode
-        came from are as told.
+        An episode with task, observations, rewards and outcome from the environment. Turns, labels and provenance come
+        from the given episode.
 
     Raises:
-        ValueError: the environment has no such task, or shows or pays something else than is told, in a few words.
+        ValueError: the environment has no such task, or its observations or rewards differ from the given ones. The
+            message says so in a few words.
         UserError: the environment raised.
     """
     task = _task(env, episode.task, tasks)
@@ -75,10 +76,10 @@ def replayed(env: TextEnv, episode: ToldEpisode, tasks: Mapping[str, Task]) -> E
 
 
 def as_told(episode: ToldEpisode) -> Episode:
-    """The episode itself, nothing of which is checked in an environment.
+    """Convert an episode without checking it in an environment.
 
     Raises:
-        ValueError: something is not told that only an environment could add.
+        ValueError: something is missing that only an environment could add.
     """
     if episode.whole is not None:
         return episode.whole
@@ -121,11 +122,11 @@ def _task(env: TextEnv, named: Task | str, tasks: Mapping[str, Task]) -> Task:
 
 
 def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeStep:
-    """Check what is told of an observation, and take the told action."""
+    """Compare the given observation with the environment's, and take the given action."""
     shown = step.observation.text if isinstance(step.observation, Observation) else step.observation
     if shown is not None and shown != seen.text:
         raise ValueError(f"the environment shows {_difference(shown, seen.text)}")
-    in_order = any(turn.choice is not None for turn in step.turns)  # which is told by its index
+    in_order = any(turn.choice is not None for turn in step.turns)  # choices are indices, so the order matters
     alike = step.actions == seen.actions if in_order else set(step.actions or seen.actions) == set(seen.actions)
     if not alike:
         raise ValueError(f"the legal actions are {', '.join(seen.actions)}, not {', '.join(step.actions or ())}")
@@ -136,7 +137,7 @@ def _taken(env: TextEnv, task: Task, seen: Observation, step: ToldStep) -> TimeS
 
 
 def _index(step: ToldStep, seen: Observation) -> int:
-    """The index of the told action among the legal ones."""
+    """Return the index of a step's action among the legal actions."""
     action = step.action
     if isinstance(action, int) and step.actions is not None:
         action = step.actions[action]
@@ -165,7 +166,7 @@ def _require_same_end(env: TextEnv, episode: ToldEpisode, now: TimeStep) -> None
 
 
 def _difference(told: str, shown: str) -> str:
-    """The first line in which two texts differ, in words."""
+    """Describe the first line in which two texts differ."""
     pairs = zip([*told.splitlines(), "nothing"], [*shown.splitlines(), "nothing"], strict=False)
     before, now = next(((a, b) for a, b in pairs if a != b), (told, shown))
     return f"{now!r:.80} where {before!r:.80} is told"
@@ -177,19 +178,21 @@ def _difference(told: str, shown: str) -> str:
 def recorded(
     env: TextEnv, paths: Sequence[Path], seed: int, share: float = 0.2, check: bool = True
 ) -> dict[str, list[Episode]]:
-    """The teaching episodes that logs hold, for training and for validation; no task is in both.
+    """Read teaching episodes from logs, split into training and validation. No task is in both.
 
     Args:
-        seed: decides which tasks of the environment's training split serve for validation. Those of its validation
-            split do in any case.
-        share: of the tasks, how many serve for validation; at least one does.
-        check: play every episode again, and refuse one that goes differently here.
+        seed: seed of the choice of validation tasks. It is used only if the logs hold no task of the environment's own
+            validation split.
+        share: share of the tasks used for validation, but at least one task.
+        check: replay every episode, and refuse an episode that goes differently here.
 
     Returns:
-        An episode that the logs hold twice (the same task, and the same in every step) counts once; a warning says so.
+        Episodes by "train" and "validation". An episode that occurs twice (same task, same steps) is kept once, with a
+        warning.
 
     Raises:
-        UserError: a file is missing, empty, or damaged, or an episode is none of this environment; names file and line.
+        UserError: a file is missing, empty or damaged, or an episode belongs to another environment. Names file and
+            line.
     """
     episodes = _each_once((path, labelled(episode)) for path in paths for episode in _read(env, path, check))
     held = sorted({task_key(one.task) for one in episodes if one.task.split == "validation"})
@@ -208,10 +211,10 @@ def recorded(
 
 
 def _each_once(found: Iterable[tuple[Path, Episode]]) -> list[Episode]:
-    """The episodes without repetitions, which would count a demonstration twice: two programs wrote the same log."""
+    """Drop repeated episodes, which would count a demonstration twice, and warn about them."""
     first, repeated = dict[str, Episode](), Counter[Path]()
     for path, episode in found:
-        # Who played, and from which seed, does not matter: a learner sees the steps.
+        # Player and seed do not matter, because a learner sees only the steps.
         same = to_line(replace(episode, task=replace(episode.task, id=task_key(episode.task)), seed=0, provenance={}))
         if same in first:
             repeated[path] += 1
@@ -222,10 +225,10 @@ def _each_once(found: Iterable[tuple[Path, Episode]]) -> list[Episode]:
 
 
 def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path], rule: str = "") -> None:
-    """Refuse demonstrations from which nothing can be imitated; names what is missing.
+    """Refuse demonstrations from which nothing can be imitated. The error names what is missing.
 
     Args:
-        rule: how rewards decide what is won in their environment (`TextEnv.success_rule`).
+        rule: the environment's `TextEnv.success_rule`, for the error.
     """
     hint = f" (success is where {rule})" if rule else ""
     for part, episodes in parts.items():
@@ -236,7 +239,7 @@ def require_lessons(parts: Mapping[str, Iterable[Episode]], paths: Sequence[Path
 
 
 def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:
-    """Whether steps that are imitated come with reflections, both for training and for validation."""
+    """Return whether imitated steps have reflections, in both training and validation."""
     return all(
         any(step.label and step.reflection is not None for episode in episodes for step in episode.steps)
         for episodes in parts.values()
@@ -244,14 +247,14 @@ def has_reflections(parts: Mapping[str, Iterable[Episode]]) -> bool:
 
 
 def labelled(episode: Episode) -> Episode:
-    """The episode, with every step to be imitated if it was won and no step says what it is to teach."""
+    """Label all steps of a won episode as positive if it has no labels. Other episodes are returned unchanged."""
     if not episode.success or any(step.label for step in episode.steps):
         return episode
     return replace(episode, steps=tuple(replace(s, target=s.action, label="positive") for s in episode.steps))
 
 
 def _read(env: TextEnv, path: Path, check: bool) -> Iterator[Episode]:
-    """The episodes of a log as this environment has them."""
+    """Read the episodes of a log, replayed in this environment or with this environment's tasks."""
     tasks, count = tasks_of(env), 0
     for count, episode in enumerate(read_episodes(path), start=1):
         try:

@@ -1,8 +1,8 @@
-"""Demonstrations: what an environment's teacher says along expert, noisy and perturbed trajectories.
+"""Demonstrations: the teacher's answers along expert, noisy and perturbed trajectories.
 
 Every demonstrated step carries the analyst's reflection and the expert's best action as its target, whatever action was
-then executed (Reflect-RL, section on data generation; the relabelling is that of DAgger). A *negative* perturbs one
-action of an expert trajectory and keeps only the step after it, whose reflection explains the error.
+then executed (Reflect-RL, section on data generation; the relabelling follows DAgger). A *negative* perturbs one action
+of an expert trajectory and keeps only the step after it, whose reflection explains the error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reflectrl.types import Episode, Step, StepLabel, Task, Turn, UserError, nam
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A teaching episode to be made: `noise` is its share of random actions; a negative perturbs one action."""
+    """Plan of a teaching episode. `noise` is its share of random actions. A negative perturbs one action."""
 
     task: Task
     seed: int
@@ -31,7 +31,7 @@ class Demonstration:
 
 
 def demonstrations(tasks: Sequence[Task], config: TeachConfig, seed: int) -> list[Demonstration]:
-    """Every demonstration of these tasks, in order; each has a seed of its own."""
+    """Return all demonstrations of these tasks, in order, each with its own seed."""
     found = []
     for task in tasks:
         for noise in config.noise:
@@ -45,11 +45,11 @@ def teach(env: TextEnv, demonstration: Demonstration, unsafe_noise: bool = False
     """Play one demonstration.
 
     Args:
-        env: an environment whose teacher is an expert; where it is no analyst, the episode has no reflections.
-        unsafe_noise: random actions may end the episode.
+        env: an environment whose teacher is an expert. If it is no analyst, the episode has no reflections.
+        unsafe_noise: allow random actions that end the episode.
 
     Raises:
-        UserError: the environment has no expert, or raised; it and the task are named.
+        UserError: the environment has no expert, or raised. Names the environment and the task.
     """
     lecture = _Lecture(env, demonstration)
     try:
@@ -69,14 +69,14 @@ def teach(env: TextEnv, demonstration: Demonstration, unsafe_noise: bool = False
 
 
 class _Lecture:
-    """A demonstration while it is played, and the steps written down so far."""
+    """Demonstration in progress, with the steps recorded so far."""
 
     def __init__(self, env: TextEnv, demonstration: Demonstration) -> None:
         self.env, self.demonstration = env, demonstration
         self.steps, self.truncated = list[Step](), False
 
     def trajectory(self, unsafe_noise: bool) -> None:
-        """The expert's actions, or random ones as often as the noise asks for."""
+        """Play the expert's actions, mixed with random actions by the demonstration's noise."""
         rng = self.begin()
         while not self.env.done:
             target = action = self.expert()
@@ -85,9 +85,10 @@ class _Lecture:
             self.take(target, action, "positive")
 
     def negative(self) -> None:
-        """The expert's path up to a random step, one wrong action, and the step that explains and corrects it.
+        """Play the expert's path up to a random step, a wrong action, and the step that explains and corrects it.
 
-        Where no survivable action is wrong another step of the path is tried; a path without any teaches nothing.
+        If the state has no action that is wrong but survivable, other steps of the path are tried. If no step has one,
+        the episode teaches nothing.
         """
         self.begin()
         length = self.expert_steps()
@@ -106,25 +107,25 @@ class _Lecture:
                 return
 
     def begin(self) -> np.random.Generator:
-        """Start the episode (again); returns the generator of the noise."""
+        """Start the episode (again), and return the generator of the noise."""
         seed = self.demonstration.seed
         self.env.reset(seed=named_seed(seed, "env") % 2**32, options={"task": self.demonstration.task})
         self.steps, self.truncated = [], False
         return np.random.default_rng(named_seed(seed, "noise"))
 
     def expert(self) -> int:
-        """The expert's action."""
+        """Return the expert's action."""
         return ask(self.env, self.demonstration.task, "expert_action", len(self.env.legal_actions()))
 
     def expert_steps(self) -> int:
-        """Let the expert play to the end; returns the number of its steps."""
+        """Let the expert play to the end, and return the number of its steps."""
         before = self.env.elapsed
         while not self.env.done:
             self.env.step(self.expert())
         return self.env.elapsed - before
 
     def take(self, target: int, action: int, label: StepLabel | None) -> None:
-        """Write down what analyst and expert say here, then carry out an action."""
+        """Record the analyst's and the expert's answers for this state, then carry out an action."""
         observation = self.env.observe()
         turns: tuple[Turn, ...] = ()
         if "analyst" in self.env.teacher.abilities():
@@ -136,9 +137,9 @@ class _Lecture:
         self.steps.append(Step(observation, turns, action, reward, tuple(info["events"]), target, label))
 
     def random_action(self, rng: np.random.Generator, expert: int, unsafe: bool) -> int:
-        """A random action; unless unsafe, one that does not end the episode or wins it, else the expert's.
+        """Draw a random action. Unless `unsafe`, the action must either win or not end the episode.
 
-        A crash would leave no state to learn from, so noise is chosen among survivable actions.
+        A crash would leave no state to learn from. If there is no such action, return the expert's action.
         """
         if unsafe:
             return int(rng.integers(len(self.env.legal_actions())))
@@ -153,10 +154,10 @@ class _Lecture:
         return expert
 
     def wrong_action(self, rng: np.random.Generator, expert: int) -> int | None:
-        """A random action that leaves the episode going and the expert worse off than its own; None if there is none.
+        """Draw an action that is worse than the expert's but does not end the episode; None if there is none.
 
-        Many states have two best actions, and a reflection cannot explain an error that was none: the expert must lose
-        (in an environment with chance, under the same luck) or need more steps afterwards.
+        Many states have two best actions, and a reflection cannot explain an error that is none. So after the wrong
+        action the expert must lose (with the same random numbers, if the environment is random) or need more steps.
         """
         snapshot = self.env.save()
         best = self.expert_steps()

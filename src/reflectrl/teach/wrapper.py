@@ -1,4 +1,4 @@
-"""`RecordEpisodes`: a gymnasium wrapper that writes what any script plays into a log of episodes."""
+"""`RecordEpisodes`: a gymnasium wrapper that records the episodes of any script into a log."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ LOG = logging.getLogger(__name__)
 
 
 class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
-    """Records the episodes that are played through it; to the script it is the environment that it wraps.
+    """Wrapper that records the episodes played through it. Scripts use it like the wrapped environment.
 
         env = RecordEpisodes(gym.make("FrozenLake-v1", render_mode="human"), "demos.jsonl",
                              GymTextEnv("FrozenLake-v1", ["left", "down", "right", "up"]))
 
-    A `TextEnv` is recorded as it is. Of any other environment the text is wanted in which players will be taught: a
-    `GymTextEnv` of the same environment, which is played alongside with the same seed and actions, so that the log has
-    its texts, actions, rewards and tasks. Where a reset names neither task nor seed, the next training task is played
-    that is not in the log yet. Success is what the text says (`GymTextEnv.won`): where no end pays more than 0, make a
-    subclass that overrides it, since of lost episodes nothing is imitated.
+    A `TextEnv` is recorded as it is. For any other environment, give a `GymTextEnv` of the same environment, in whose
+    text players will be taught. It is played alongside with the same seed and actions, so that the log has its texts,
+    actions, rewards and tasks. If a reset names neither task nor seed, the next training task that is not in the log
+    yet is played. `GymTextEnv.won` decides success. If no end pays more than 0, override it in a subclass, because
+    lost episodes are not imitated.
 
     Args:
-        env: what the script plays.
-        path: the log; what it holds stays.
-        text: how an environment that is no `TextEnv` reads as text.
-        player: who plays. The steps of "human", "expert" and "oracle" are imitated wherever the episode is won; an
+        env: environment that the script plays.
+        path: the log. Existing episodes are kept.
+        text: text version of an environment that is not a `TextEnv`.
+        player: name of the player. The steps of "human", "expert" and "oracle" are imitated if the episode is won. An
             episode of another player is imitated as a whole, if it is won.
 
     Raises:
-        UserError: `text` is missing, or plays another environment, or the file is no log.
+        UserError: `text` is missing or plays another environment, or the file is not a log.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self.recorder = Recorder(path)
         self._recording: Recording | None = None
         self._reflection: str | None = None
-        self._may_win = False  # an episode was won, or it was said already why none is
+        self._may_win = False  # True once an episode was won, or the warning about lost episodes was logged
 
     def reflect(self, text: str) -> None:
-        """What is to be said about the observation now, before the next action."""
+        """Set the reflection on the current observation, before the next action."""
         self._reflection = text
 
     def comment(self, text: str) -> None:
-        """A remark that people read and players do not."""
+        """Add a remark for people, which players do not read."""
         if self._recording is not None:
             self._recording.comment(text)
 
     def mistake(self, steps: int = 1) -> None:
-        """The last steps are not to be imitated."""
+        """Mark the last steps as mistakes, which are not imitated."""
         if self._recording is not None:
             self._recording.mistake(steps)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, and its recording; one that was not over is forgotten.
+        """Begin an episode and its recording. An unfinished recording is dropped.
 
         Raises:
             UserError: there is no task with this seed.
@@ -88,7 +88,7 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=task.payload["seed"], options=options)
 
     def _task(self, seed: int | None) -> Task:
-        """The task of a seed where tasks are seeds; else the next training task that is not in the log."""
+        """Return the task of a seed, or without a seed the next training task that is not in the log."""
         if seed is not None and self.text is not None:
             tasks = [task for split in SPLITS for task in self.text.tasks(split) if task.payload["seed"] == seed]
             if not tasks:
@@ -100,7 +100,7 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         return next((task for task in tasks if not self.recorder.has(task)), tasks[0])
 
     def step(self, action: SupportsInt) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment and write the step down; an episode that is over is appended to the log.
+        """Step the environment and record the step. A finished episode is appended to the log.
 
         Raises:
             UserError: the environment and its text differ in rewards or endings.
@@ -140,7 +140,7 @@ class RecordEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def _require_same(self, result: tuple[Any, ...], now: TimeStep) -> None:
-        """Refuse a text that is not that of what the script plays: it would teach what never happened."""
+        """Refuse a `text` environment that differs from the environment that the script plays."""
         assert self.text is not None
         reward = now.reward * self.text.scale if self.text.earned is None else self.text.earned
         ended = now.done and not now.truncated
