@@ -70,7 +70,8 @@ class Run:
         if self.dry_run:
             print(to_toml(recipe), end="")
             print(f"\n# What the run makes in {folder}:", *pipeline.graph_lines(recipe, folder), sep="\n# ")
-            for words in filter(None, (check.note(recipe) for check in brought("checks"))):
+            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in brought("checks"))]
+            for words in filter(None, notes):
                 print(f"\n# {words}")
             return
         from reflectrl.api import train  # imports numpy and gymnasium

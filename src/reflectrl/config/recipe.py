@@ -67,7 +67,8 @@ class ModelConfig:
     """Whether to use the tokenizer's chat template, with the environment's instructions in the system prompt; "auto"
     does if there is a template."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
-    """Matrix products of SFT in bfloat16. "auto" means: on GPUs that have it, and on CPUs where it proves faster."""
+    """Matrix products of SFT in bfloat16. "auto" means: on GPUs that have it, and on CPUs with fast instructions for it
+    (AMX, or AVX-512 of AMD; known on Linux only). That is decided once per run and kept; `--dry-run` says which."""
     mixed_play: Literal["auto", "on", "off"] = "off"
     """The same for play and for online RL of agents: 1.2 to 1.7 times as fast, but PPO's ratios are off by half a
     percent or so where the policy is unsure."""

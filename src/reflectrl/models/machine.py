@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
 import torch
+
+from reflectrl.models.processor import processor
 
 Mixed = Literal["auto", "on", "off"]
 
@@ -31,41 +31,12 @@ LARGEST = 32 * 2**20
 KEPT = 2**31 - 1
 """Free bytes at the heap's end that are kept; `mallopt` takes no larger number."""
 
-FASTER = 1.2
-"""How many times as fast bfloat16 has to be; where it is worth anything, it is about twice."""
 
-
-@lru_cache
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 matrix products are faster than float32 ones on this device.
-
-    On CPUs that have instructions for it they are timed, once: some Intel processors do, and take nearly twice as long.
-    """
+    """Tell from a device's instructions whether products in bfloat16 are faster than in float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
-    if device.type != "cpu":
-        return False
-    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    if not any(getattr(torch.cpu, name, bool)() for name in instructions):
-        return False
-    return FASTER * _product_seconds(torch.bfloat16) < _product_seconds(torch.float32)
-
-
-def _product_seconds(dtype: torch.dtype) -> float:
-    """The shortest time of a product as a small model has it."""
-    x_ND, weight_OD = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    with torch.autocast("cpu", enabled=False):
-        return shortest_seconds(lambda: torch.nn.functional.linear(x_ND, weight_OD))
-
-
-def shortest_seconds(compute: Callable[[], Any]) -> float:
-    """The shortest time that something takes, of six."""
-    taken = []
-    for _ in range(6):  # the first one prepares
-        start = time.perf_counter()
-        compute()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    return device.type == "cpu" and bool(processor().bfloat16)
 
 
 def is_mixed(device: torch.device, mixed: Mixed) -> bool:

@@ -12,7 +12,7 @@ from reflectrl.pipeline.artifacts import STAGES, Artifact
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.players.base import Player
 
-__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "run"]
+__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "precision_line", "run"]
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
@@ -32,6 +32,15 @@ def graph_lines(recipe: Recipe, folder: Path) -> list[str]:
     from reflectrl.pipeline.graph import pipeline_of
 
     return listing(pipeline_of(recipe).graph(recipe), State.read(folder), recipe.plain())
+
+
+def precision_line(recipe: Recipe, folder: Path) -> str:
+    """One line about "auto" precision in a run; "" where it has no meaning. Imports no torch."""
+    from reflectrl.pipeline.artifacts import State
+    from reflectrl.pipeline.graph import pipeline_of
+    from reflectrl.pipeline.precision import note
+
+    return note(recipe, pipeline_of(recipe).graph(recipe), State.read(folder))
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from reflectrl.config import Recipe, read_recipe, to_toml
 from reflectrl.config.folders import no_link, refuse_links
@@ -15,6 +15,7 @@ from reflectrl.config.trust import code_in, remember
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.models.lm import CARD
 from reflectrl.pipeline.artifacts import Graph, State, refuse_other_settings
+from reflectrl.pipeline.precision import decide, decided
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -78,6 +79,10 @@ class Context:
     recipe: Recipe
     run: RunFolder
     tasks: str = ""
+
+    def with_precision(self, precision: str) -> Self:
+        """Return the same with "on" or "off" where [model] says "auto"."""
+        return replace(self, recipe=replace(self.recipe, model=decided(self.recipe.model, precision)))
 
 
 def unusable(folder: Path, error: OSError) -> UserError:
@@ -146,6 +151,7 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     if state.tasks and tasks and state.tasks != tasks:
         raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another --folder")
     state.tasks = tasks or state.tasks
+    decide(state, recipe.model, graph)
     write_text(path, to_toml(recipe))
     remember(path, code_in(recipe.plain()))
     return state

@@ -21,6 +21,7 @@ from reflectrl.config.trust import REMOTE_CODE, code_in, require
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import backbone_of, is_adapter, load_model, second_player
+from reflectrl.pipeline.precision import in_run
 from reflectrl.wings.serve.completions import CompletionRequest, LoadRequest, UnloadRequest, completions, read_body
 from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits
 from reflectrl.wings.serve.protocol import Refusal
@@ -72,7 +73,7 @@ class Weights:
                 recipe = read_recipe(path)
                 code = {key: value for key, value in code_in(recipe.plain()).items() if key == REMOTE_CODE}
                 require(path, code, self.trust, typed=False)
-                return recipe.model
+                return in_run(recipe.model, parent)
         return ModelConfig()
 
     def unload(self, name: str) -> None:
