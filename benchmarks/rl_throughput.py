@@ -39,7 +39,7 @@ from typing import Any, Literal
 
 import tyro
 
-SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": []}
+SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": ["sft.policy_steps=64"]}
 """How each recipe's pair is taught: a reflector that writes whole reflections, and a policy that is still to learn."""
 TEMPERATURE = {"taxi": 1.0, "taxi-demo": 2.5}
 """At which the policy plays, as the recipes have it."""
