@@ -42,7 +42,7 @@ import tyro
 SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": ["sft.policy_steps=64"]}
 """How each recipe's pair is taught: a reflector that writes whole reflections, and a policy that is still to learn."""
 TEMPERATURE = {"taxi": 1.0, "taxi-demo": 2.5}
-"""At which the policy plays, as the recipes have it."""
+"""At which the policy plays, as is right for pairs that were taught for so long."""
 PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_epoch": 4, "clip_coef": 0.2}
 ALONE = {"kl_coef": 0.0, "replay": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
