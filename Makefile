@@ -37,9 +37,10 @@ demo: setup ## teach a small model to drive the dangerous taxi, on a CPU
 test: setup ## run the tests, in two processes where there are two cores
 	$(BIN)/python -m pytest -n auto --maxprocesses 2
 
-lint: setup ## formatting, lint, types
+lint: setup ## formatting, lint, the English of docstrings, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/lint_prose.py
 	$(BIN)/mypy
 
 check: lint test ## all that has to pass before a commit lands

@@ -39,10 +39,10 @@ from typing import Any, Literal
 
 import tyro
 
-SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": []}
+SFT = {"taxi": ["sft.steps=300", "sft.policy_steps=100"], "taxi-demo": ["sft.policy_steps=64"]}
 """Overrides for teaching each recipe's pair: the reflector learns whole reflections, the policy has more to learn."""
 TEMPERATURE = {"taxi": 1.0, "taxi-demo": 2.5}
-"""Temperature at which the policy plays, as in the recipes."""
+"""Temperature at which the policy plays, which suits pairs that were taught for so long."""
 PPO = {"algorithm": "ppo", "baseline": "critic", "update_epochs": 2, "steps_per_epoch": 4, "clip_coef": 0.2}
 ALONE = {"kl_coef": 0.0, "replay": 0}
 SETTINGS: dict[str, dict[str, Any]] = {

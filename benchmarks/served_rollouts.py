@@ -36,8 +36,8 @@ from reflectrl.remote.config import RolloutsConfig
 from reflectrl.remote.rollouts import ServedRollouts
 from reflectrl.statistics import wilson
 
+from .fixed_pair import PAIR, played, players
 from .fixed_pair import Settings as PairSettings
-from .fixed_pair import played, players
 
 MEASURED = ("lag", "ratio_mean", "ratio_max", "ratio_clipped", "clip_fraction", "labels_missing", "requests_per_second")
 
@@ -60,7 +60,7 @@ class Settings:
 
 def main(settings: Settings) -> None:
     """Teach once, train once locally and once per `every`, and print."""
-    changes = ['arms=["sft"]', "seeds=[0]", "threads=1", f"rl.updates={settings.updates}", *settings.change]
+    changes = ['arms=["sft"]', "seeds=[0]", "threads=1", f"rl.updates={settings.updates}", *PAIR, *settings.change]
     recipe = load_recipe(find_recipe(settings.recipe), changes)
     torch.set_num_threads(1)
     run = RunFolder(train(recipe, settings.out / "pair", until="sft").folder)

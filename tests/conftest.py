@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import reflectrl
+from tests.machines import Machine
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 if "REFLECTRL_DEVICE" not in os.environ:  # tests give the same results on a machine with a GPU (see tests/device.py)
@@ -203,3 +204,23 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     started = Browser(tmp_path_factory.mktemp("profile"))
     yield started
     started.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """`machine(AMD)`: let this process find another processor."""
+    from reflectrl.models import processor
+    from reflectrl.models.forward import turned_rows
+
+    def change(cpuinfo: str | None) -> None:
+        path = tmp_path / "cpuinfo"
+        path.unlink(missing_ok=True)
+        if cpuinfo is not None:
+            path.write_text(cpuinfo, encoding="utf-8")
+        monkeypatch.setattr(processor, "CPUINFO", path)
+        processor.processor.cache_clear()
+        turned_rows.cache_clear()
+
+    yield change
+    processor.processor.cache_clear()
+    turned_rows.cache_clear()

@@ -234,17 +234,6 @@ def test_a_product_is_the_same_whichever_way_round_it_is_computed(
     torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, added), atol=1e-4, rtol=1e-5)
 
 
-def test_which_products_are_turned_is_asked_of_the_processor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([5.0, 1.0, 1.0, 2.0])
-    monkeypatch.setattr(forward, "shortest_seconds", lambda compute: [compute(), next(seconds)][1])
-    found = []
-    for _ in range(2):
-        forward.turned_rows.cache_clear()
-        found += [forward.turned_rows(), forward.turned_rows()]
-    forward.turned_rows.cache_clear()
-    assert found == [range(2, 9)] * 2 + [range(7, 17)] * 2
-
-
 # ---- dropout and activations -----------------------------------------------------------------------------------------
 
 DROPOUTS = {"gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop")} | dict.fromkeys(FAMILIES[1:], ("attention_dropout",))

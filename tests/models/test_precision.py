@@ -1,55 +1,40 @@
-"""Mixed precision: "auto" is what is faster."""
+"""Mixed precision: "auto" asks the processor for its instructions, and no stopwatch."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from reflectrl.models import machine
-from reflectrl.models.machine import FASTER, has_fast_bfloat16, is_mixed
+from reflectrl.models.forward import turned_rows
+from reflectrl.models.machine import has_fast_bfloat16, is_mixed
+from tests.machines import AMD, ARM, INTEL, INTEL_AMX, OLD_AMD, Machine
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def asked_anew() -> Iterator[None]:
-    has_fast_bfloat16.cache_clear()
-    yield
-    has_fast_bfloat16.cache_clear()
-
-
 @pytest.mark.parametrize(
-    ("supported", "times", "fast"),
-    [(True, 2.0, True), (True, FASTER - 0.1, False), (True, 0.6, False), (False, 2.0, False)],
+    ("cpuinfo", "fast"),
+    [(INTEL_AMX, True), (INTEL, False), (AMD, True), (OLD_AMD, False), (ARM, False), ("", False)],
+    ids=["Intel with AMX", "Intel without", "AMD", "old AMD", "ARM", "nothing known"],
 )
-def test_auto_is_bfloat16_where_there_are_instructions_for_it_that_are_faster(
-    supported: bool, times: float, fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: supported, raising=False)
-    seconds = {torch.float32: 1.0, torch.bfloat16: 1.0 / times}
-    monkeypatch.setattr(machine, "_product_seconds", seconds.__getitem__)
+def test_auto_is_bfloat16_where_instructions_make_it_faster(cpuinfo: str, fast: bool, machine: Machine) -> None:
+    machine(cpuinfo)
     assert is_mixed(CPU, "auto") is has_fast_bfloat16(CPU) is fast
     assert is_mixed(CPU, "on") and not is_mixed(CPU, "off")
 
 
-def test_products_are_timed_in_their_own_precision_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
-    seen: list[torch.dtype] = []
-    linear = torch.nn.functional.linear
-
-    def watched(*operands: torch.Tensor) -> torch.Tensor:
-        out = linear(*operands)
-        seen.append(out.dtype)
-        return out
-
-    monkeypatch.setattr(torch.nn.functional, "linear", watched)
-    with torch.autocast("cpu", torch.bfloat16):
-        first = has_fast_bfloat16(CPU)
-    assert set(seen) == {torch.float32, torch.bfloat16}
-    asked = len(seen)
-    assert has_fast_bfloat16(CPU) is first and len(seen) == asked
+def test_a_system_that_says_nothing_of_its_processor_has_none(tmp_path: Path, machine: Machine) -> None:
+    machine(None)
+    assert not is_mixed(CPU, "auto") and turned_rows() == range(0)
 
 
 def test_devices_that_are_neither_cpus_nor_gpus_have_none() -> None:
     assert not has_fast_bfloat16(torch.device("mps"))
+
+
+def test_which_products_are_turned_is_asked_of_the_processor(machine: Machine) -> None:
+    found = []
+    for cpuinfo in (AMD, INTEL, ARM):
+        machine(cpuinfo)
+        found.append(turned_rows())
+    assert found == [range(2, 9), range(7, 17), range(0)]

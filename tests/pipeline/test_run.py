@@ -51,9 +51,8 @@ class TestFolder:
         assert state["complete"] == ["teach", "sft", "rl", "eval", "report"]
         names = {"teach train", "teach validation", "base model", "sft reflector", "sft policy", "rl reflect-rl"}
         names |= {"eval random", "eval sft", "eval reflect-rl"}
-        assert set(state) == {"schema", "complete", "artifacts", "tasks", "digest"} and set(state["artifacts"]) == {
-            f"{x} (seed 0)" for x in names
-        }
+        assert set(state) == {"schema", "complete", "artifacts", "tasks", "auto_precision", "digest"}
+        assert set(state["artifacts"]) == {f"{x} (seed 0)" for x in names}
         assert (finished / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
     def test_episodes_of_every_arm_split_and_sampling(self, finished: Path) -> None:

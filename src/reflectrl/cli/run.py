@@ -77,7 +77,8 @@ class Run:
             recipe = option.changed(self, recipe, folder)
         if self.dry_run:  # whatever is wrong is told before a line is printed
             pipeline.require_known(recipe, trusted)
-            made, notes = pipeline.graph_lines(recipe, folder), [check.note(recipe) for check in brought("checks")]
+            made = pipeline.graph_lines(recipe, folder)
+            notes = [pipeline.precision_line(recipe, folder), *(check.note(recipe) for check in brought("checks"))]
             if not trusted:
                 notes.append(f"Not checked: what the code that {path} names takes; nobody has trusted that yet.")
             print(to_toml(recipe), end="")

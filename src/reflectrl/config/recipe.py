@@ -71,8 +71,9 @@ class ModelConfig:
     """Use the tokenizer's chat template, with the environment's instructions in the system prompt. "auto" uses it if
     the tokenizer has one."""
     mixed_precision: Literal["auto", "on", "off"] = "auto"
-    """Compute the matrix products of SFT in bfloat16. "auto" does so on GPUs that support it, and on CPUs where a test
-    shows that it is faster."""
+    """Compute the matrix products of SFT in bfloat16. "auto" does so on GPUs that support it, and on CPUs with fast
+    instructions for it (AMX, or AVX-512 of AMD; known on Linux only). It is decided once per run and kept; `--dry-run`
+    shows the decision."""
     mixed_play: Literal["auto", "on", "off"] = "off"
     """Compute the matrix products of play and of online RL of agents in bfloat16. This is 1.2 to 1.7 times as fast, but
     PPO's ratios are off by about half a percent where the policy is unsure."""

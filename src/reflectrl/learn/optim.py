@@ -8,16 +8,16 @@ reflections with it in about half as many steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from reflectrl import distributed
 from reflectrl.models.lm import LanguageModel
-from reflectrl.models.machine import has_fast_bfloat16
+from reflectrl.models.machine import is_mixed
 from reflectrl.models.quantised import bitsandbytes
 from reflectrl.types import UserError
 
@@ -55,7 +55,8 @@ def make_optimizers(lm: LanguageModel, config: Rates) -> list[torch.optim.Optimi
     if rest:  # adapters may be matrices alone
         optimizers.append(adamw(rest, lr=config.lr, weight_decay=config.weight_decay))
     if hidden:
-        optimizers.append(Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay))
+        mixed = is_mixed(lm.device, lm.mixed)
+        optimizers.append(Muon(hidden, lr=config.muon_lr, weight_decay=config.weight_decay, mixed=mixed))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
@@ -83,17 +84,24 @@ def _hidden_matrices(lm: LanguageModel) -> list[nn.Parameter]:
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` (Jordan et al. 2024) that computes in float32 on CPUs without fast bfloat16.
+    """`torch.optim.Muon` (Jordan et al. 2024) that computes in float32 on CPUs unless training is mixed.
 
     Torch's version computes its matrix products in bfloat16. Most CPUs emulate that, a hundred times slower than
     float32. Learning rates are adjusted to shapes as in the original, which is torch's default. The state is the same.
+
+    Args:
+        mixed: compute the products in bfloat16 on CPUs as well.
     """
+
+    def __init__(self, params: Iterable[nn.Parameter], mixed: bool = False, **options: Any) -> None:
+        super().__init__(params, **options)
+        self._mixed = mixed
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step along the gradients. Uses torch's own step where its matrix products are fast."""
+        """Take a step along the gradients. Uses torch's own step where products are in bfloat16."""
         device = self.param_groups[0]["params"][0].device
-        if closure is not None or device.type != "cpu" or has_fast_bfloat16(device):
+        if closure is not None or device.type != "cpu" or self._mixed:
             return super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:

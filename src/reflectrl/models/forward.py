@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reflectrl.models.attention import Attend
-from reflectrl.models.machine import shortest_seconds
+from reflectrl.models.processor import processor
 
 LARGE = 2**20
 """Smallest matrix, in entries (4 MiB), whose product with a few rows may be transposed (`linear`)."""
@@ -221,14 +221,12 @@ def linear(module: Any, x_ND: Tensor) -> Tensor:
 def turned_rows() -> range:
     """Return the numbers of rows for which `linear` transposes a product on this CPU.
 
-    MKL treats two kinds of processors differently; a product with two rows is timed once to tell them apart. Compared
-    with W xᵀ, x Wᵀ takes up to five times as long on an AMD EPYC from two rows on. On an Intel Xeon it takes half as
-    long for two rows, as long for six, and up to two and a half times as long for 7 to 16.
+    MKL treats two makers' processors differently. Compared with W xᵀ, x Wᵀ takes up to five times as long on an AMD
+    EPYC from two rows on. On an Intel Xeon it takes half as long for two rows, as long for six, and up to two and a
+    half times as long for 7 to 16. Other processors have not been measured.
     """
-    x_ND, weight_OD = torch.ones(2, 1024), torch.ones(2 * LARGE // 1024, 1024)
-    straight = shortest_seconds(lambda: functional.linear(x_ND, weight_OD))
-    turned = shortest_seconds(lambda: torch.mm(weight_OD, x_ND.t()).t().contiguous())
-    return range(2, 9) if turned < straight else range(7, 17)
+    known = {"AuthenticAMD": range(2, 9), "GenuineIntel": range(7, 17)}
+    return known.get(processor().maker, range(0))
 
 
 def fuse_activations(core: nn.Module) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
 import torch
+
+from reflectrl.models.processor import processor
 
 Mixed = Literal["auto", "on", "off"]
 
@@ -31,42 +31,12 @@ LARGEST = 32 * 2**20
 KEPT = 2**31 - 1
 """Free bytes to keep at the end of the heap. `mallopt` takes no larger number."""
 
-FASTER = 1.2
-"""Smallest speed-up for which bfloat16 is used. Where the hardware supports it well, the factor is about two."""
 
-
-@lru_cache
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether bfloat16 matrix products are faster than float32 products on this device.
-
-    CPUs with instructions for bfloat16 are timed once, because some Intel processors have them and still take nearly
-    twice as long.
-    """
+    """Return whether bfloat16 matrix products are faster than float32 products, by the device's instructions."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
-    if device.type != "cpu":
-        return False
-    instructions = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    if not any(getattr(torch.cpu, name, bool)() for name in instructions):
-        return False
-    return FASTER * _product_seconds(torch.bfloat16) < _product_seconds(torch.float32)
-
-
-def _product_seconds(dtype: torch.dtype) -> float:
-    """Return the shortest time in seconds of a matrix product of the size in a small model."""
-    x_ND, weight_OD = torch.ones(512, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    with torch.autocast("cpu", enabled=False):
-        return shortest_seconds(lambda: torch.nn.functional.linear(x_ND, weight_OD))
-
-
-def shortest_seconds(compute: Callable[[], Any]) -> float:
-    """Return the shortest time in seconds of six calls."""
-    taken = []
-    for _ in range(6):  # the first call also warms up
-        start = time.perf_counter()
-        compute()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    return device.type == "cpu" and bool(processor().bfloat16)
 
 
 def is_mixed(device: torch.device, mixed: Mixed) -> bool:

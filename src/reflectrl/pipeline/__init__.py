@@ -14,7 +14,9 @@ from reflectrl.types import UserError
 if TYPE_CHECKING:  # players bring torch, which lists and help do without
     from reflectrl.players.base import Player
 
-__all__ = ["STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "require_known", "run"]
+__all__ = [
+    "STAGES", "Arm", "Artifact", "all_arms", "graph_lines", "load_players", "precision_line", "require_known", "run",
+]  # fmt: skip
 
 
 def run(recipe: Recipe, folder: Path, until: str = "report") -> None:
@@ -57,6 +59,15 @@ def require_known(recipe: Recipe, trusted: bool) -> None:
         from reflectrl.envs import class_and_arguments  # gymnasium takes a moment to import
 
         class_and_arguments(recipe.env)
+
+
+def precision_line(recipe: Recipe, folder: Path) -> str:
+    """Return one line about "auto" precision in a run; "" if it has no meaning. Imports no torch."""
+    from reflectrl.pipeline.artifacts import State
+    from reflectrl.pipeline.graph import pipeline_of
+    from reflectrl.pipeline.precision import note
+
+    return note(recipe, pipeline_of(recipe).graph(recipe), State.read(folder))
 
 
 def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tuple[Player, Player | None]:

@@ -173,6 +173,8 @@ class State:
         complete: the complete stages. They are for people to read; a run checks the files themselves.
         made: key of an artifact → its "fingerprint" when it was begun, and its "extent" once it is complete.
         tasks: the digest of the environment's tasks; "" if it is not known.
+        auto_precision: what "auto" means in this run for `model.mixed_precision` and `model.mixed_play`, "on" or
+            "off"; "" if it has not been decided.
     """
 
     path: Path
@@ -180,6 +182,7 @@ class State:
     made: dict[str, dict[str, str]] = field(default_factory=dict)
     damaged: bool = False
     tasks: str = ""
+    auto_precision: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> State:
@@ -194,8 +197,10 @@ class State:
             noted = json.loads(path.read_text(encoding="utf-8"))
             intact = noted.pop("digest", None) in (None, _hash(noted))  # earlier versions wrote none
             complete, made = list(noted["complete"]), dict(noted["artifacts"]) if noted.get("schema") == SCHEMA else {}
-            if intact and set(complete) <= set(STAGES) and all("fingerprint" in record for record in made.values()):
-                return cls(path, complete, made, tasks=str(noted.get("tasks", "")))
+            precision = noted.get("auto_precision", "")  # earlier versions decided anew in each process
+            intact = intact and precision in ("", "on", "off") and set(complete) <= set(STAGES)
+            if intact and all("fingerprint" in record for record in made.values()):
+                return cls(path, complete, made, tasks=str(noted.get("tasks", "")), auto_precision=precision)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         LOG.warning("reflectrl: %s is damaged; it is written anew from what the folder holds", path)
@@ -206,7 +211,8 @@ class State:
         from reflectrl.learn.checkpoint import write_text  # brings torch, which a dry run does without
 
         stages = [stage for stage in STAGES if stage in self.complete]
-        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "artifacts": self.made}
+        noted = {"schema": SCHEMA, "complete": stages, "tasks": self.tasks, "auto_precision": self.auto_precision}
+        noted["artifacts"] = self.made
         write_text(self.path, json.dumps({**noted, "digest": _hash(noted)}, indent=1) + "\n")
 
     def begin(self, graph: Graph, key: str, settings: Mapping[str, Any]) -> None:

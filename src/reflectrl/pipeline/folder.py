@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from reflectrl.advice import option
 from reflectrl.config import Recipe, read_recipe, to_toml
@@ -15,6 +16,7 @@ from reflectrl.config.trust import needing_trust, remember
 from reflectrl.learn.checkpoint import recover, write_text
 from reflectrl.models.cards import CARD
 from reflectrl.pipeline.artifacts import Graph, State, refuse_other_settings
+from reflectrl.pipeline.precision import decide, decided
 from reflectrl.plugins import one_line
 from reflectrl.types import UserError
 
@@ -79,6 +81,10 @@ class Context:
     run: RunFolder
     tasks: str = ""
 
+    def with_precision(self, precision: str) -> Self:
+        """Return the same with "on" or "off" where [model] says "auto"."""
+        return replace(self, recipe=replace(self.recipe, model=decided(self.recipe.model, precision)))
+
 
 def unusable(folder: Path, error: OSError) -> UserError:
     """Return the one-line error for an operating system's error about a file of the run."""
@@ -133,6 +139,7 @@ def claim(recipe: Recipe, folder: Path, graph: Graph, tasks: str = "") -> State:
     if state.tasks and tasks and state.tasks != tasks:
         raise UserError(f"{folder}: environment {recipe.env['name']!r}: {OTHER_TASKS}; use another {option('folder')}")
     state.tasks = tasks or state.tasks
+    decide(state, recipe.model, graph)
     write_text(path, to_toml(recipe))
     remember(path, needing_trust(recipe.plain()))
     return state

@@ -16,6 +16,7 @@ from reflectrl.pipeline.arms import BASE, Arm, chosen, played_model
 from reflectrl.pipeline.artifacts import CARD, POLICY, REFLECTOR
 from reflectrl.pipeline.card import Card, read_card
 from reflectrl.pipeline.folder import Context, RunFolder
+from reflectrl.pipeline.precision import in_run
 from reflectrl.pipeline.workers import function
 from reflectrl.players import Player, Policy, Reflector
 from reflectrl.players.simple import UNLEARNED
@@ -59,6 +60,7 @@ def load_players(folder: Path, arm: str, seed: int, trust: bool = False) -> tupl
         if arm not in recipe.arms:
             raise UserError(f"{folder} is an agent of the arm {recipe.arms[0]!r}, not {arm!r}")
         return players_of(recipe, row, exported_models(recipe, folder), 0.0)
+    recipe = replace(recipe, model=in_run(recipe.model, folder))
     trained_seed = seed if seed in recipe.seeds else recipe.seeds[0]
     models = load_models(recipe, run, trained_seed, arm)
     return seated(Context(recipe, run), arm, trained_seed, models, 0.0)

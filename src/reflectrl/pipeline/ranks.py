@@ -35,6 +35,8 @@ from reflectrl.types import UserError
 
 ARRIVAL = 900.0
 """Seconds within which all ranks have to join. Machines of a cluster start at different moments."""
+UNDECIDED = "-"
+"""Message for "auto" precision that has no meaning in a run, since "" says that the run ends."""
 LOOK = 0.05
 """Seconds between two checks whether the first rank has named the next artifact."""
 
@@ -106,8 +108,15 @@ class Ranks:
         with together(self.team):
             return make(context, artifact, tick)
 
+    def lead(self, precision: str) -> None:
+        """Tell the others what "auto" precision means in this run, before the first artifact."""
+        self._say(precision or UNDECIDED)
+
     def follow(self, context: Context, graph: Graph) -> None:
         """Do this rank's share of each artifact that the first rank names, until there are no more."""
+        if not (precision := self._heard()):
+            return  # the first rank has ended before it made anything
+        context = context.with_precision(precision.replace(UNDECIDED, ""))
         with tempfile.TemporaryDirectory(prefix="reflectrl-rank-") as scratch:
             context = replace(context, run=FollowersFolder(context.run.path, Path(scratch)))
             (Path(scratch) / "episodes").mkdir()

@@ -38,8 +38,11 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
         try:
             with alone(folder):
                 state = claim(recipe, folder, graph, context.tasks)
+                if ranks is not None:
+                    ranks.lead(state.auto_precision)
+                context = context.with_precision(state.auto_precision)
                 with Board(console(120)) as board, Workers(context, board, ranks) as workers:
-                    run = _Run(context, graph, state, workers)
+                    run = _Run(context, graph, state, workers, recipe.plain())
                     for stage in STAGES[: STAGES.index(until) + 1]:
                         run.through(stage)
                 if until == STAGES[-1]:
@@ -50,11 +53,17 @@ def run_recipe(recipe: Recipe, folder: Path, until: str) -> None:
 
 
 class _Run:
-    """A run in progress: its graph, and the state of its folder. The state is written whenever it changes."""
+    """A run in progress: its graph, and the state of its folder. The state is written whenever it changes.
 
-    def __init__(self, context: Context, graph: Graph, state: State, workers: Workers) -> None:
+    Args:
+        settings: the recipe as the user wrote it, on which fingerprints are based.
+    """
+
+    def __init__(
+        self, context: Context, graph: Graph, state: State, workers: Workers, settings: Mapping[str, Any]
+    ) -> None:
         self.context, self.graph, self.state, self.workers = context, graph, state, workers
-        self.settings: Mapping[str, Any] = context.recipe.plain()
+        self.settings = settings
         if state.damaged:
             state.complete = [stage for stage in STAGES[:-1] if not self.missing(stage)]
             self._note_complete()

@@ -61,6 +61,7 @@ def take_over(recipe: Recipe, source: Path, folder: Path) -> list[str]:
             _copy(path, folder / path.relative_to(source))
         after.made[key] = dict(made)
     if after.made:
+        after.auto_precision = before.auto_precision  # what is taken over goes on as it began
         after.write()
     return list(after.made)
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from reflectrl.cli import main
+from tests.machines import AMD, INTEL, Machine
 
 ROWS = [
     {"prompt": f"A {colour} room,", "completion": f" go {word}", "reward": reward}
@@ -39,7 +40,9 @@ class TestCommand:
         assert main([*words, "--algo", algorithm]) == 0
         assert "is complete" in capsys.readouterr().out
 
-    def test_a_killed_training_goes_on(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_killed_training_goes_on_to_the_same_bits_on_another_machine(
+        self, words: list[str], machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from reflectrl.pipeline import metrics
 
         write = metrics.MetricsFile.write
@@ -50,10 +53,12 @@ class TestCommand:
             write(file, values)
 
         words = [*words, "--algo", "nll"]
+        machine(AMD)
         assert main([*words, "--out", "whole"]) == 0
         monkeypatch.setattr(metrics.MetricsFile, "write", until)
         assert main([*words, "--out", "killed"]) == 130
         monkeypatch.setattr(metrics.MetricsFile, "write", write)
+        machine(INTEL)  # which would decide for another precision
         assert main([*words, "--out", "killed"]) == 0
         assert Path("whole/metrics.jsonl").read_bytes() == Path("killed/metrics.jsonl").read_bytes()
         one, other = (load_file(Path(name) / "model/model.safetensors") for name in ("whole", "killed"))

@@ -24,6 +24,7 @@ from reflectrl.models.adapters import backbone_of, is_adapter
 from reflectrl.models.generation import DraftModel
 from reflectrl.models.lm import LanguageModel
 from reflectrl.models.load import load_model, second_player
+from reflectrl.pipeline.precision import in_run
 from reflectrl.plugins import one_line
 from reflectrl.wings.serve.completions import CompletionRequest, LoadRequest, UnloadRequest, completions, read_body
 from reflectrl.wings.serve.guard import HANDLERS, Guard, Limits
@@ -82,7 +83,7 @@ class Weights:
                 recipe = read_recipe(path)
                 code = {key: one for key, one in needing_trust(recipe.plain()).items() if key == REMOTE_CODE}
                 require(path, code, self.trust, typed=False)
-                return recipe.model
+                return in_run(recipe.model, parent)
         return ModelConfig()
 
     def unload(self, name: str) -> None:

@@ -26,6 +26,7 @@ from reflectrl.offline.reference_cache import ReferenceCache, cached_reference
 from reflectrl.pipeline.artifacts import Artifact, Graph, State, graph_of, refuse_other_settings
 from reflectrl.pipeline.folder import alone
 from reflectrl.pipeline.metrics import MetricsFile
+from reflectrl.pipeline.precision import decide, in_run
 from reflectrl.pipeline.workers import function
 from reflectrl.plugins import reason
 from reflectrl.types import UserError, named_seed
@@ -117,7 +118,7 @@ class _Context:
 
     @cached_property
     def lm(self) -> LanguageModel:
-        config = replace(self.model, chat="off")  # prompts are the samples' own
+        config = replace(in_run(self.model, self.folder), chat="off")  # prompts are the samples' own
         return load_model(self.source, config, "policy", named_seed(self.seed, "policy"))
 
     @cached_property
@@ -146,6 +147,7 @@ def _claim(context: _Context, graph: Graph) -> State:
         raise UserError(f"{path} is damaged; remove {folder} to train anew, or use another {option('out')}") from error
     state = State.read(context.folder)
     refuse_other_settings(graph, state, before, context.settings, "out")
+    decide(state, context.model, graph)
     write_text(path, json.dumps(context.settings, indent=1))
     return state
 
