@@ -38,7 +38,7 @@ from reflectrl.statistics import mean_interval
 from reflectrl.types import Sampling, named_seed
 
 PAIR = ("sft.policy_steps=64", "rl.temperature=2.5", "model.mixed_precision=auto")
-"""Overrides for teaching and playing the pair, before those of `change`. The policy of `taxi-demo` has hardly begun to
+"""Overrides for teaching and playing the pair, replaced by `change`. The policy of `taxi-demo` has hardly begun to
 win. This one is surer of itself, so it plays at a higher temperature; how often it wins depends on the processor's
 rounding."""
 
