@@ -203,27 +203,29 @@ class Results:
     def run(self, part: Part) -> None:
         """Run a part within its time limit. Each line of its output that is a JSON object is a row."""
         log, start = self.out / f"{part.name.replace(' ', '-')}.log", time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, *part.words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # so that what a part has started ends with it
-        )
-        alarm = threading.Timer(part.seconds, lambda: _kill(process))
-        alarm.start()
-        assert process.stdout is not None
         last = ""
-        with log.open("w", encoding="utf-8") as file:
+        with (
+            subprocess.Popen(
+                [sys.executable, *part.words],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", **part.variables},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # so that what a part has started ends with it
+            ) as process,
+            log.open("w", encoding="utf-8") as file,
+        ):
+            alarm = threading.Timer(part.seconds, lambda: _kill(process))
+            alarm.start()
+            assert process.stdout is not None
             for line in process.stdout:
                 file.write(line)
                 last = line.strip() or last
                 if line.startswith("{") and (row := _row(line)) is not None:
                     self.add({"part": part.name, **part.about, **row})
-        code = process.wait()
+        code = process.returncode
         late = not alarm.is_alive()
         alarm.cancel()
         seconds = round(time.perf_counter() - start, 1)

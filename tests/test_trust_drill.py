@@ -26,10 +26,10 @@ from reflectrl.config.rules import NeedsTrust
 from reflectrl.config.trust import needing_trust
 from reflectrl.plugins import BY_PATH
 from reflectrl.types import UserError
-from tests import hostile_files
 from tests.endpoints.scripted import ChatServer, serving
-from tests.hostile_files import BIG, CODE, CORRIDOR, SECRET, SPENDING, VARIABLES
 from tests.test_trust import Write, ran, refused, write
+from tests.wings import hostile_files
+from tests.wings.hostile_files import BIG, CODE, CORRIDOR, SECRET, SPENDING, VARIABLES
 
 __all__ = ["write"]  # a fixture
 PAGE = Path(__file__).parents[1] / "docs" / "trust.md"

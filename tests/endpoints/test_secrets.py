@@ -18,7 +18,7 @@ from reflectrl.remote.client import Servers
 from reflectrl.remote.config import RolloutsConfig
 from reflectrl.types import UserError
 from tests.endpoints.scripted import ChatServer, completion
-from tests.hostile_files import SECRET, VARIABLES
+from tests.wings.hostile_files import SECRET, VARIABLES
 
 KEY = "sk-meant-for-this-server"
 

@@ -15,8 +15,8 @@ from reflectrl.config import ModelConfig
 from reflectrl.models.load import load_model, second_player
 from reflectrl.types import UserError
 from tests.hostile import CODE
-from tests.hostile_files import ADAPTERS, MODELS, MODULE, change
 from tests.test_trust import ran
+from tests.wings.hostile_files import ADAPTERS, MODELS, MODULE, change
 
 SETTINGS = ModelConfig(device="cpu", lora_rank=0, mixed_precision="off", context=128)
 

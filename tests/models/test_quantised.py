@@ -57,9 +57,9 @@ def test_an_adapter_that_was_trained_on_a_quantised_backbone_is_loaded_again(tin
 
 def test_without_the_package_one_line_says_which_is_missing(tiny_folder, pair, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)  # as if it were not installed
-    with pytest.raises(UserError, match=r"need bitsandbytes: reflectrl\[qlora\]"):
+    with pytest.raises(UserError, match=r"need bitsandbytes; .*\[qlora\]"):
         load_model(tiny_folder("gpt2"), ModelConfig(**BASE, quantisation="nf4"), "policy")
-    with pytest.raises(UserError, match=r"need bitsandbytes: reflectrl\[qlora\]"):
+    with pytest.raises(UserError, match=r"need bitsandbytes; .*\[qlora\]"):
         make_optimizers(pair("gpt2", True)[0], SFTConfig(optimizer="paged_adamw"))
 
 

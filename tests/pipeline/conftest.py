@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl import pipeline
+from reflectrl.advice import on_the_command_line
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.models.scratch import save_scratch
 from tests.pipeline.launcher import LIMIT, Launcher
@@ -51,6 +52,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory, like: LIKE) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     pipeline.run(like(), folder)
     return folder
+
+
+@pytest.fixture
+def typed() -> Iterator[None]:
+    """Word advice in errors as on the command line, of which it is part."""
+    with on_the_command_line():
+        yield
 
 
 @pytest.fixture

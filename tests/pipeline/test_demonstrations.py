@@ -68,6 +68,7 @@ def test_with_reflections_the_whole_method_runs(like: LIKE, tmp_path: Path) -> N
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.usefixtures("typed")
 def test_without_them_arms_that_read_some_are_refused(like: LIKE, demos: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         pipeline.run(by_log(like, demos, "arms=random,sft,reflect-rl,no-reflection"), tmp_path / "run")
@@ -107,6 +108,7 @@ def test_a_continued_log_of_outcomes_holds_the_same_bytes(like: LIKE, demos: Pat
     assert path.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("typed")
 def test_another_log_is_another_run(like: LIKE, demos: Path, tmp_path: Path) -> None:
     recipe, folder = by_log(like, demos, "arms=sft-no-reflection"), tmp_path / "run"
     pipeline.run(recipe, folder, until="teach")

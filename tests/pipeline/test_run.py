@@ -182,6 +182,7 @@ class TestContinuing:
 
 
 class TestRefusals:
+    @pytest.mark.usefixtures("typed")
     @pytest.mark.parametrize(
         ("override", "words"),
         [

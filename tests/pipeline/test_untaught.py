@@ -86,6 +86,7 @@ def test_the_same_recipe_and_seed_give_the_same_random_play(tmp_path: Path) -> N
     assert first.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.usefixtures("typed")
 @pytest.mark.parametrize(
     ("env", "arms", "message"),
     [

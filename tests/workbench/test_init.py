@@ -225,10 +225,10 @@ class TestNamingAProject:
     def test_a_context_that_is_too_small_is_said(self, project: Path, capsys: Any) -> None:
         path = project / "recipe.toml"
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-        text = path.read_text(encoding="utf-8").replace(f"context = {recipe['model']['context']}", "context = 16")
+        text = path.read_text(encoding="utf-8").replace(f"context = {recipe['model']['context']}", "context = 40")
         path.write_text(text, encoding="utf-8")
         assert main(["check-env", "parcels"]) == 0
-        assert "model.context is 16, which loses history or is too short: raise it to" in capsys.readouterr().out
+        assert "model.context is 40, which loses history or is too short: raise it to" in capsys.readouterr().out
 
 
 def test_the_templates_are_in_the_package() -> None:

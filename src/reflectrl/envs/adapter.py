@@ -184,8 +184,11 @@ def refuse_wrong_settings(spec: Any, settings: Mapping[str, Any], what: str) -> 
     Raises:
         UserError: a setting is unknown (with the nearest one), has the wrong type, or is missing.
     """
-    if spec.entry_point is not None:
+    try:
         made = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    except Exception:  # its code cannot be imported, which is not the settings' fault
+        return
+    if made is not None:
         checked(made, {**spec.kwargs, **settings}, what, "env.settings")
 
 

@@ -14,8 +14,8 @@ from reflectrl.git import Commits, head_of
 from reflectrl.types import UserError
 from reflectrl.wings.autoexplore.library import RepoEntry
 from reflectrl.wings.autoexplore.making.commits import commit_questions, telling_commits
-from tests.hostile_files import CONFIG, ENVIRONMENT, PLACES, settings_of
 from tests.wings.autoexplore.written import write_shop
+from tests.wings.hostile_files import CONFIG, ENVIRONMENT, PLACES, settings_of
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 ENTRY = RepoEntry("shop", "", "/somewhere", "MIT", "train")

@@ -158,7 +158,7 @@ def test_candidates_are_given_as_texts_or_as_a_function_of_the_game():
         ({"game": "FrozenLake-v9"}, "unknown game 'FrozenLake-v9' .did you mean 'FrozenLake-v0"),
         ({"game": "Chess-v0", "candidates": ["e4"]}, "cannot play 'Chess-v0' alone"),
         ({"candidates": "up"}, "a list of texts"),
-        ({"settings": {"width": 3}}, "cannot play 'FrozenLake-v0'"),
+        ({"settings": {"width": 3}}, "game 'FrozenLake-v0' takes no 'width'"),
         ({"train": 0}, "at least 1"),
     ],
 )

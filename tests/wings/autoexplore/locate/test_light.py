@@ -142,11 +142,19 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_library(
     assert load_light(tmp_path, 128) is None
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_damaged_files_are_left_to_the_library(folder: Path, tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_damaged_files_are_refused_by_name(folder: Path, tmp_path: Path, file: str) -> None:
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / file).write_bytes(b"{")
+    with pytest.raises(UserError, match=f"{file} cannot be read"):
+        load_light(tmp_path, 128)
+
+
+def test_damaged_weights_and_missing_folders_are_left_to_the_library(folder: Path, tmp_path: Path) -> None:
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"{")
     assert load_light(tmp_path, 128) is None
     assert load_light(tmp_path / "nowhere", 128) is None
 

@@ -18,7 +18,7 @@ from reflectrl.types import Episode, Task, UserError
 from tests.full_disk import files_in, full_disk, walked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system limits files in another way")
-FIXTURES = Path(__file__).parent / "wings/text/samples/fixtures"
+FIXTURES = Path(__file__).parent / "text/samples/fixtures"
 RECORD = ("play", "taxi", "--player", "expert", "--record", "log.jsonl", "--episodes")
 
 
