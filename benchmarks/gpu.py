@@ -80,14 +80,12 @@ class Part:
         words: arguments of the interpreter.
         seconds: time limit.
         variables: changes to the process's environment variables.
-        about: keys that are added to each of its rows.
     """
 
     name: str
     words: Sequence[str]
     seconds: float
     variables: Mapping[str, str] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ class Results:
                 file.write(line)
                 last = line.strip() or last
                 if line.startswith("{") and (row := _row(line)) is not None:
-                    self.add({"part": part.name, **part.about, **row})
+                    self.add({"part": part.name, **row})
         code = process.returncode
         late = not alarm.is_alive()
         alarm.cancel()
